@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit clients mutants demo bench bench-router bench-control faults zero-loss crds fmt lock clean
+.PHONY: help check test compiled unit clients mutants demo bench bench-router bench-autoscaling bench-control faults zero-loss crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -79,6 +79,9 @@ bench: $(VENV)/.ready ## Measure the sidecar and its peers on this machine (15 m
 
 bench-router: $(VENV)/.ready # measure the router beside nginx and HAProxy on this machine (10 min)
 	@$(BIN)/python -m bench.router $(BENCH)
+
+bench-autoscaling: $(VENV)/.ready # simulate the autoscaler beside Knative's, Kubernetes' and Ray Serve's (30 min)
+	@$(BIN)/python -m bench.autoscaling --peers --results bench/results/autoscaling.json $(BENCH)
 
 bench-control: $(VENV)/.ready ## Measure the operator with 1000 backends on a cluster of its own (10 min)
 	@$(BIN)/python -m bench.control $(BENCH)

@@ -2,10 +2,11 @@
 
 The endpoint is the SDK's server (a method that echoes a batch at once), a sidecar and a router, on one core;
 the caller is on the other, all at real-time priority where that is allowed. One call after the other, by
-turns by a handle and by our HTTP client with a body that is made already; 64 callers at once by both; and
-four calls at once of which the slowest takes 20 ms, by turns with that one alone. Ray Serve's caller is a
-replica that calls another one (`--peers ''` leaves it out). Writes `bench/results/handles.json`. Exit code 1:
-a wrong answer, or a bound was missed.
+turns by a handle and by our HTTP client with a body that is made already; 64 callers at once by both;
+four calls at once of which the slowest takes 20 ms, by turns with that one alone; and the time from a cancel
+until the call has ended with the model, through a second endpoint whose class calls the first by a handle.
+Ray Serve's caller is a replica that calls another one (`--peers ''` leaves it out). Writes
+`bench/results/handles.json`. Exit code 1: a wrong answer, or a bound was missed.
 """
 
 from __future__ import annotations
@@ -39,17 +40,21 @@ SLOWEST_MS = 20.0
 FANOUT = (5.0, 10.0, 15.0, SLOWEST_MS)
 MOST_HOP_MS = 0.5
 MOST_FANOUT_MS = 2.0
+MOST_CANCEL_MS = 50.0
+CANCELS = 50
 LEAST_RAY = 5.0
 ITEM = [0.5] * 64
 HERE = Path(__file__).parent
 
 
 @contextlib.contextmanager
-def endpoint(core: int) -> Iterator[int]:
-    """Start model server, sidecar and router; yields the endpoint's port."""
-    model, sidecar, data, port = (free_port() for _ in range(4))
-    serve = [sys.executable, "-m", "penstock.serve", "bench.handles_model:Echo", f"--port={model}"]
-    env = without_ours()
+def endpoints(core: int) -> Iterator[tuple[int, int]]:
+    """Start model servers and sidecars, and a router; yields the ports of the endpoints `echo`, `caller`."""
+    data = free_port()
+    ports = {name: free_port() for name in ("echo", "caller")}
+    urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+    env = {**without_ours(), "PENSTOCK_ENDPOINTS": json.dumps(urls)}
+    common = ["--admin=127.0.0.1:0", "--propagation-delay=0s"]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 
@@ -62,21 +67,28 @@ def endpoint(core: int) -> Iterator[int]:
             path.write_text(json.dumps({"v": 1, **document}))
             return path
 
-        start(serve)
-        batching = {"maxBatchSize": 32, "maxConcurrentBatches": 8}
-        where = settings("sidecar.json", {"backend": "echo", "batching": batching})
-        common = ["--admin=127.0.0.1:0", "--propagation-delay=0s"]
-        start(
-            [
-                *(sys.executable, "-m", "penstock_sidecar", f"--listen=127.0.0.1:{sidecar}", *common),
-                *(f"--model=http://127.0.0.1:{model}", f"--settings={where}"),
-            ]
-        )
-        backends = [{"name": "echo", "weight": 1, "targets": [f"127.0.0.1:{sidecar}"]}]
-        where = settings("router.json", {"endpoints": [{"name": "echo", "port": port, "backends": backends}]})
+        routes = []
+        for name, target, arguments in (
+            ("echo", "Echo", "{}"),
+            ("caller", "Caller", '{"echo": {"handle": "echo"}}'),
+        ):
+            model, sidecar = free_port(), free_port()
+            serve = [sys.executable, "-m", "penstock.serve", f"bench.handles_model:{target}"]
+            start([*serve, f"--port={model}", f"--init-kwargs={arguments}"])
+            batching = {"maxBatchSize": 32, "maxConcurrentBatches": 8}
+            where = settings(f"{name}.json", {"backend": name, "batching": batching})
+            start(
+                [
+                    *(sys.executable, "-m", "penstock_sidecar", f"--listen=127.0.0.1:{sidecar}", *common),
+                    *(f"--model=http://127.0.0.1:{model}", f"--settings={where}"),
+                ]
+            )
+            backends = [{"name": name, "weight": 1, "targets": [f"127.0.0.1:{sidecar}"]}]
+            routes.append({"name": name, "port": ports[name], "backends": backends})
+        where = settings("router.json", {"endpoints": routes})
         router = [sys.executable, "-m", "penstock_router", f"--listen=127.0.0.1:{data}", *common]
         start([*router, f"--settings={where}"])
-        yield port
+        yield ports["echo"], ports["caller"]
 
 
 async def measure(figures: Figures, port: int, *, rounds: int, seconds: float) -> int:
@@ -129,6 +141,30 @@ async def measure(figures: Figures, port: int, *, rounds: int, seconds: float) -
     return wrong
 
 
+async def cancels(figures: Figures, echo_port: int, caller_port: int) -> None:
+    """How long a call is with the model of the second hop after its caller has left the first."""
+    echo = Handle("echo", url=f"http://127.0.0.1:{echo_port}")
+    caller = Handle("caller", url=f"http://127.0.0.1:{caller_port}")
+
+    async def ended(*, hanging: int) -> float:
+        async with asyncio.timeout(10):
+            while True:
+                calls, last = await echo.state(0)
+                if calls == hanging:
+                    return float(last)
+
+    times = []
+    for _ in range(CANCELS):
+        call = caller(1)
+        await ended(hanging=1)
+        left = time.monotonic()
+        call.cancel()
+        times.append((await ended(hanging=0) - left) * 1000)
+    times.sort()
+    figures.add("handles/handle/cancel/p50", times[len(times) // 2], "ms")
+    figures.add("handles/handle/cancel/slowest", times[-1], "ms")
+
+
 async def rate(call: Callable[[], Awaitable[bool]], seconds: float) -> float:
     """Calls a second of many callers at once."""
     until = time.perf_counter() + seconds
@@ -175,9 +211,10 @@ def main() -> int:
         except venvs.NotInstalledError as error:
             print(f"[bench] without ray: {error}", file=sys.stderr)
     os.sched_setaffinity(0, cores[-1:])
-    with endpoint(cores[0]) as port:
+    with endpoints(cores[0]) as (port, caller_port):
         measuring = measure(figures, port, rounds=options.rounds, seconds=options.seconds)
         wrong = uvloop.run(measuring)
+        uvloop.run(cancels(figures, port, caller_port))
     document = figures.document()
     options.out.write_text(json.dumps({"machine": described, "figures": document}, indent=1) + "\n")
     return judge(document, wrong)
@@ -194,7 +231,9 @@ def judge(document: dict[str, Any], wrong: int) -> int:
     fanout = median("handles/handle/fanout/over_the_slowest")
     print(f"[bench] a handle: {hop:.3f} ms over a plain request (at most {MOST_HOP_MS} wanted)")
     print(f"[bench] four at once: {fanout:.2f} ms over the slowest (at most {MOST_FANOUT_MS} wanted)")
-    if hop > MOST_HOP_MS or fanout > MOST_FANOUT_MS:
+    cancel = median("handles/handle/cancel/slowest")
+    print(f"[bench] a cancel ends its call two hops down in {cancel:.1f} ms (at most {MOST_CANCEL_MS:g})")
+    if hop > MOST_HOP_MS or fanout > MOST_FANOUT_MS or cancel > MOST_CANCEL_MS:
         faults.append("a bound was missed")
     if f"handles/ray/{CALLERS}/rate" in document:
         times = median(f"handles/handle/{CALLERS}/rate") / median(f"handles/ray/{CALLERS}/rate")

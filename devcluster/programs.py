@@ -176,6 +176,21 @@ COMPONENTS = {
             about="2 minutes",
             extra=True,
         ),
+        # Our programs around other projects' autoscalers, to simulate them beside ours.
+        Component(
+            name="knative-autoscaler",
+            module="knative.dev/serving",
+            binaries=_same("knative-autoscaler"),
+            about="1 minute",
+            extra=True,
+        ),
+        Component(
+            name="hpa",
+            module="k8s.io/kubernetes",
+            binaries=_same("hpa"),
+            about="3 minutes",
+            extra=True,
+        ),
         # Our program around the libraries of Flux, kpt and Argo CD: how they read our statuses.
         Component(
             name="verdict",

@@ -1,13 +1,11 @@
-"""The autoscalers that are compared: the operator's own recommender, with and without `targetLoad`."""
+"""The operator's own recommender, with and without `targetLoad`, as an autoscaler of the simulation."""
 
 from __future__ import annotations
 
-from bench.autoscaling.simulator import Model
+from bench.autoscaling.simulator import Model, Seen
 from penstock_operator.autoscaling import (
     Objective,
-    PodLoad,
     Recommendation,
-    RouterHolds,
     ScalerState,
     Target,
     recommend,
@@ -47,11 +45,14 @@ class Penstock:
         self._state = ScalerState()
         self.last: Recommendation | None = None
 
-    def look(
-        self, now: float, current: int, pods: tuple[PodLoad, ...], holds: tuple[RouterHolds, ...]
-    ) -> int:
+    def look(self, seen: Seen) -> int:
         """See `Policy`."""
         self.last, self._state = recommend(
-            self._target, current=current, pods=pods, state=self._state, now=now, holds=holds
+            self._target,
+            current=seen.current,
+            pods=seen.pods,
+            state=self._state,
+            now=seen.now,
+            holds=seen.holds,
         )
         return self.last.replicas

@@ -70,21 +70,37 @@ class Model:
         return size / (self.a + self.b * size)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What an autoscaler may see.
+
+    Args:
+        now: the time in seconds.
+        current: how many replicas there are to be now.
+        pods: what they reported.
+        holds: what the router reported that it holds.
+        inside: items that are held, wait or are with a model, on average since the last look.
+        arrived: items that arrived since the last look.
+    """
+
+    now: float
+    current: int
+    pods: tuple[PodLoad, ...]
+    holds: tuple[RouterHolds, ...]
+    inside: float
+    arrived: int
+
+
 class Policy(Protocol):
     """An autoscaler."""
 
     interval: float
 
-    def look(
-        self, now: float, current: int, pods: tuple[PodLoad, ...], holds: tuple[RouterHolds, ...]
-    ) -> int:
+    def look(self, seen: Seen) -> int:
         """How many replicas there are to be.
 
         Args:
-            now: the time in seconds.
-            current: how many there are to be now.
-            pods: what they reported.
-            holds: what the router reported that it holds.
+            seen: what it may see.
         """
         ...
 
@@ -123,6 +139,7 @@ class _Pod:
     def __init__(self, name: str, model: Model, ready_at: float) -> None:
         policy = model.batching
         self.name, self.model, self.ready_at = name, model, ready_at
+        self.objective = model.objective
         self.slots = 1 if policy.max_concurrent_batches == "auto" else policy.max_concurrent_batches
         self.pace = ModelPace(policy.max_batch_size)
         self.pace.apply(limit=policy.max_batch_size, objective=model.objective)
@@ -139,7 +156,7 @@ class _Pod:
         """Whether the sidecar would take one more item; counts it."""
         self.arrived += 1
         free, pace = self.slots - self.running, self.pace
-        room = self.model.batching.queue_limit(self.slots, pace.rate * self.model.objective)
+        room = self.model.batching.queue_limit(self.slots, pace.rate * self.objective)
         if len(self.line) >= room + free * pace.limit:
             self.full += 1
             return False
@@ -186,10 +203,13 @@ class Simulation:
         self, trace: Trace, model: Model, policy: Policy, *, seed: int = 1, window: float = 60.0
     ) -> None:
         self._trace, self._model, self._policy = trace, model, policy
+        self._most, self._objective = model.most, model.objective
         self._random = random.Random(seed)
         self._window = LoadWindow(window)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._count = self._named = self._router_seq = 0
+        self._inside = self._arrived_before = 0
+        self._area = self._looked = 0.0
         self._held: deque[float] = deque()
         self._pods: list[_Pod] = []
         self._ready: list[_Pod] = []
@@ -207,6 +227,7 @@ class Simulation:
         while self._events[0][0] < end:
             at, _, event = heapq.heappop(self._events)
             self.result.replica_seconds += (at - now) * len(self._pods)
+            self._area += (at - now) * self._inside
             now = at
             event(now)
         left = [*self._held, *(arrived for pod in self._pods for arrived in pod.line)]
@@ -220,9 +241,10 @@ class Simulation:
     # Requests
 
     def _arrive(self, now: float) -> None:
-        rate = self._trace.pods(now) * self._model.most
+        rate = self._trace.pods(now) * self._most
         self._at(now + self._random.expovariate(max(rate, 0.01)), self._arrive)
         self.result.arrived += 1
+        self._inside += 1
         self._place(now, now)
 
     def _place(self, now: float, arrived: float) -> None:
@@ -233,8 +255,9 @@ class Simulation:
         first, other = self._random.choice(self._ready), self._random.choice(self._ready)
         pod = first if first.load <= other.load else other
         # NB: one that was held has its time from when a pod has it, as an endpoint's timeout has it.
-        if not pod.admits(now, now + self._model.objective):
+        if not pod.admits(now, now + self._objective):
             self.result.missed += 1
+            self._inside -= 1
             return
         pod.line.append(arrived)
         self._cut(pod, now)
@@ -252,9 +275,10 @@ class Simulation:
 
     def _answer(self, pod: _Pod, batch: list[float], turn: SlotCycle, seconds: float, now: float) -> None:
         pod.running, pod.ongoing = pod.running - 1, pod.ongoing - len(batch)
+        self._inside -= len(batch)
         pod.pace.wait_estimator.end(turn, waiting=bool(pod.line))
         pod.pace.succeeded(now, _CLASS, len(batch), seconds)
-        self.result.missed += sum(now - arrived > self._model.objective for arrived in batch)
+        self.result.missed += sum(now - arrived > self._objective for arrived in batch)
         self._cut(pod, now)
         if pod.leaves and not pod.load:
             self._gone(pod, now)
@@ -313,7 +337,16 @@ class Simulation:
 
     def _look(self, now: float) -> None:
         ready = {pod.name: pod in self._ready for pod in self._pods if not pod.leaves}
-        wanted = self._policy.look(now, self._wanted, self._window.view(ready, now), self._window.holds(now))
+        seen = Seen(
+            now=now,
+            current=self._wanted,
+            pods=self._window.view(ready, now),
+            holds=self._window.holds(now),
+            inside=self._area / (now - self._looked),
+            arrived=self.result.arrived - self._arrived_before,
+        )
+        self._area, self._looked, self._arrived_before = 0.0, now, self.result.arrived
+        wanted = self._policy.look(seen)
         if wanted != self._wanted:
             self.result.changes += 1
             self._wanted = wanted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock_router.header_policy import AnswerFields
 from penstock_router.pods import Pod, Pods
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from penstock_router.endpoints import EndpointState
     from penstock_router.steering import Steering
 
-TELLING_SECONDS = 0.2
+TELLING_SECONDS: Final = 0.2
 """A connect attempt cut short in less by the request's own deadline is not held against the pod."""
-UNREAD_SECONDS = 1.0
+UNREAD_SECONDS: Final = 1.0
 """A pod that ends a kept connection just when a request is sent on it says so within less. A reset that comes
 later may be another's, who has the pod's address by now."""
-MAX_MOVES = 4
+MAX_MOVES: Final = 4
 """A request that pods have handed back so often goes over HTTP/1.1, where none hands it back: it stays in a
 queue."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
 """Why a further try was made, beside the sidecars' own words."""
-_EXPECT = (b"expect", b"100-continue")
-_UNREADY = frozenset({Reason.MODEL_UNREACHABLE.value, Reason.NOT_READY.value})
+_EXPECT: Final = (b"expect", b"100-continue")
+_UNREADY: Final = frozenset({Reason.MODEL_UNREACHABLE.value, Reason.NOT_READY.value})
 """Refusals by a pod whose model takes no requests now: it would refuse all that it gets."""
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock_router.attempts import MAX_MOVES, ProxiedRequest, RequestTrace, Unexecuted, answered, failed
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
@@ -47,10 +47,10 @@ from penstock_wire.request_ids import RequestIds
 if TYPE_CHECKING:
     from penstock_router.endpoints import EndpointState
 
-MAX_KNOWN = 256
-CLIENT_GONE = 499
+MAX_KNOWN: Final = 256
+CLIENT_GONE: Final = 499
 """The status under which a request whose client left is counted."""
-_CLOSED = "expected another path, found one that is a model's and its sidecar's own"
+_CLOSED: Final = "expected another path, found one that is a model's and its sidecar's own"
 
 
 class Forwarder:
@@ -438,9 +438,11 @@ class Forwarder:
         answer: Response, identity: bytes, backend: str, fields: AnswerFields | None = None
     ) -> Response:
         """The answer for the client."""
-        headers = (fields or AnswerFields(answer.headers)).outward
-        out = Response(answer.status, headers, answer.body, answer.stream, answer.length)
-        out.lines = own_lines(identity, backend.encode())
+        if fields is None:
+            fields = AnswerFields(answer.headers)
+        out = Response(answer.status, fields.outward, answer.body, answer.stream, answer.length)
+        lines = own_lines(identity, backend.encode())
+        out.lines = lines + fields.lines if fields.lines else lines
         return out
 
 

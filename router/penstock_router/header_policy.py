@@ -7,6 +7,7 @@ backend that answered, go out.
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.errors import Reason
@@ -17,19 +18,20 @@ from penstock_wire.headers import (
     QUEUE,
     REASON,
     REQUEST_ID,
+    SERVER_TIMING,
     TIMEOUT_MS,
     Headers,
     get,
     without,
 )
 
-BACKEND = b"x-penstock-backend"
+BACKEND: Final = b"x-penstock-backend"
 """Tells a client which backend answered."""
 
-VIA = (b"via", b"1.1 penstock-router")
+VIA: Final = (b"via", b"1.1 penstock-router")
 """RFC 9110 section 7.6.3: what a gateway adds to a request that it forwards."""
-MAX_FORWARDS = b"max-forwards"
-_NAME_THIS_SERVER = (b"location", b"content-location")
+MAX_FORWARDS: Final = b"max-forwards"
+_NAME_THIS_SERVER: Final = (b"location", b"content-location")
 """Fields of an answer with a URL that leads back to the server (RFC 9110 sections 10.2.2 and 8.7)."""
 
 _URL = re.compile(rb"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
@@ -72,7 +74,7 @@ class AnswerFields:
         headers: its fields.
     """
 
-    __slots__ = ("headers", "outward", "queued", "reason", "refuses")
+    __slots__ = ("headers", "lines", "outward", "queued", "reason", "refuses")
 
     def __init__(self, headers: Headers) -> None:
         self.headers = headers
@@ -98,16 +100,18 @@ class AnswerFields:
                 self.queued = int(value)
         self.outward: Headers = tuple(outward)
         """The fields for the client."""
+        self.lines = b""
+        """Lines of further ones, which this answer alone has."""
 
     def beside(self, own: Headers) -> AnswerFields | None:
         """What these fields say together with those that an answer alone has.
 
         Args:
-            own: these, of which a client gets none.
+            own: these, whose values are of one line each.
 
         Returns:
-            Theirs, for the client the very same as these; None where one of them is more than an id or a
-            queue.
+            Theirs, with the very same `outward`; None where one of them is more than an id, a queue or a
+            timing.
         """
         fields = AnswerFields(())
         fields.headers, fields.outward, fields.queued = self.headers, self.outward, self.queued
@@ -115,6 +119,8 @@ class AnswerFields:
         for name, value in own:
             if name == QUEUE and value.isdigit() and len(value) < 10:
                 fields.queued = int(value)
+            elif name == SERVER_TIMING and value.isascii() and not fields.lines:
+                fields.lines = b"%b: %b\r\n" % (name, value)
             elif name != REQUEST_ID:
                 return None
         return fields

@@ -5,35 +5,36 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 from penstock_router.affinity import Hashed, score
 from penstock_router.endpoint_slices import Address
 from penstock_router.load_balancing import two_of
 from penstock_wire.process import log
 
-QUEUE_FRESH_SECONDS = 2.0
+QUEUE_FRESH_SECONDS: Final = 2.0
 """The queue that a pod reported counts less with age and nothing after this: a pod that once reported a long
 queue is asked again."""
-REFUSING_SECONDS = 5.0
+REFUSING_SECONDS: Final = 5.0
 """A pod that refused because it drains is left alone so long, unless its slice says otherwise before."""
-AVOID_FIRST_SECONDS = 0.2
-AVOID_MOST_SECONDS = 10.0
-FULL_SECONDS = 0.1
+AVOID_FIRST_SECONDS: Final = 0.2
+AVOID_MOST_SECONDS: Final = 10.0
+FULL_SECONDS: Final = 0.1
 """A pod that had no room for a request is taken to have none for so long, unless it answers one before: it
 may have room again without an answer to this router."""
-PROBE_MOST_SECONDS = 1.0
+PROBE_MOST_SECONDS: Final = 1.0
 """Where no pod of a backend can be reached, each is tried again after so long at the latest."""
-SLOW_START_SECONDS = 10.0
+SLOW_START_SECONDS: Final = 10.0
 """A new pod's share grows for so long from a tenth of what the others get to as much: its caches, compiled
 code and pools are cold, whatever its warm-up did."""
-SLOW_START_SHARE = 0.1
-MAX_SEEN = 10_000
+SLOW_START_SHARE: Final = 0.1
+MAX_SEEN: Final = 10_000
 """Addresses of pods kept; beyond, those that are away are forgotten."""
-SILENT_FAILURES = 5
+SILENT_FAILURES: Final = 5
 """A pod whose node seems lost is avoided as if so many connections had failed: 6.4 s at first."""
 
 
-RECALL_SECONDS = 0.1
+RECALL_SECONDS: Final = 0.1
 """A pod that was asked for requests back and has not answered for so long is not waited for."""
 
 
@@ -266,15 +267,14 @@ class Pods:
         """When a pod that refuses or cannot be reached may be asked again, or None where no pod is ready."""
         return min((max(pod.refusing_until, pod.try_at) for pod in self.ready(backend)), default=None)
 
-    def pick(self, backend: str, *, without: Iterable[Pod] = ()) -> Pod | None:
+    def pick(self, backend: str, *, without: Collection[Pod] = ()) -> Pod | None:
         """The less loaded of two pods, none of `without`, for the next request; None where none is left.
 
         Where some had no room lately, one that can be reached and may have room is picked before them.
         """
         pods = self.available(backend)
-        excluded = set(without)
-        if excluded:
-            pods = [pod for pod in pods if pod not in excluded]
+        if without:
+            pods = [pod for pod in pods if pod not in without]
         if not pods:
             return None
         now = self._clock()

@@ -2,7 +2,7 @@
 
 Decided once for all requests with one head (`endpoints.ArrivedHead`); nothing is decided for a request that
 matches no rule and has no key, and an endpoint without rules and affinity looks for `x-penstock-shard-key`
-alone.
+and `x-penstock-model-id` alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from penstock_router.affinity import Hashed, WeightedChoice
 from penstock_router.match_rules import COOKIE, MatchRules, cookies_of
 from penstock_wire.control.router_settings import Endpoint
-from penstock_wire.headers import SHARD_KEY, STICKY, Headers, get
+from penstock_wire.headers import MODEL_ID, SHARD_KEY, STICKY, Headers, get
 
 TOKEN_BYTES = 12
 """Random bytes in the value of a cookie that the router sets: no two clients get the same."""
@@ -133,6 +133,8 @@ class Steers:
         if not key and self._affinity_cookie:
             key = self._cookie_of(headers)
             unkeyed = not key
+        elif not key:
+            key = get(headers, MODEL_ID)
         if not matched and not key and not unkeyed:
             return None
         return Steering(headers, matched, Hashed(key) if key else None, b"", unkeyed, self.round)

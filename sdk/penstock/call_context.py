@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 from penstock import request_ids
 from penstock_wire.contract import BACKEND_ENV, NAMESPACE_ENV, POD_ENV
-from penstock_wire.headers import REQUEST_ID, TIMEOUT_MS, Headers, get, timeout_ms
+from penstock_wire.headers import MODEL_ID, REQUEST_ID, TIMEOUT_MS, Headers, get, timeout_ms
 
 
 class Context:
@@ -17,22 +17,27 @@ class Context:
 
     Args:
         fields: the header fields of the request; of a batch those that all its requests share.
+        batch_limit: items that a batch holds at most now; None where nobody said.
 
     Attributes:
         fields: as given, in the order received.
+        batch_limit: as given.
         namespace: the pod's namespace; empty outside of a cluster, as the next two.
         backend: the ModelBackend.
         pod: the pod.
         deadline: until when an answer is of use (of a batch: to the last of its requests), by
             `time.monotonic`; None where nobody said.
         calls: each gives up a call that was made from here by a handle and is under way.
+        ends: each is called when the answer is complete.
     """
 
-    __slots__ = ("backend", "calls", "deadline", "fields", "namespace", "pod")
+    __slots__ = ("backend", "batch_limit", "calls", "deadline", "ends", "fields", "namespace", "pod")
 
-    def __init__(self, fields: Headers = ()) -> None:
+    def __init__(self, fields: Headers = (), batch_limit: int | None = None) -> None:
         self.fields = fields
+        self.batch_limit = batch_limit
         self.calls: set[Callable[[], object]] = set()
+        self.ends: list[Callable[[], object]] = []
         self.namespace, self.backend, self.pod = _PLACE
         left = timeout_ms(fields)
         self.deadline = None if left is None or left < 0 else time.monotonic() + left / 1000
@@ -42,6 +47,11 @@ class Context:
         """The ids of the requests, in the order of their items (of a large batch, of the first 4 KiB)."""
         field = get(self.fields, REQUEST_ID)
         return tuple(field.decode("latin-1").split(",")) if field else ()
+
+    @property
+    def model_id(self) -> str:
+        """Which model the requests are for (`x-penstock-model-id`); empty where they do not say."""
+        return (get(self.fields, MODEL_ID) or b"").decode("latin-1")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -62,6 +72,12 @@ class Context:
         for cancel in list(self.calls):
             cancel()
 
+    def end(self) -> None:
+        """The answer is complete, or nobody waits for it: let go what it used."""
+        ends, self.ends = self.ends, []
+        for each in ends:
+            each()
+
 
 _PLACE = tuple(os.environ.get(name, "") for name in (NAMESPACE_ENV, BACKEND_ENV, POD_ENV))
 _current: ContextVar[Context] = ContextVar("context")
@@ -73,25 +89,26 @@ def context() -> Context:
     return Context() if context is None else context
 
 
-def begin(fields: Headers) -> Context:
-    """Note the request that is answered from here on."""
-    begun = Context(fields)
+def begin(fields: Headers, batch_limit: int | None = None) -> Context:
+    """Note the request that is answered from here on; the arguments as of `Context`."""
+    begun = Context(fields, batch_limit)
     _current.set(begun)
     return begun
 
 
-def of_batch(contexts: Sequence[Context]) -> Context:
+def of_batch(contexts: Sequence[Context], batch_limit: int) -> Context:
     """The context of a batch: what all its requests share, their ids, and the latest of their deadlines.
 
     Args:
         contexts: of the requests, at least one.
+        batch_limit: items that it could hold.
     """
     shared = [field for field in contexts[0].fields if all(field in each.fields for each in contexts)]
     fields = [field for field in shared if field[0] not in (REQUEST_ID, TIMEOUT_MS)]
     ids = b",".join([get(each.fields, REQUEST_ID) or b"" for each in contexts])
     # NB: an object of its own also for one request: what is called for it here ends with it, not with who
     # waits for it.
-    of_all = Context((*fields, (REQUEST_ID, ids)) if ids.strip(b",") else tuple(fields))
+    of_all = Context((*fields, (REQUEST_ID, ids)) if ids.strip(b",") else tuple(fields), batch_limit)
     deadlines = [each.deadline for each in contexts if each.deadline is not None]
     of_all.deadline = max(deadlines) if len(deadlines) == len(contexts) else None
     return of_all

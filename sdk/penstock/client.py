@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +188,47 @@ class Client:
                     f"set_traffic: expected a whole number from 0 such as 90 as the weight of {name}, "
                     f"found {weight!r}"
                 )
+
+        def change(spec: Resource) -> None:
+            spec["backends"] = _numbered(spec.get("backends"), "weight", weights)
+
+        return self._change_split(endpoint, change)
+
+    def shadow_traffic(self, endpoint: str, percents: Mapping[str, int]) -> Resource:
+        """Copy requests to backends whose answers no client gets: the mirrors of the endpoint's TrafficSplit.
+
+        Whatever else the split says of a mirror stays (`compare`); one that is not named ends. Where there is
+        no split, one is made that gives all requests to the endpoint's own backend.
+
+        Args:
+            endpoint: its name.
+            percents: of the requests, by the backends' names, such as `{"candidate": 20}`.
+
+        Returns:
+            The split.
+        """
+        for name, percent in percents.items():
+            if isinstance(percent, bool) or not isinstance(percent, int) or not 0 <= percent <= 100:
+                raise ValueError(
+                    f"shadow_traffic: expected a whole number from 0 to 100 as the percent of {name}, "
+                    f"found {percent!r}"
+                )
+
+        def change(spec: Resource) -> None:
+            if "backends" not in spec:
+                own = self.get("ModelEndpoint", endpoint)["spec"].get("backend")
+                if own is None:
+                    raise ValueError(
+                        f"shadow_traffic: expected a TrafficSplit of {endpoint}, or a ModelEndpoint with a "
+                        "backend, found neither: share its requests by set_traffic first"
+                    )
+                spec["backends"] = [{"name": own, "weight": 1}]
+            spec["mirrors"] = _numbered(spec.get("mirrors"), "percent", percents)
+
+        return self._change_split(endpoint, change)
+
+    def _change_split(self, endpoint: str, change: Callable[[Resource], None]) -> Resource:
+        """Change the spec of an endpoint's split, or of a new one; returns the split."""
         for left in reversed(range(TRIES)):
             # NB: where two splits name one endpoint, the oldest stands.
             splits = sorted(
@@ -195,14 +236,11 @@ class Client:
                 key=lambda each: str(each["metadata"]["creationTimestamp"]),
             )
             if not splits:
-                backends = [{"name": name, "weight": weight} for name, weight in weights.items()]
-                spec = {"endpoint": endpoint, "backends": backends}
+                spec: Resource = {"endpoint": endpoint}
+                change(spec)
                 return self.apply({"kind": "TrafficSplit", "metadata": {"name": endpoint}, "spec": spec})[0]
             split = splits[0]
-            before = {each["name"]: each for each in split["spec"]["backends"]}
-            split["spec"]["backends"] = [
-                {**before.get(name, {"name": name}), "weight": weight} for name, weight in weights.items()
-            ]
+            change(split["spec"])
             try:
                 changed: Resource = self._call(
                     self._api.replace_namespaced_custom_object,
@@ -305,6 +343,12 @@ class Client:
                 f"{self.namespace}, found metadata {dict(metadata)!r}"
             )
         return {"apiVersion": f"{GROUP}/{VERSION}", **resource}
+
+
+def _numbered(before: Resources | None, field: str, numbers: Mapping[str, int]) -> Resources:
+    """The entries of these names, with these numbers; all else that was said of one stays."""
+    named = {each["name"]: each for each in before or ()}
+    return [{**named.get(name, {"name": name}), field: number} for name, number in numbers.items()]
 
 
 def _connect(config: Any, settings: Any, kubeconfig: Path | str | None, context: str | None) -> str:

@@ -53,6 +53,8 @@ def failed(error: Exception, *, count: int, request_id: str = "") -> http.Respon
     """
     if isinstance(error, AnswerError):
         return PenstockError(Reason.BAD_ANSWER, str(error)).response(request_id=request_id)
+    if isinstance(error, ArgumentsError):
+        return PenstockError(Reason.MISSING_ARGUMENTS, str(error)).response(request_id=request_id)
     # NB: the items of a batch are of several clients: what the model said of one of them is not sent to all.
     detail = f"the model raised {described(error) if count == 1 else type(error).__name__}"
     return PenstockError(Reason.MODEL_FAILED, detail).response(request_id=request_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import dataclasses
 import inspect
 import traceback
@@ -19,6 +18,7 @@ from penstock.errors import ArgumentsError
 from penstock.item_pieces import Events, batch_pieces, collected, single_pieces
 from penstock.signature import Shape
 from penstock.target import Served
+from penstock.threads import in_thread
 from penstock_wire.process import log
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -195,8 +195,8 @@ class Model:
         return await self._awaited(await self._in_thread(lambda: self._try(arguments)))
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        context = contextvars.copy_context()  # what is logged there is about the same requests
-        return await asyncio.get_running_loop().run_in_executor(self._executor, context.run, work)
+        # NB: also one whose client has left waits for the thread's end: what it uses there stays its own.
+        return await in_thread(self._executor, work)
 
     def _try(self, arguments: dict[str, Any]) -> Any:
         def call() -> Any:
@@ -225,7 +225,8 @@ def _tried(call: Callable[[], Any]) -> Any:
 
 
 def _raised(error: Exception) -> Raised:
-    _log("the model raised an exception", error)
+    if not isinstance(error, ArgumentsError):  # a client's
+        _log("the model raised an exception", error)
     return Raised(error)
 
 

@@ -69,4 +69,6 @@ def _argument(shape: Shape, parameter: inspect.Parameter, schemas: dict[str, Any
     validator = shape.validators.get(parameter.name)
     schema = {} if validator is None else dict(validator.schema())
     schemas.update(schema.pop("$defs", {}))
+    if isinstance(parameter.default, str | int | float | bool | None):
+        schema.setdefault("default", parameter.default)
     return schema

@@ -19,6 +19,8 @@ from penstock_wire import http, instances_form
 from penstock_wire.contract import RECONFIGURE_PATH
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import (
+    BATCH_LIMIT,
+    CANCELLABLE,
     CONFIG,
     ITEM_ANSWERS,
     ITEM_STREAMS,
@@ -51,6 +53,7 @@ class ModelServer:
         self._ready_path = ready_path
         self._secret = reconfigure_secret.encode()
         self._config = b""
+        self._batch_limit: int | None = None
         self._model: Model | None = None
         self._methods: dict[str, Model] = {}
         self._default = True
@@ -73,9 +76,10 @@ class ModelServer:
         """Answer one request (a `penstock_wire.http.Handler`)."""
         field = get(request.headers, REQUEST_ID)
         ids = request_ids.begin(field)
-        context = call_context.begin(request.headers)
+        context = call_context.begin(request.headers, self._batch_limit)
         # NB: a problem of a batch goes to several clients, and names none of the others' requests.
         request_id = ids[0] if len(ids) == 1 else ""
+        answer: http.Response | None = None
         try:
             answer = await self._answer(request, request_id)
         except PenstockError as error:
@@ -88,6 +92,9 @@ class ModelServer:
             answer = PenstockError(Reason.INTERNAL, "see the log of the model server").response(
                 request_id=request_id
             )
+        finally:
+            if answer is None or answer.stream is None:  # a stream does it at its own end
+                context.end()
         if get(answer.headers, REASON) == _BAD_ANSWER:
             detail = json.loads(answer.body)["detail"]
             log("the model's answer cannot be used", level="error", error=detail, **request_ids.logged())
@@ -197,9 +204,14 @@ class ModelServer:
                 f"expected POST to any path, GET {self._ready_path} or GET {openapi.PATH}, "
                 "found GET of another path",
             )
+        limit = get(request.headers, BATCH_LIMIT)
+        if request.path == self._ready_path and limit is not None and limit.isdigit():
+            self._batch_limit = int(limit)
         if self._model is None:
             raise PenstockError(Reason.NOT_READY, "the model is loading")
         headers: Headers = ((b"content-type", b"application/json"),)
+        if all(model.shape.asynchronous for model in (self._methods or {"": self._model}).values()):
+            headers = (*headers, (CANCELLABLE, b"1"))  # a thread would go on
         if self._model.takes_config:
             headers = (*headers, (CONFIG, self._config))
         return http.Response(status=200, headers=headers, body=b'{"state":"ready"}')

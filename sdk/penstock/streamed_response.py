@@ -32,18 +32,18 @@ async def respond_streamed(
     Args:
         pieces: of a generator method.
         media: what clients accept: `EVENTS` or `NDJSON`.
-        count: items of the request; one, unless `together`.
+        count: items of the request.
         together: the streams of all items in one answer, for a sidecar that splits them.
         request_id: the request's id, for problems.
 
     Raises:
-        PenstockError: `bad_shape` (422): several items, and nobody who splits their streams.
+        PenstockError: `bad_shape` (422): no item.
     """
-    if count != 1 and not together:
+    if not count:
         raise PenstockError(
             Reason.BAD_SHAPE,
-            f"$.instances: expected one item in a request whose answer is a stream, found {count}",
-            extra={"path": "$.instances", "expected": "one item", "found": str(count)},
+            "$.instances: expected an item in a request whose answer is a stream, found none",
+            extra={"path": "$.instances", "expected": "an item", "found": "none"},
         )
     try:
         first = await anext(pieces)
@@ -52,6 +52,9 @@ async def respond_streamed(
     if together:
         headers = ((b"content-type", ITEM_STREAMS_TYPE),)
         return http.Response(200, headers, stream=_Body(pieces, first, _Together(media, count)))
+    if count > 1:
+        several = _Body(pieces, first, _Several(media, count))
+        return http.Response(200, ((b"content-type", media),), stream=several)
     if ends(first[0][1]) and first[0][1] is not END:
         await pieces.aclose()
         return respond([first[0][1]], request_id=request_id)
@@ -62,7 +65,7 @@ class _Body:
     """The bytes of an answer (an `AsyncIterator[bytes]`); nothing is read ahead."""
 
     def __init__(
-        self, pieces: AsyncGenerator[Events, None], first: Events, writer: _Lone | _Together
+        self, pieces: AsyncGenerator[Events, None], first: Events, writer: _Lone | _Several | _Together
     ) -> None:
         self._pieces = pieces
         self._first: Events | None = first
@@ -81,6 +84,7 @@ class _Body:
                 events = await anext(self._pieces)
         except StopAsyncIteration:
             self._ended = True
+            self._end()
             raise
         except Exception as error:
             return self._writer.failed(error)
@@ -92,6 +96,11 @@ class _Body:
         finally:
             if not self._ended and self._context is not None:
                 self._context.cancel_calls()
+            self._end()
+
+    def _end(self) -> None:
+        if self._context is not None:
+            self._context.end()
 
 
 class _Lone:
@@ -118,6 +127,40 @@ class _Lone:
             piece = error
         said = msgspec.json.encode(in_band(piece))
         return b"event: error\ndata: %b\n\n" % said if self._media == EVENTS else b'{"error":%b}\n' % said
+
+
+class _Several:
+    """Writes the streams of several items of one client's request: each piece as an object with its index."""
+
+    def __init__(self, media: bytes, count: int) -> None:
+        self._media = media
+        self._open = set(range(count))
+
+    def write(self, events: Events) -> bytes:
+        """The bytes of a step."""
+        return b"".join([self._text(index, piece) for index, piece in events if index in self._open])
+
+    def failed(self, error: Exception) -> bytes:
+        """The last bytes, where the method raised: an error of each item whose stream has not ended."""
+        return self.write([(index, error) for index in sorted(self._open)])
+
+    def _text(self, index: int, piece: Any) -> bytes:
+        try:
+            if not ends(piece):
+                if isinstance(piece, bytes | bytearray | memoryview):
+                    piece = _as_text(bytes(piece))
+                return rendered({"index": index, "piece": piece}, self._media)
+        except AnswerError as error:
+            piece = error
+        self._open.discard(index)
+        if piece is END:
+            return rendered({"index": index, "end": True}, self._media)
+        said = in_band(piece)
+        if isinstance(piece, Response):
+            detail = f"the model answered {piece.status}"
+            said = {"status": piece.status, "reason": Reason.MODEL_FAILED.value, "detail": detail}
+        said = {"index": index, "error": said}
+        return (b"event: error\n" if self._media == EVENTS else b"") + rendered(said, self._media)
 
 
 class _Together:

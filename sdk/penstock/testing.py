@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from penstock import call_context
 from penstock.call_context import Context
@@ -38,6 +39,7 @@ from penstock.response import Response
 from penstock.target import Served, target_of
 from penstock.target import Target as Built
 from penstock.threads import in_thread
+from penstock_wire.headers import MODEL_ID
 
 
 class Method:
@@ -48,6 +50,7 @@ class Method:
     """
 
     def __init__(self, model: Model, settings: BatchSettings) -> None:
+        self._model_id: str | None = None
         self._model = model
         self._settings = settings
         # As in a sidecar: requests that differ in a parameter share no batch.
@@ -66,6 +69,16 @@ class Method:
         """
         return self.send(_through_json(item), _through_json(parameters))
 
+    def options(self, *, model_id: str) -> Self:
+        """The same method, for requests that are for one of several models.
+
+        Args:
+            model_id: which one, as in `x-penstock-model-id`.
+        """
+        made = copy.copy(self)
+        vars(made)["_model_id"] = model_id
+        return made
+
     @property
     def streams(self) -> bool:
         """The method is a generator."""
@@ -78,15 +91,18 @@ class Method:
             item: the item.
             members: what a client sends beside `instances`.
         """
-        key = encode(sorted(members.items()))
+        context = call_context.current()
+        if self._model_id is not None:
+            context = Context(((MODEL_ID, self._model_id.encode()),))
+        key = encode([sorted(members.items()), "" if context is None else context.model_id])
         shared = self._model.shape.bind_shared(members)
         batcher = self._batchers.get(key)
         if batcher is None:
-            code = _Code(self._model, shared, self.batches)
+            code = _Code(self._model, shared, self.batches, self._settings.max_batch_size)
             batcher = self._batchers[key] = Batcher(code, self._settings)
         if self._model.shape.generator:
-            return batcher.stream(None, (item, call_context.current()))
-        return _awaited(batcher, (item, call_context.current()))
+            return batcher.stream(None, (item, context))
+        return _awaited(batcher, (item, context))
 
 
 class Target(Method):
@@ -98,6 +114,13 @@ class Target(Method):
         self._methods = {
             name: Method(Model(each, executor), settings) for name, each in served.methods.items()
         }
+
+    def options(self, *, model_id: str) -> Self:
+        """See `Method.options`."""
+        made = super().options(model_id=model_id)
+        methods = {name: each.options(model_id=model_id) for name, each in self._methods.items()}
+        vars(made)["_methods"] = methods
+        return made
 
     def by_name(self) -> dict[str | None, Sendable]:
         """All methods; the default one by None."""
@@ -191,8 +214,9 @@ async def _hook(served: Served, name: str, executor: ThreadPoolExecutor) -> None
 class _Code:
     """Runs batches of a served method, and notes them."""
 
-    def __init__(self, model: Model, shared: dict[str, Any], batches: list[list[Any]]) -> None:
+    def __init__(self, model: Model, shared: dict[str, Any], batches: list[list[Any]], limit: int) -> None:
         self._model = model
+        self._limit = limit
         self._shared = shared
         self._batches = batches
 
@@ -207,6 +231,8 @@ class _Code:
         except asyncio.CancelledError:
             context.cancel_calls()
             raise
+        finally:
+            context.end()
 
     async def pieces(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[Events, None]:
         items, context = self._begin(values)
@@ -217,12 +243,14 @@ class _Code:
         except (asyncio.CancelledError, GeneratorExit):
             context.cancel_calls()
             raise
+        finally:
+            context.end()
 
     def _begin(self, values: Sequence[tuple[Any, Context | None]]) -> tuple[list[Any], Context]:
         """Note a batch, and whom it answers."""
         items = [item for item, _ in values]
         self._batches.append(items)
-        context = call_context.of_batch([context or Context() for _, context in values])
+        context = call_context.of_batch([context or Context() for _, context in values], self._limit)
         call_context.resume(context)
         return items, context
 

@@ -23,7 +23,9 @@ _PAGE = """<!doctype html>
   body { font: 16px/1.5 system-ui, sans-serif; max-width: 54rem; margin: 2rem auto; padding: 0 1rem }
   section { border: 1px solid #8888; border-radius: .5rem; padding: 1rem; margin: 1rem 0 }
   h2 { font: 600 1.1rem ui-monospace, monospace; margin: 0 0 .5rem }
-  textarea { width: 100%; box-sizing: border-box; min-height: 7rem; font: .9rem ui-monospace, monospace }
+  textarea { width: 100%; box-sizing: border-box; font: .9rem ui-monospace, monospace }
+  textarea, pre { line-height: 1.4; tab-size: 2 }
+  button { font: inherit; font-size: .9rem; margin: .5rem .5rem 0 0; padding: .2rem .8rem }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .9rem; margin: .5rem 0 0 }
   :root { color-scheme: light dark }
 </style>
@@ -55,6 +57,29 @@ function example(schema, all, depth = 0) {
   }
 }
 
+// What a server-timing field says, for people.
+function spoken(timing) {
+  return timing.split(",").map(part => {
+    const [name, ...more] = part.trim().split(";");
+    const said = Object.fromEntries(more.map(each => each.split("=")));
+    const items = said.desc ? ` of ${said.desc.replaceAll('"', "")}` : "";
+    return `${name}${items}${said.dur ? `: ${(+said.dur).toFixed(1)} ms` : ""}`;
+  }).join(", ");
+}
+
+// A value as JSON, lists of numbers and texts in one line. (A text in JSON has no line breaks.)
+function rendered(value) {
+  return JSON.stringify(value, null, 2).replace(/\\[\\n([^\\[\\]{}]*?)\\n *\\]/g,
+    (_, inner) => `[${inner.trim().replace(/\\n */g, " ")}]`);
+}
+
+// A whole answer: a problem as it is easiest to read, predictions as they came, each digit of them.
+function tidy(text, type) {
+  try {
+    return type === "application/problem+json" ? rendered(JSON.parse(text)) : text.trimEnd();
+  } catch { return text; }
+}
+
 // Sends a request and shows its answer as it comes.
 async function send(path, accept, body, shown) {
   const began = performance.now();
@@ -63,12 +88,16 @@ async function send(path, accept, body, shown) {
     const headers = {"content-type": "application/json", accept};
     const answer = await fetch(path, {method: "POST", headers, body});
     const timing = answer.headers.get("server-timing");
-    const head = `${answer.status} ${answer.statusText}${timing ? "\\n" + timing : ""}\\n\\n`;
+    const head = `${answer.status} ${answer.statusText}${timing ? "\\n" + spoken(timing) : ""}\\n\\n`;
+    const type = answer.headers.get("content-type") ?? "";
+    let text = "";
     shown.textContent = head;
     const reader = answer.body.getReader(), decoder = new TextDecoder();
-    for (let part; !(part = await reader.read()).done;)
-      shown.textContent += decoder.decode(part.value, {stream: true});
-    shown.textContent += `\\n\\n${(performance.now() - began).toFixed(1)} ms`;
+    for (let part; !(part = await reader.read()).done;) {
+      text += decoder.decode(part.value, {stream: true});
+      shown.textContent = head + text;
+    }
+    shown.textContent = `${head}${tidy(text, type)}\\n\\n${(performance.now() - began).toFixed(1)} ms in all`;
   } catch (error) {
     shown.textContent += `${error}`;
   }
@@ -83,12 +112,15 @@ async function begin() {
   document.title = document.querySelector("h1").textContent = served.info.title;
   for (const [path, {post}] of Object.entries(served.paths)) {
     const section = make("section", document.querySelector("main"));
-    make("h2", section, {textContent: `POST ${path}`});
+    const name = path === "/" ? ` (${post.operationId})` : "";
+    make("h2", section, {textContent: `POST ${path}${name}`});
     const schema = post.requestBody.content["application/json"].schema;
-    const text = JSON.stringify(example(schema, served.components.schemas), null, 2);
-    const body = make("textarea", section, {value: text, spellcheck: false, ariaLabel: "body"});
+    const text = rendered(example(schema, served.components.schemas));
+    const rows = text.split("\\n").length + 1;
+    const body = make("textarea", section, {value: text, rows, spellcheck: false, ariaLabel: "body"});
+    const buttons = make("div", section);
     for (const accept of Object.keys(post.responses["200"].content)) {
-      const button = make("button", section, {textContent: `Send (${accept})`});
+      const button = make("button", buttons, {textContent: `Send (${accept})`});
       button.onclick = () => send(path, accept, body.value, shown);
     }
     const shown = make("pre", section);

@@ -41,7 +41,7 @@ from penstock_wire.control.reporter import Reporter
 from penstock_wire.control.settings import Settings
 from penstock_wire.control.settings_source import SettingsSource
 from penstock_wire.exact_timer import ExactTimer
-from penstock_wire.headers import Headers
+from penstock_wire.headers import BATCH_LIMIT, Headers
 from penstock_wire.hop.frames import PROTOCOL
 from penstock_wire.hop.successor import HopSuccessor
 from penstock_wire.http import Listener, Service, Streams
@@ -88,6 +88,7 @@ class Sidecar:
             unprepared=lambda: self._readiness.unprepared,
             changed=self._model_changed,
             look=self._look,
+            said=self._told_to_model,
         )
         self._upstream.on_idle_lost = self._model.lost
         self._default = Settings(backend=config.backend)
@@ -171,6 +172,7 @@ class Sidecar:
         self._path = dispatcher = Dispatcher(
             send=self._model.send,
             begin=self._model.begin,
+            cancellable=lambda: self._model.cancellable,
             exact_timer=ExactTimer,
             protocol=protocol,
             batching=self._default.batching,
@@ -201,6 +203,12 @@ class Sidecar:
             first=self._arrived_while_idle,
         )
         self._service, self._streams = handler.begin, handler.streams
+
+    def _told_to_model(self) -> Headers:
+        """The fields of each probe."""
+        if self._config.protocol == NONE:
+            return ()
+        return ((BATCH_LIMIT, b"%d" % self.settings.batching.max_batch_size),)
 
     @property
     def settings(self) -> Settings:

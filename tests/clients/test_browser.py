@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import Browser
+from tests.support.browser import Browser, on_page
+from tests.support.penstock_run import Run
 from tests.support.router_process import RouterProcess, backend, endpoint
 from tests.support.router_upstream import UpstreamServer, refuse
 
@@ -100,3 +101,55 @@ async def test_a_page_calls_an_endpoint_as_its_cors_says(
     assert {seen.header("origin") for seen in model.seen} == {browser.origin}
     # Those that a preflight forbade were not sent, and the one without `cors` has its preflight at the model.
     assert [seen.target for seen in model.seen if seen.method == "OPTIONS"] == ["/x"]
+
+
+TRIED = """
+import penstock
+
+
+class Tried:
+    @penstock.batched
+    def predict(self, items, *, times=2):
+        return [[item, times] for item in items]
+
+    @penstock.batched
+    def write(self, items):
+        for word in ("one", "two"):
+            yield [word for _ in items]
+"""
+CLICK = """
+  const wait = async look => { while (!look()) await new Promise(done => setTimeout(done, 20)); };
+  await wait(() => document.querySelectorAll("section").length === 2);
+  const shown = [];
+  for (const button of document.querySelectorAll("button")) {
+    const answer = button.closest("section").querySelector("pre");
+    button.click();
+    await wait(() => answer.textContent.endsWith("in all"));
+    shown.push([button.textContent, ...answer.textContent.split("\\n\\n").slice(0, -1)]);
+    answer.textContent = "";
+  }
+  const bodies = [...document.querySelectorAll("textarea")];
+  const cut = bodies.filter(each => each.scrollHeight > each.clientHeight);
+  return {shown, cut: cut.length, heads: [...document.querySelectorAll("h2")].map(each => each.textContent)};
+"""
+
+
+async def test_the_page_to_try_what_penstock_run_serves(tmp_path: Path) -> None:
+    """Each request that it offers can be sent as it stands, and its answer is shown."""
+    (tmp_path / "tried.py").write_text(TRIED)
+    run = await Run(tmp_path).start("tried:Tried")
+    try:
+        await run.ready()
+        found = await on_page(f"{run.url}/docs", CLICK, tmp_path / "profile")
+    finally:
+        await run.stop()
+    assert (found["cut"], found["heads"]) == (0, ["POST / (predict)", "POST /write"])
+    shown = {name: (head.splitlines()[0], *rest) for name, head, *rest in found["shown"][1:]}
+    assert found["shown"][0][0] == "Send (application/json)"
+    assert found["shown"][0][2:] == ['{"predictions":[[null,2]]}']
+    assert shown == {
+        "Send (application/json)": ("200 OK", '{"predictions":[["one","two"]]}'),
+        "Send (text/event-stream)": ("200 OK", 'data: "one"', 'data: "two"'),
+        "Send (application/x-ndjson)": ("200 OK", '"one"\n"two"'),
+    }
+    assert found["shown"][0][1].startswith("200 OK\nqueue: ")

@@ -129,6 +129,18 @@ def test_a_script_writes_resources_by_verbs(namespace: Namespace) -> None:
     assert found in shares
     assert [each["metadata"]["name"] for each in client.list("TrafficSplit")] == ["digits"]
 
+    mirrors = client.shadow_traffic("digits", {"shadow": 20})["spec"]["mirrors"]
+    assert [(each["name"], each["percent"]) for each in mirrors] == [("shadow", 20)]
+    with pytest.raises(penstock.ControlError, match="expected mirrors that are not among backends"):
+        client.shadow_traffic("digits", {"two": 20})
+    assert not client.shadow_traffic("digits", {})["spec"].get("mirrors")
+
+    endpoint = merged(bases["ModelEndpoint"], {"metadata": {"name": "shown"}, "spec": {"backend": "one"}})
+    client.apply(endpoint)
+    made = client.shadow_traffic("shown", {"two": 5})["spec"]
+    assert [(each["name"], each["weight"]) for each in made["backends"]] == [("one", 1)]
+    client.delete("TrafficSplit", "shown")
+    client.delete("ModelEndpoint", "shown")
     client.delete("TrafficSplit", "digits")
     client.delete("ModelBackend", "good")
     client.delete("BatchPolicy", "good")

@@ -1,4 +1,4 @@
-"""The manifests of README and docs/: the API server takes each; three recipes run on the cluster."""
+"""The manifests of README and docs/: the API server takes each; three recipes and the examples run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from devcluster import images
+from penstock.export import find_application, resources
 from tests.support import tutorial
 from tests.support.cluster_waits import wait_for
+from tests.support.example_cases import CASES, COMPOSITION, EXAMPLES
 from tests.support.k8s import MODEL_IMAGE, Namespace
 from tests.support.page import DOCS, ROOT, Page
 
@@ -18,6 +21,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 NOT_HERE = frozenset({"keda.sh/v1alpha1"})
 """APIs of other projects, which the cluster has not (docs/how-to/other-scalers.md says so)."""
 LANGUAGE, WEIGHTS = "localhost/language:1", "localhost/digits-weights:7"
+ONES_OWN = "localhost/penstock-examples/small:1"
 MODEL = """
 import json
 
@@ -118,3 +122,49 @@ def test_weights_come_from_an_init_container_and_from_an_image_volume(
         "the pods from before to go",
         lambda: not before & {pod["metadata"]["name"] for pod in namespace.pods("digits-fetched")},
     )
+
+
+def test_the_examples_answer_as_on_a_laptop(
+    namespace: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of composition by what `penstock export` prints; a stream of many; a batch in the process."""
+    modules = [*COMPOSITION.glob("*.py"), EXAMPLES / "streaming/writer.py"]
+    for path in modules:
+        (tmp_path / path.name).write_text(path.read_text())
+    (tmp_path / "greetings.py").write_text((EXAMPLES / "batching/greeter.py").read_text())
+    (tmp_path / "Dockerfile").write_text("ARG BASE\nFROM ${BASE}\nCOPY *.py /code/\nENV PYTHONPATH=/code\n")
+    build(namespace, tmp_path, ONES_OWN)
+    monkeypatch.syspath_prepend(COMPOSITION)
+    roots = {}
+    for name in sorted({name for name, _, _ in CASES}):
+        application = find_application(f"{name}:app")
+        roots[name] = application.root.name
+        namespace.apply(*resources(application, image=ONES_OWN))
+    alone: dict[str, Any] = {
+        "writer": {"model": {"python": {"image": ONES_OWN, "target": "writer:Writer"}}},
+        "greetings": {
+            "model": {"python": {"image": ONES_OWN, "target": "greetings:Greeter"}},
+            "batching": {"maxBatchSize": 1, "maxConcurrentBatches": 64},
+            "userConfig": {"max_batch_size": 16},
+        },
+    }
+    for name, spec in alone.items():
+        for kind, fields in ("ModelBackend", spec), ("ModelEndpoint", {"backend": name}):
+            each = {"apiVersion": "penstock.dev/v1alpha1", "kind": kind, "metadata": {"name": name}}
+            namespace.apply({**each, "spec": fields})
+    for each in namespace.list("modelbackends"):
+        namespace.wait_ready("modelbackend", each["metadata"]["name"])
+
+    def asked(name: str, item: Any, *headers: str) -> str:
+        body = json.dumps({"instances": [item]})
+        status, _, answer = namespace.curl(namespace.url(name, "/"), body=body, headers=headers)
+        assert status == 200, answer
+        return answer
+
+    for name, item, answer in CASES:
+        assert json.loads(asked(roots[name], item)) == {"predictions": [answer]}
+    pieces = asked(roots["stream"], 4, "accept: text/event-stream")
+    assert pieces == "".join(f"data: {piece}\n\n" for piece in CASES[-1][2])
+    assert asked("writer", "a penstock", "accept: application/x-ndjson").startswith('"is"\n"the"\n')
+    [greeted] = json.loads(asked("greetings", "Dora"))["predictions"]
+    assert greeted["greeting"] == "Hello Dora!"

@@ -24,6 +24,7 @@ from penstock_wire.headers import Headers, end_to_end
 from penstock_wire.http import Request, Response, UpstreamError
 from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.connection import Connection
+from penstock_wire.http.head_cache import HeadCache
 from tests.fuzz import h1_reference
 from tests.fuzz.http_server import PIECES, Pipe, cut, make
 
@@ -59,8 +60,9 @@ Outcome = tuple[int, Headers, bytes] | str
 class Pool:
     """Keeps what comes back."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: HeadCache | None = None) -> None:
         self.idle: list[Connection] = []
+        self.known = HeadCache() if known is None else known
 
     def put(self, connection: Connection) -> None:
         self.idle.append(connection)
@@ -86,10 +88,13 @@ class Run:
         pieces: the answer as it is received.
         method: of the request.
         streamed: the body is read as it comes.
+        known: heads of answers that came before; None for none.
     """
 
-    def __init__(self, pieces: list[bytes], method: str, *, streamed: bool) -> None:
-        self.pool, self.pipe = Pool(), Wire()
+    def __init__(
+        self, pieces: list[bytes], method: str, *, streamed: bool, known: HeadCache | None = None
+    ) -> None:
+        self.pool, self.pipe = Pool(known), Wire()
         self.connection = Connection(self.pool, ("a", 1))
         self.connection.connection_made(cast("asyncio.Transport", self.pipe))
         self._pieces, self._method, self._streamed = pieces, method, streamed
@@ -156,7 +161,23 @@ async def check(data: bytes, dice: random.Random) -> Outcome:
         assert other == outcome, f"cut otherwise: {other} for {outcome}"
         assert again == pooled or data.endswith((b"\r", b"\n")), f"cut otherwise: pooled {again}"
         _agree(data, method, other, again)
+    known = HeadCache()
+    for heads in (known, known, await _warm()):
+        other, again = await Run([data], method, streamed=False, known=heads).outcome()
+        assert other == outcome, f"with other heads before: {other} for {outcome}"
+        assert again == pooled, f"with other heads before: pooled {again}"
     return outcome
+
+
+_WARM = HeadCache()
+
+
+async def _warm() -> HeadCache:
+    """The head cache after the corpus."""
+    if not len(_WARM):
+        for answer in CORPUS:
+            await Run([answer], "GET", streamed=False, known=_WARM).outcome()
+    return _WARM
 
 
 def _agree(data: bytes, method: str, outcome: Outcome, pooled: bool) -> None:

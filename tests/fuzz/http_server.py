@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from penstock_wire.http import Exchange, Request, Response
+from penstock_wire.http.head_cache import HeadCache, RequestHead
 from penstock_wire.http.server.connection import H1Connection
-from penstock_wire.http.server.head_cache import CachedHead, HeadCache
 from penstock_wire.http.server.server import H1Front, H1Listener
 from tests.fuzz import h1_reference
 
@@ -318,12 +318,12 @@ def check(data: bytes, dice: random.Random) -> None:
     assert outcomes[2] == outcomes[0], "other heads before have changed what was taken or answered"
 
 
-def _learnt() -> Iterator[tuple[bytes, CachedHead]]:
+def _learnt() -> Iterator[tuple[bytes, RequestHead]]:
     """The head cache after the corpus."""
     known = HeadCache()
     for request in CORPUS:
         Run([request], later=False, streamed=False, known=known)
-        head = known.find(request)
+        head = known.find(request, None)
         if head is not None:
             yield request, head
 

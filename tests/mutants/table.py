@@ -166,6 +166,14 @@ MUTANTS = (
         tests=(_MACHINE, f"{_ENDS}::TestLeaving"),
     ),
     Mutant(
+        name="one that leaves ends the batch of those who wait",
+        breaks=CANCEL,
+        package=SIDECAR,
+        old="return count < len(parts)",
+        new="return count < 1",
+        tests=(f"{_ENDS}::TestLeaving",),
+    ),
+    Mutant(
         name="one that leaves takes the others' turns along",
         breaks=CANCEL,
         package=SIDECAR,

@@ -1,6 +1,7 @@
-"""Chromium, as Debian has it, with a page of the test's own: what a page's script returns.
+"""Chromium, as Debian has it: what a script returns, in a page of the test's own or in one of ours.
 
-The page is served on loopback, at an origin of its own; the browser does not contact any other server.
+A page of the test's own is served on loopback, at an origin of its own; the browser does not contact any
+other server.
 """
 
 from __future__ import annotations
@@ -8,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from tests.support.router_upstream import Answer, Seen, UpstreamServer
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, until
 
 PACKAGE = "chromium-headless-shell"
 _PAGE = """<!doctype html><meta charset="utf-8"><title>test</title><script>
@@ -33,6 +38,62 @@ async def install() -> str:
         program = shutil.which(PACKAGE)
     assert program is not None, f"expected the program {PACKAGE}, found none"
     return program
+
+
+_OFFLINE = (
+    "--no-sandbox",  # tests run as root
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--remote-debugging-port=0",  # it stays until it is killed
+)
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str, folder: Path) -> AsyncIterator[None]:
+    """A browser with a page.
+
+    Args:
+        url: the page's.
+        folder: for the browser's profile.
+    """
+    browser = await asyncio.create_subprocess_exec(
+        *(await install(), *_OFFLINE, f"--user-data-dir={folder}", url),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        os.killpg(browser.pid, signal.SIGKILL)  # Debian's program is a script that starts the browser
+        await browser.wait()
+
+
+async def on_page(url: str, script: str, folder: Path) -> Any:
+    """Open a page and return what a script in it returns, by the DevTools protocol.
+
+    Args:
+        url: the page's.
+        script: the body of an async function of JavaScript; what it returns must fit into JSON.
+        folder: for the browser's profile.
+    """
+    told = folder / "DevToolsActivePort"  # the browser writes it: its port, and a path
+    async with opened(url, folder), asyncio.timeout(SECONDS), aiohttp.ClientSession() as session:
+        await until(lambda: told.exists() and "\n" in told.read_text())
+        port = told.read_text().split()[0]
+        async with session.get(f"http://127.0.0.1:{port}/json") as listed:
+            page = next(each for each in await listed.json() if each["type"] == "page")
+        async with session.ws_connect(page["webSocketDebuggerUrl"]) as socket:
+            expression = f"(async () => {{ {script} }})()"
+            run = {"expression": expression, "awaitPromise": True, "returnByValue": True}
+            said: dict[str, Any] = {}
+            while "result" not in said:  # else the page was still being opened
+                await socket.send_json({"id": 1, "method": "Runtime.evaluate", "params": run})
+                said = await socket.receive_json()
+    assert "exceptionDetails" not in said["result"], said
+    return said["result"]["result"].get("value")
 
 
 class Browser:
@@ -75,24 +136,8 @@ class Browser:
         self._script = script
         self._result = asyncio.get_running_loop().create_future()
         self._runs += 1
-        browser = await asyncio.create_subprocess_exec(
-            await install(),
-            "--no-sandbox",  # tests run as root
-            "--disable-gpu",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-            "--remote-debugging-port=0",  # it stays until it is killed
-            f"--user-data-dir={self._folder / str(self._runs)}",
-            f"{self.origin}/",
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        try:
+        async with opened(f"{self.origin}/", self._folder / str(self._runs)):
             result = await asyncio.wait_for(self._result, SECONDS)
-        finally:
-            browser.kill()
-            await browser.wait()
         assert "error" not in result, result["error"]
         return result.get("value")
 

@@ -166,7 +166,7 @@ async def stream(request: web.Request, items: list[dict[str, Any]]) -> web.Strea
                 del counts[index]
                 finished.append(items[index]["id"])
                 await say(i=index, end=True)
-            else:
+            elif "mute" not in items[index]["body"]:
                 await say(
                     i=index, data={"step": step, **({"pad": WIDE} if "wide" in items[index]["body"] else {})}
                 )

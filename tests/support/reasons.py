@@ -14,7 +14,7 @@ from penstock_operator.status import refusals
 
 _WORD = re.compile(r"[A-Z][A-Za-z]+")
 
-NOT_TOLD = {"Scale", "Steady", "Delayed", "FirstLook"}
+NOT_TOLD = {"Scale", "Steady", "Delayed", "FirstLook", "Panic"}
 """Verdicts of the autoscaler that never become a reason: there are reports where they are given."""
 
 

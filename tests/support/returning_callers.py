@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock_sidecar.admission.slots import Slots
+from penstock_sidecar.batching.batch import Batch
 from penstock_sidecar.batching.cutter import Cutter
-from penstock_sidecar.batching.runner import Batch
 from penstock_sidecar.estimators import hold_policy
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts

@@ -14,7 +14,7 @@ from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.control.settings import Batching, Settings
-from penstock_wire.http import ConnectionLost, Done, GiveUp, Request, Response, UpstreamError
+from penstock_wire.http import Done, GivenUp, GiveUp, Request, Response, UpstreamError
 
 Behaviour = Callable[["Run"], Response | Exception | None]
 
@@ -57,6 +57,7 @@ class Scripted:
         base: seconds a batch takes.
         item: seconds that each item adds.
         behaviour: what a run ends with, None for the right answer (`{"got": item}` for each item).
+        cancellable: it ends a run that is given up.
         batching: fields of the policy.
     """
 
@@ -64,7 +65,13 @@ class Scripted:
     """Batches are sent in tasks, as where no connection is idle; else without, as mostly."""
 
     def __init__(
-        self, *, base: float = 1.0, item: float = 0.0, behaviour: Behaviour | None = None, **batching: Any
+        self,
+        *,
+        base: float = 1.0,
+        item: float = 0.0,
+        behaviour: Behaviour | None = None,
+        cancellable: bool = False,
+        **batching: Any,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.base, self.item, self.behaviour = base, item, behaviour
@@ -78,6 +85,7 @@ class Scripted:
             batching=Batching(**batching),
             observer=self.metrics,
             clock=self.loop.time,
+            cancellable=lambda: cancellable,
         )
         self.task = asyncio.create_task(self.dispatcher.run())
         self.asked: list[asyncio.Task[Outcome]] = []
@@ -112,7 +120,7 @@ class Scripted:
         sending = asyncio.ensure_future(self.send(request, timeout))
 
         def ended(_: object) -> None:
-            error = ConnectionLost("given up") if sending.cancelled() else sending.exception()
+            error = GivenUp("given up") if sending.cancelled() else sending.exception()
             if error is None:
                 done(sending.result())
             else:

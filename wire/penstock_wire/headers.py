@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 Headers = tuple[tuple[bytes, bytes], ...]
 """Header fields in the order received; names in lower case."""
 
-REQUEST_ID = b"x-request-id"
-TIMEOUT_MS = b"x-penstock-timeout-ms"
-IDLE_MS = b"x-penstock-idle-ms"
+REQUEST_ID: Final = b"x-request-id"
+TIMEOUT_MS: Final = b"x-penstock-timeout-ms"
+IDLE_MS: Final = b"x-penstock-idle-ms"
 """How long an answer may pause between two pieces, and a tunnel be without a byte; a router says it."""
-PRIORITY = b"x-penstock-priority"
-SHARD_KEY = b"x-penstock-shard-key"
+PRIORITY: Final = b"x-penstock-priority"
+SHARD_KEY: Final = b"x-penstock-shard-key"
 """Requests with the same value go to the same backend and pod."""
-STICKY = b"x-penstock-sticky"
+STICKY: Final = b"x-penstock-sticky"
 """A router says it of a request that has come to this pod by its key: it is not to be handed back."""
-METHOD = b"x-penstock-method"
-QUEUE = b"x-penstock-queue"
-NOT_ADMITTED = b"x-penstock-not-admitted"
-REASON = b"x-penstock-reason"
-ATTEMPT = b"x-penstock-attempt"
-ITEM_ANSWERS = b"x-penstock-item-answers"
-ITEM_STREAMS = b"x-penstock-item-streams"
-MIRROR = b"x-penstock-mirror"
+METHOD: Final = b"x-penstock-method"
+MODEL_ID: Final = b"x-penstock-model-id"
+"""Which of a server's models a request is for: it shares a batch with such alone, and a pod where it can."""
+QUEUE: Final = b"x-penstock-queue"
+NOT_ADMITTED: Final = b"x-penstock-not-admitted"
+REASON: Final = b"x-penstock-reason"
+ATTEMPT: Final = b"x-penstock-attempt"
+ITEM_ANSWERS: Final = b"x-penstock-item-answers"
+ITEM_STREAMS: Final = b"x-penstock-item-streams"
+MIRROR: Final = b"x-penstock-mirror"
 """Marks a copy of a request whose answer no client gets; a router says it."""
-DRAIN = b"x-penstock-drain"
-RECONFIGURE = b"x-penstock-reconfigure"
+DRAIN: Final = b"x-penstock-drain"
+RECONFIGURE: Final = b"x-penstock-reconfigure"
 """What shows a model server that it is its own sidecar that reconfigures it."""
-CONFIG = b"x-penstock-config"
+BATCH_LIMIT: Final = b"x-penstock-batch-limit"
+"""With each probe of a model's ready path: items that a batch holds at most now."""
+CANCELLABLE: Final = b"x-penstock-cancellable"
+"""`1` of a model's ready path: a call ends at once when its connection is closed."""
+CONFIG: Final = b"x-penstock-config"
 """Names a userConfig: sent with it, and returned by the model's ready path while it is the one in force."""
-TRACEPARENT = b"traceparent"
-TRACESTATE = b"tracestate"
-SERVER_TIMING = b"server-timing"
+TRACEPARENT: Final = b"traceparent"
+TRACESTATE: Final = b"tracestate"
+SERVER_TIMING: Final = b"server-timing"
 
-PREFIX = b"x-penstock-"
+PREFIX: Final = b"x-penstock-"
 
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final = frozenset(
     {
         b"connection",
         b"keep-alive",
@@ -51,12 +58,15 @@ HOP_BY_HOP = frozenset(
 )
 """RFC 9110 section 7.6.1: fields that concern one connection and are never forwarded."""
 
-PER_CONNECTION = HOP_BY_HOP | {b"content-length"}
+PER_CONNECTION: Final = HOP_BY_HOP | {b"content-length"}
 """Those, and the length of the body, which is framed anew on each connection."""
 
-_LONGEST_MS = 10**12
+_LONGEST_MS: Final = 10**12
 
-FROM_CLIENT = frozenset({METHOD, SHARD_KEY, TIMEOUT_MS, PRIORITY})
+TO_MODEL: Final = frozenset({METHOD, MODEL_ID})
+"""The `x-penstock-*` fields of a client that a model gets."""
+
+FROM_CLIENT: Final = frozenset({METHOD, MODEL_ID, SHARD_KEY, TIMEOUT_MS, PRIORITY})
 """The `x-penstock-*` fields that a client may send; the edge drops the others."""
 
 

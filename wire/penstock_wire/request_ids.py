@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from penstock_wire.contract import REQUEST_ID
+
+_LAST_DIGITS: Final = [b"%02x" % number for number in range(256)]
 
 
 class RequestIds:
     """Gives the requests of one process their ids."""
 
-    __slots__ = ("_number", "_prefix")
+    __slots__ = ("_block", "_number", "_prefix")
 
     def __init__(self) -> None:
         # An id need not be unguessable: it is no secret, and opens nothing. A random part keeps those of two
         # processes apart, a number those of one.
         self._prefix = os.urandom(8).hex().encode()
         self._number = 0
+        self._block = b""  # all of an id but its last two digits
 
     def of(self, sent: bytes | None) -> bytes:
         """The id that a client sent, or a new one where it sent none, or one that may not stand in a field.
@@ -27,4 +31,7 @@ class RequestIds:
         if sent is not None and REQUEST_ID.fullmatch(sent) is not None:
             return sent
         self._number += 1
-        return b"%b%016x" % (self._prefix, self._number)
+        last = self._number & 0xFF
+        if not (last and self._block):
+            self._block = b"%b%014x" % (self._prefix, self._number >> 8)
+        return self._block + _LAST_DIGITS[last]

@@ -23,6 +23,7 @@ VERDICTS = {
     "Schedule": "HELD by the limits of a schedule that is in force now",
     "Release": "RAISED by a release, which needs its pods before it gets, or while it may get back, requests",
     "Delayed": "HELD BACK for now: replicas may not fall yet",
+    "Panic": "HELD BACK for now: a burst was within the last stableWindow, and nothing is lowered so soon",
     "FirstLook": "HELD BACK for now: the operator lowers nothing before it has watched for one stableWindow",
     "ShortOfProcessors": "HELD BACK for now: pods start step by step while processors are short",
     "NoHolder": "HELD BACK at 1: no endpoint sends it requests, so nothing would wake it from 0",

@@ -122,7 +122,8 @@ class RecommendationStatus(Part):
             max_length=64,
             description="What decides the number now: Scale: the load. Steady: the load asks for what is "
             "there. Limited: maxReplicas. Schedule: a limit of a schedule. Release: a release "
-            "needs so many. Delayed: it may not fall yet. FirstLook: the operator has not "
+            "needs so many. Delayed: it may not fall yet. Panic: nor so soon after a burst. "
+            "FirstLook: the operator has not "
             "watched for a stable window yet. ShortOfProcessors: pods start step by step. NoHolder: no "
             "endpoint would hold a request at 0. NoReports, TooManyUnknown: too little is known.",
         ),

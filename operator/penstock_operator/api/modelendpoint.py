@@ -302,7 +302,8 @@ class ModelEndpointSpec(Part):
                 )
             ),
             description="By what requests come to the same backend and pod, as long as it has room and is "
-            "there. Default: by x-penstock-shard-key alone, which a client may send to any endpoint.",
+            "there. Default: by x-penstock-shard-key, else x-penstock-model-id, which a client may send to "
+            "any endpoint.",
         ),
     ] = None
     static: Annotated[

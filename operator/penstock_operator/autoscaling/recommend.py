@@ -45,6 +45,7 @@ Verdict = Literal[
     "Limited",
     "Delayed",
     "FirstLook",
+    "Panic",
     "ShortOfProcessors",
     "NoHolder",
     "NoReports",
@@ -372,7 +373,7 @@ def _decide(
         if not lowering:
             return held, "FirstLook", f"{edge}; not lowered before one stable window has been watched"
         if panic:
-            return held, "Delayed", f"{edge}; not lowered within {target.stable_window:g}s of a burst"
+            return held, "Panic", f"{edge}; not lowered within {target.stable_window:g}s of a burst"
         within = min(held, max(within, recent))
         if within == held:
             seconds = f"{target.downscale_delay:g}s"

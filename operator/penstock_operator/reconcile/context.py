@@ -17,6 +17,7 @@ from penstock_operator.errors import ClusterError
 from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
 from penstock_operator.prometheus import Prometheus
 from penstock_operator.reconcile.load_turns import LoadTurns
+from penstock_operator.reconcile.scale_owners import OtherScaler
 from penstock_operator.reconcile.view import View
 from penstock_operator.reports import Reports
 from penstock_operator.status import Refusal
@@ -65,13 +66,13 @@ class Scaled:
     Args:
         recommendation: its last one.
         unpublished: changes written through ``/scale`` that no status shows yet, the oldest first.
-        foreign: another manager that writes ``/scale``.
+        foreign: somebody else whose number stands for now.
         refused: why the apiserver did not take the last write through ``/scale``, if so.
     """
 
     recommendation: Recommendation | None = None
     unpublished: list[ScalingEntry] = field(default_factory=list)
-    foreign: str | None = None
+    foreign: OtherScaler | None = None
     refused: Refusal | None = None
 
 

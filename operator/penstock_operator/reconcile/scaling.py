@@ -5,7 +5,6 @@ With `mode: External` it writes nothing: another scaler reads the recommendation
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from penstock_operator.api import BatchPolicySpec, ModelBackend
@@ -24,7 +23,7 @@ from penstock_operator.kinds import BACKEND
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import release, router
 from penstock_operator.reconcile.context import Context, Scaled
-from penstock_operator.reconcile.scale_owners import foreign_scaler, owns_replicas
+from penstock_operator.reconcile.scale_owners import OtherScalers, owns_replicas
 from penstock_operator.reports import KEEP
 from penstock_operator.status import HISTORY, refusal
 from penstock_operator.status.endpoint import router_ready
@@ -33,13 +32,6 @@ from penstock_operator.store import Key
 
 INTERVAL = 2.0
 """Seconds between two looks at a backend."""
-
-YIELD = 300.0
-"""Seconds for which somebody else's write through ``/scale`` stands before the autoscaler takes over, counted
-from when this process first saw it. Where it writes again within that time, it stands twice as long then."""
-
-YIELD_MOST = 86_400.0
-"""Seconds for which it stands at most."""
 
 
 @dataclass(slots=True)
@@ -64,10 +56,8 @@ class Scaler:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._states: dict[Key, ScalerState] = {}
-        self._foreign: dict[Key, tuple[tuple[str, int], float]] = {}
         self._asked: dict[Key, _Asked] = {}
-        self._yield: dict[Key, tuple[float, float]] = {}
-        """For how long the last such write stood, and until when."""
+        self._others: dict[Key, OtherScalers] = {}
 
     def forget(self, key: Key) -> None:
         """Drop what is remembered of a backend: it is gone, and a namesake starts afresh.
@@ -76,8 +66,7 @@ class Scaler:
             key: which backend.
         """
         self._states.pop(key, None)
-        self._foreign.pop(key, None)
-        self._yield.pop(key, None)
+        self._others.pop(key, None)
         self._asked.pop(key, None)
 
     async def look(self, key: Key) -> float | None:
@@ -127,7 +116,8 @@ class Scaler:
         before = (scaled.recommendation, scaled.foreign)
         scaled.recommendation = recommendation
         external = backend.spec.autoscaling is not None and backend.spec.autoscaling.mode == "External"
-        scaled.foreign = None if external else self._yields_to(key, stored, current)
+        others = self._others.setdefault(key, OtherScalers())
+        scaled.foreign = None if external else others.yields_to(stored, current, now)
         if (
             not external
             and scaled.foreign is None
@@ -148,6 +138,7 @@ class Scaler:
                     ctx.enqueue(key, 0.0)
                 raise
             scaled.refused = None
+            others.took_over(stored, now)
             ctx.observer.wrote("scale", BACKEND.kind)
             if asked is not None:
                 self._made(key, scaled, asked)
@@ -221,23 +212,6 @@ class Scaler:
         scaled.unpublished = [*scaled.unpublished, change][-HISTORY:]
         self._ctx.log("scaled", key=str(key), current=change.from_, replicas=change.to, text=change.reason)
         self._ctx.enqueue(key, 0.0)
-
-    def _yields_to(self, key: Key, stored: Obj, current: int) -> str | None:
-        """Who else wrote ``/scale``, so lately that his number stands; a 0 stands until he writes another."""
-        manager = foreign_scaler(stored)
-        if manager is None:
-            self._foreign.pop(key, None)
-            return None
-        # NB: counted from when we saw it: the apiserver's time of the write is another clock's.
-        now, mark = self._ctx.clock.time(), (manager, current)
-        known = self._foreign.get(key)
-        stands, ended = self._yield.get(key, (YIELD, math.inf))
-        if known is None and ended <= now:  # we took over, and it is back
-            stands = min(2 * stands, YIELD_MOST) if now - ended < stands else YIELD
-        if known is None or known[0] != mark:
-            known = self._foreign[key] = (mark, now)
-        self._yield[key] = (stands, known[1] + stands)
-        return manager if current == 0 or now - known[1] < stands else None
 
 
 def _face(seen: tuple[object, object]) -> tuple[object, ...]:

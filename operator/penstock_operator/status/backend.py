@@ -53,7 +53,8 @@ class BackendObserved:
         recommendation: the autoscaler's last one; None where there is no autoscaling.
         terms: whether its terms are shown as they are now, and not as they were when its number last changed.
         scaled: what was changed through `/scale` and may not be in `status.scaling` yet, the oldest first.
-        foreign_scaler: another manager that writes `/scale` beside the autoscaler.
+        foreign_scaler: another manager that sets the replicas beside the autoscaler.
+        foreign_applies: whether it applies them in the spec; else it writes `/scale`.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
         target_note: why a pod's load can never exceed its target, if so (`defaults.unreachable_target`).
         schedule_note: what is wrong with its schedules, if so.
@@ -76,6 +77,7 @@ class BackendObserved:
     terms: bool = False
     scaled: Sequence[ScalingEntry] = ()
     foreign_scaler: str | None = None
+    foreign_applies: bool = False
     batching_note: str | None = None
     target_note: str | None = None
     objective: str | None = None
@@ -397,6 +399,10 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
         active = condition("ScalingActive", "False", "ScalingDisabled", text)
     elif seen.foreign_scaler is not None:
         text = f"{seen.foreign_scaler} writes the scale subresource too; keep one of the two"
+        if seen.foreign_applies:
+            text = (
+                f"{seen.foreign_scaler} applies spec.replicas again and again; leave it out of the manifest"
+            )
         active = condition("ScalingActive", "False", "ForeignScaler", text)
     elif seen.scale_refused is not None:
         active = condition("ScalingActive", "False", seen.scale_refused.reason, seen.scale_refused.message)

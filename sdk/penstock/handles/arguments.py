@@ -18,6 +18,7 @@ from penstock.handles.stream import HandleStream
 from penstock_wire.contract import REQUEST_ID as REQUEST_ID_FORM
 from penstock_wire.headers import (
     METHOD,
+    MODEL_ID,
     REQUEST_ID,
     SHARD_KEY,
     TIMEOUT_MS,
@@ -45,12 +46,14 @@ class Options:
             itself, and the endpoint allows.
         shard_key: requests with the same key go to the same pods where the endpoint says so.
         method: the method that is called; None = the target's default.
+        model_id: which of the target's models is meant, where it has several.
     """
 
     stream: bool = False
     timeout: float | None = None
     shard_key: str | None = None
     method: str | None = None
+    model_id: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.stream, bool):
@@ -61,7 +64,7 @@ class Options:
                 raise TypeError(f"expected a timeout in seconds or None, found {timeout!r}")
             if not 0 < timeout < math.inf:
                 raise ValueError(f"expected a timeout above 0 seconds, found {timeout!r}")
-        for name in ("shard_key", "method"):
+        for name in ("shard_key", "method", "model_id"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -210,6 +213,8 @@ def call_of(endpoint: str, options: Options, args: tuple[Any, ...], named: Mappi
     headers = [(b"content-type", b"application/json"), (REQUEST_ID, request_id)]
     if options.method is not None:
         headers.append((METHOD, options.method.encode()))
+    if options.model_id is not None:
+        headers.append((MODEL_ID, options.model_id.encode()))
     if options.shard_key is not None:
         headers.append((SHARD_KEY, options.shard_key.encode()))
     if options.stream:

@@ -24,6 +24,7 @@ class Changes(TypedDict, total=False):
     timeout: float | None
     shard_key: str | None
     method: str | None
+    model_id: str | None
 
 
 class Handle:
@@ -79,7 +80,7 @@ class Handle:
 
         Args:
             changes: `stream` (read a generator's pieces as they come), `timeout` (seconds for a call),
-                `shard_key`, `method`; what is not named stays.
+                `shard_key`, `method`, `model_id`; what is not named stays.
 
         Raises:
             TypeError, ValueError: no such option, or no value for it.

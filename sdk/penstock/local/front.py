@@ -12,6 +12,7 @@ from typing import Any
 from penstock.local.child import Child, Children, environment
 from penstock.local.ports import HOST, free_port
 from penstock.local.terminal import Terminal
+from penstock_wire.contract import RECONFIGURE_PATH
 
 HOLD = "600s"
 """How long a request waits for a model that loads, or that a mistake keeps from starting; its own timeout may
@@ -90,7 +91,8 @@ class Front:
             targets = [self._targets[name]] if name in self._targets else []
             place = {"route": "/"} if name == self._names[-1] else {"route": "", "port": self._ports[name]}
             backend = {"name": name, "targets": targets}
-            endpoints.append({"name": name, "coldStart": {"timeout": HOLD}, "backends": [backend], **place})
+            rules = {"coldStart": {"timeout": HOLD}, "closed": [RECONFIGURE_PATH]}
+            endpoints.append({"name": name, "backends": [backend], **rules, **place})
         fresh = self._file.with_suffix(".new")
         fresh.write_text(json.dumps({"endpoints": endpoints}))
         fresh.replace(self._file)

@@ -12,7 +12,8 @@ from msgspec import UnsetType
 
 from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.slots import Slots
-from penstock_sidecar.batching.runner import Batch, BatchListener, BatchRunner
+from penstock_sidecar.batching.batch import Batch
+from penstock_sidecar.batching.runner import BatchListener, BatchRunner
 from penstock_sidecar.estimators.hold_policy import BOUND, HoldPolicy
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
@@ -116,7 +117,7 @@ class Cutter:
         if batch.merged and not self._queue.items:
             self.counts.saved_calls += 1
         policy, parts = self._hold_policy, batch.parts
-        if policy is None or not parts:
+        if policy is None or not parts or batch.given_up:
             return
         key = parts[0].work.key
         if batch.items >= batch.limit and self._queue.items:

@@ -14,9 +14,10 @@ from typing import Any
 
 from penstock_sidecar.admission.controller import AdmissionController
 from penstock_sidecar.admission.slots import Slots
+from penstock_sidecar.batching.batch import Batch
 from penstock_sidecar.batching.cutter import Cutter
 from penstock_sidecar.batching.fault_tracker import FaultTracker
-from penstock_sidecar.batching.runner import Batch, BatchRunner, Begin, Observer, Trace
+from penstock_sidecar.batching.runner import BatchRunner, Begin, Observer, Trace
 from penstock_sidecar.batching.streaming import StreamedSends
 from penstock_sidecar.batching.turns import MakeTimer, Turns
 from penstock_sidecar.estimators.concurrency_tuner import ConcurrencyTuner
@@ -50,6 +51,7 @@ class Dispatcher:
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
         begin: begins to send without a task, where that is possible; see `runner.BatchRunner`.
         exact_timer: makes a timer for waits of less than the loop's own resolution.
+        cancellable: whether the model ends a call whose connection is closed.
 
     Attributes:
         admission: decides whether a request gets in.
@@ -74,6 +76,7 @@ class Dispatcher:
         streamed: StreamedSends | None = None,
         begin: Begin | None = None,
         exact_timer: MakeTimer | None = None,
+        cancellable: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -98,6 +101,7 @@ class Dispatcher:
             trace=trace,
             streamed=streamed,
             begin=begin,
+            cancellable=cancellable,
         )
         self._cutter = Cutter(
             queue=self.queue,
@@ -310,6 +314,8 @@ class Dispatcher:
     def leave(self, work: QueuedRequest) -> None:
         """The client went away: nothing of the request is sent any more, and an answer is dropped."""
         work.done = True
+        if work.executed:
+            self._runner.departed()
         if work.queued:
             self.queue.leave(work)
         self._check_idle()
@@ -331,7 +337,8 @@ class Dispatcher:
     def slot_released(self, batch: Batch) -> None:
         """See `runner.BatchListener`."""
         if batch.turn is not None:
-            self.pace.wait_estimator.end(batch.turn, waiting=self.queue.items > 0)
+            waiting = self.queue.items > 0 and not batch.given_up
+            self.pace.wait_estimator.end(batch.turn, waiting=waiting)
         self._cutter.released(self._clock(), batch)
         if not self._slots.busy:
             self._quiet.set()

@@ -20,12 +20,12 @@ from penstock_sidecar.batching.assembly import (
     distribute,
     rejoin,
 )
+from penstock_sidecar.batching.batch import NEVER, Batch
 from penstock_sidecar.batching.bisection import Bisection
 from penstock_sidecar.batching.failure_log import LOGGED_IDS, log_failed_batch
 from penstock_sidecar.batching.fault_tracker import FaultTracker
 from penstock_sidecar.batching.item_responses import refused
 from penstock_sidecar.batching.streaming import StreamCompleted, StreamedSends
-from penstock_sidecar.estimators.wait_estimator import SlotCycle
 from penstock_sidecar.interfaces import Send
 from penstock_sidecar.model.answers import admitted, failure, from_model, not_admitted, unresolved
 from penstock_sidecar.protocols.base import BatchProtocol
@@ -37,6 +37,7 @@ from penstock_wire.http import (
     AnswerUnreadable,
     ConnectionLost,
     Done,
+    GivenUp,
     GiveUp,
     Request,
     RequestUnread,
@@ -49,8 +50,6 @@ from penstock_wire.process import log
 MIN_RUN_SECONDS = 0.001
 TOO_MANY = 429
 """The one 4xx that is about the model's load, not about the request."""
-
-_NEVER = float("inf")
 
 Begin = Callable[[Request, float, Done], GiveUp | None]
 """Begins to send without a task, where that is possible at once; see `Upstream.begin`."""
@@ -110,50 +109,6 @@ class BatchListener(Protocol):
         ...
 
 
-class Batch:
-    """What holds one slot.
-
-    Args:
-        parts: what it holds.
-        items: their items.
-        limit: what it could have held.
-        began: when it was cut.
-
-    `sent` is when it went to the model first; `give_up` ends that exchange where no `task` waits for it. Of
-    the requests that begin here, `waits` has the seconds that they have waited. `turn` is its slot's time
-    with it, which the dispatcher notes; `merged` says that some of it came while the slot was held for it.
-    """
-
-    __slots__ = (
-        "began",
-        "begun",
-        "due",
-        "give_up",
-        "in_model",
-        "items",
-        "limit",
-        "merged",
-        "parts",
-        "sent",
-        "task",
-        "turn",
-        "waits",
-    )
-
-    def __init__(self, parts: list[Slice], items: int, limit: int, began: float) -> None:
-        self.began = self.sent = began
-        self.turn: SlotCycle | None = None
-        self.parts = parts
-        self.items = items
-        self.limit = limit
-        self.waits: list[float] = []
-        self.begun = self.merged = False
-        self.in_model = True
-        self.due = _NEVER
-        self.task: asyncio.Task[None] | None = None
-        self.give_up: GiveUp | None = None
-
-
 class BatchRunner:
     """All batches that are with the model, of `items` items.
 
@@ -169,6 +124,7 @@ class BatchRunner:
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
         begin: begins to send without a task, where that is possible; not used where runs are traced or may
             be streamed.
+        cancellable: whether the model ends a call whose connection is closed.
     """
 
     def __init__(
@@ -184,8 +140,10 @@ class BatchRunner:
         begin: Begin | None = None,
         trace: Trace | None = None,
         streamed: StreamedSends | None = None,
+        cancellable: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._cancellable = cancellable
         self._send = send
         self._protocol = protocol
         self._observer = observer
@@ -216,7 +174,7 @@ class BatchRunner:
         self.items += items
         sent = self._begin is not None and not self._may_stream(parts) and self._send_now(batch, self._begin)
         # NB: only now: the model has waited for this batch since it answered the last one.
-        due, waits = _NEVER, batch.waits
+        due, waits = NEVER, batch.waits
         for part in parts:
             work = part.work
             work.executed = True
@@ -285,13 +243,31 @@ class BatchRunner:
             batch.begun = False
             self._start_task(batch, self._run(batch, said))
 
+    def departed(self) -> None:
+        """Clients have left whose requests batches hold: end the batches for which nobody waits now."""
+        for batch in list(self._batches):
+            self._end_unwanted(batch)
+
+    def _end_unwanted(self, batch: Batch) -> None:
+        if batch.drop_departed is not None:
+            batch.drop_departed()
+        # NB: with a model that would go on without its client, the slot would be free too early.
+        elif not batch.given_up and not batch.is_wanted() and self._cancellable():
+            batch.given_up = True
+            if batch.give_up is not None:
+                batch.give_up()
+            elif batch.task is not None:
+                batch.task.cancel()
+
     def expire(self, now: float) -> float | None:
         """Answer those whose clients wait no longer; returns when to look again."""
         following: float | None = None
         for batch in list(self._batches):
             if batch.due <= now:
                 self._expire(batch, now)
-            if batch.due < _NEVER and (following is None or batch.due < following):
+                if batch.due == NEVER and max([part.work.expires for part in batch.parts]) > now:
+                    self._end_unwanted(batch)  # those who would wait longer have left
+            if batch.due < NEVER and (following is None or batch.due < following):
                 following = batch.due
         return following
 
@@ -310,7 +286,7 @@ class BatchRunner:
     # One batch
 
     def _expire(self, batch: Batch, now: float) -> None:
-        due = _NEVER
+        due = NEVER
         for part in batch.parts:
             work = part.work
             if work.done:
@@ -361,6 +337,9 @@ class BatchRunner:
 
     def _lost(self, batch: Batch, error: UpstreamError) -> None:
         """The model gave a batch no answer."""
+        if batch.given_up and isinstance(error, GivenUp):
+            self._release(batch)
+            return
         timeout = isinstance(error, UpstreamTimeout)
         # Who takes no connection, or speaks no HTTP, is broken or away, however few batches it has.
         if timeout or (isinstance(error, ConnectionLost) and not isinstance(error, AnswerUnreadable)):
@@ -445,7 +424,7 @@ class BatchRunner:
         sent = self._clock()
         send = self._send
         if self._streamed is not None and (not self._asked_alone or self._may_stream(parts)):
-            send = functools.partial(self._streamed.send, parts, self._listener.settle)
+            send = functools.partial(self._streamed.send, parts, self._listener.settle, batch.streams)
         try:
             if self._trace is None:
                 answer = await send(request, timeout)
@@ -453,6 +432,8 @@ class BatchRunner:
                 answer = await self._trace(send, request, timeout, parts, batch.limit)
         except AnswerUnreadable as error:
             return self._unreadable(parts, attempt, error, sent)
+        finally:
+            batch.drop_departed = None
         if isinstance(answer, StreamCompleted):
             seconds = self._clock() - sent
             items = batch.items if not attempt else sum([part.size for part in parts])

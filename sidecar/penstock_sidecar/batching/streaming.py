@@ -127,10 +127,15 @@ class BatchStreams:
         self._tell(index)
         self._stop_if_all_left()
 
-    def expire(self) -> None:
-        """The time of requests whose answer has not begun is over; their error was sent elsewhere."""
+    def drop(self, gone: Callable[[int], bool]) -> None:
+        """Drop items whose answer has not begun: nobody waits for it.
+
+        Args:
+            gone: says it of an item.
+        """
         for index in sorted(self._splitter.open - self._clients.keys()):
-            self.leave(index)
+            if gone(index):
+                self.leave(index)
 
     def _take(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -254,6 +259,7 @@ class StreamedSends:
         self,
         parts: Sequence[Slice],
         settle: Callable[[QueuedRequest, Outcome], None],
+        begun: Callable[[Callable[[], None]], None],
         request: Request,
         timeout: float,
     ) -> Response:
@@ -262,6 +268,8 @@ class StreamedSends:
         Args:
             parts: what it holds.
             settle: gives a request its outcome, unless it has one.
+            begun: called when the answer has begun and is a stream, with what is to be called when clients
+                have left whose own answers have not begun.
             request: the batch.
             timeout: seconds until the end of an answer that is no stream, and until a client's part of one
                 that is has begun; between two pieces of a stream at least `IDLE_SECONDS`.
@@ -281,7 +289,9 @@ class StreamedSends:
         if media == (ITEM_STREAMS_TYPE if self._items else NDJSON):
             ids = [f"{index}" if self._items else part.items[0].id for index, part in enumerate(parts)]
             streams = BatchStreams(answer, ids, watcher, items=self._items)
-            expiry = loop.call_at(deadline, streams.expire)
+            begun(lambda: streams.drop(lambda index: parts[index].work.done))
+            # The time of those whose answer has not begun is over then; their error is sent elsewhere.
+            expiry = loop.call_at(deadline, streams.drop, lambda _: True)
             try:
                 await streams.run()
             finally:
@@ -289,6 +299,7 @@ class StreamedSends:
             return StreamCompleted(answer.status, answer.headers)
         if self._items and len(parts) == 1 and media in (EVENTS, NDJSON):
             stream = LoneStream(answer)
+            begun(lambda: None)  # its own client has its beginning, and says itself when it leaves
             if watcher.begun(0, Response(answer.status, answer.headers, stream=stream.client)):
                 watcher.over(0, await stream.run())
             answer.abort()

@@ -26,13 +26,14 @@ import functools
 from collections.abc import Callable
 
 from penstock_sidecar.model.restart_detector import ListenerIdentity
-from penstock_wire.headers import Headers
+from penstock_wire.headers import CANCELLABLE, Headers, get
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
     ConnectTimeout,
     Done,
+    GivenUp,
     GiveUp,
     Request,
     RequestUnread,
@@ -80,9 +81,11 @@ class Model:
         unprepared: why it may not be sent to although it may be ready, "" where it may.
         changed: called when `ready` or `gone` changed.
         look: called before each probe; what it returns is called with the fields of the answer to it.
+        said: the fields of each probe.
 
     `ready` says whether to send here, `gone` whether the process that was there is not: a connection was
-    refused, or another process listens, which has answered no probe yet.
+    refused, or another process listens, which has answered no probe yet; `cancellable` that the model ends a
+    call whose connection is closed.
     """
 
     def __init__(
@@ -97,11 +100,13 @@ class Model:
         unprepared: Callable[[], str],
         changed: Callable[[], None],
         look: Callable[[], Callable[[Headers], None]] = lambda: _unread,
+        said: Callable[[], Headers] = lambda: (),
     ) -> None:
         self._host = host
         self._port = port
         self._listener_identity = listening
-        self._probe = Request(method="GET", target=ready_path, headers=(), body=b"")
+        self._ready_path = ready_path
+        self._said = said
         self._upstream = upstream
         self._busy = busy
         self._unprepared = unprepared
@@ -119,6 +124,7 @@ class Model:
         self._blindness_told = False
         self._life = 0
         self._when_connected = functools.partial(self._connected, self._check_prepared)
+        self.cancellable = False
         self.ready = False
         self.gone = False
         self.message = f"GET {ready_path} has not been answered yet"
@@ -170,7 +176,7 @@ class Model:
         done(answer)
 
     def _went_wrong(self, error: UpstreamError) -> None:
-        if isinstance(error, _Unprepared):
+        if isinstance(error, _Unprepared | GivenUp):
             return
         if _refused(error):
             self._refuses(str(error))
@@ -261,14 +267,14 @@ class Model:
             await asyncio.sleep(max(0.0, looked + CLOSEST - clock()))
 
     async def _look_once(self) -> None:
-        path, losses, life = self._probe.target, self._losses, self._life
+        path, losses, life = self._ready_path, self._losses, self._life
         looked = self._begin_look()
         try:
             # NB: a request may take the probe's connection before the answer is looked at here.
             answer = await self._upstream.send(
                 self._host,
                 self._port,
-                self._probe,
+                Request("GET", path, self._said(), b""),
                 timeout=PROBE_SECONDS,
                 connected=functools.partial(self._connected, _whoever),
             )
@@ -305,6 +311,7 @@ class Model:
             if 200 <= answer.status < 400:
                 self._failures = 0
                 self._tell_blindness()
+                self.cancellable = get(answer.headers, CANCELLABLE) == b"1"
                 self._set(ready=True, message="")
                 looked(answer.headers)
             else:
@@ -342,6 +349,8 @@ class Model:
         changed = turned or gone != self.gone
         news = message != self.message
         self.ready, self.gone, self.message = ready, gone, message
+        if gone:
+            self.cancellable = False  # the next process may be another program
         now = asyncio.get_running_loop().time()
         if turned or (news and not ready and now > self._logged_at + LOG_SECONDS):
             self._logged_at = now

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock_sidecar.protocols.base import Message, Parsed, new_id
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import HOP_BY_HOP, METHOD, PREFIX, Headers
+from penstock_wire.headers import HOP_BY_HOP, PREFIX, TO_MODEL, Headers
 from penstock_wire.http import Request, Response
 from penstock_wire.json_slices import NotJSON, elements, members
 
@@ -181,7 +181,7 @@ def _fields(headers: Headers) -> dict[str, str]:
     """Fields as one object; values of one name are joined as RFC 9110 section 5.3 has it."""
     decoded: dict[str, str] = {}
     for name, value in headers:
-        if name.startswith(PREFIX) and name != METHOD:
+        if name.startswith(PREFIX) and name not in TO_MODEL:
             continue
         key, text = name.decode("latin-1"), value.decode("latin-1")
         if key in decoded:

@@ -18,10 +18,12 @@ from penstock_wire.control.settings import Batching
 from penstock_wire.headers import (
     ATTEMPT,
     METHOD,
+    MODEL_ID,
     PREFIX,
     REQUEST_ID,
     STICKY,
     TIMEOUT_MS,
+    TO_MODEL,
     Headers,
     timeout_ms,
 )
@@ -37,6 +39,7 @@ KEY_FIELDS = frozenset(
         b"cookie",
         b"origin",
         METHOD,
+        MODEL_ID,
     }
 )
 SHARED_FIELDS = frozenset(
@@ -248,7 +251,7 @@ def lone_fields(request: Request, request_id: bytes, timeout: float) -> Headers:
     kept = [
         field
         for field in request.headers
-        if field[0] != REQUEST_ID and (not field[0].startswith(PREFIX) or field[0] == METHOD)
+        if field[0] != REQUEST_ID and (not field[0].startswith(PREFIX) or field[0] in TO_MODEL)
     ]
     return (*kept, (REQUEST_ID, request_id), time_left(timeout))
 

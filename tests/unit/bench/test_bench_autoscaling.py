@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from bench.autoscaling.policies import Penstock
-from bench.autoscaling.simulator import Model, Simulation
+from bench.autoscaling.compare import Run, approach, misses_at
+from bench.autoscaling.peers import Peer, PeerError, _to_knative, _to_ray, _ToHpa
+from bench.autoscaling.policies import MOST, Penstock
+from bench.autoscaling.simulator import Model, Seen, Simulation
+from bench.autoscaling.table import render
 from bench.autoscaling.traces import TRACES, Trace
+from penstock_operator.autoscaling import LoadWindow
+from penstock_wire.control.report import Items, SidecarReport
 from penstock_wire.control.settings import Batching
 
 
@@ -38,3 +45,83 @@ def test_a_step_is_met_once(startup: float, objective: int | None) -> None:
     assert objective is None or all(
         abs(count - ideal) <= 0.1 * ideal + 1 for at, count in done.replicas if at >= 150
     )
+
+
+_STUDENT = """
+import json, sys
+print(json.loads(sys.stdin.readline())["bonus"], file=sys.stderr)
+for line in sys.stdin:
+    seen = json.loads(line)
+    if seen["at"] > 3:
+        sys.exit("too late")
+    print(seen["ready"] + 100 * (seen["at"] > 2), flush=True)
+"""
+
+
+def _seen(now: float) -> Seen:
+    window = LoadWindow()
+    for name in ("model-1", "model-2"):
+        window.record(
+            SidecarReport(pod=name, uid=name, seq=1, state="ready", items=Items(queued=4, ongoing=3)), now
+        )
+    pods = window.view({"model-1": True, "model-2": True, "model-3": False}, now)
+    return Seen(now=now, current=3, pods=pods, holds=(), inside=9.5, arrived=12)
+
+
+def test_a_peer_is_asked_in_its_own_process() -> None:
+    """It reads its settings and what is seen, its answer is kept within the limits, and its end is told."""
+    peer = Peer([sys.executable, "-c", _STUDENT], {"bonus": "twice"}, _to_knative)
+    assert [peer.look(_seen(now)) for now in (1.0, 2.5)] == [2, MOST]
+    with pytest.raises(PeerError, match="too late"):
+        peer.look(_seen(4.0))
+    peer.close()
+
+
+def test_what_peers_see() -> None:
+    """Pods that are ready count, those that start are told as such, and a rate is that of the last minute."""
+    assert _to_knative(_seen(5.0)) == {"at": 5.0, "ready": 2, "concurrency": 9.5, "arrived": 12}
+    hpa = _ToHpa()
+    told = [hpa(_seen(float(second))) for second in range(1, 120)][-1]
+    assert told["external"] == {"load": 14, "arrivals": pytest.approx(12.0)}
+    assert told["pods"] == {
+        "model-1": {"ready": True, "load": 7},
+        "model-2": {"ready": True, "load": 7},
+        "model-3": {"ready": False},
+    }
+    assert _to_ray(_seen(5.0)) == {
+        "at": 5.0, "replicas": 3, "held": 0, "ready": {"model-1": 7, "model-2": 7},
+    }  # fmt: skip
+
+
+def _spent(target: float, cost: float, misses: float) -> Run:
+    return Run(misses=misses, replica_seconds=cost, peak=1, changes=0, replicas=[(0.0, 1)], target=target)
+
+
+def test_targets_approach_what_is_to_be_spent() -> None:
+    """The first run has the target that was asked for, the last one costs what is to be spent."""
+    runs = approach(lambda target: _spent(target, 60_000 / target**0.7, target), 20.0, 9000.0)
+    assert runs[0].target == 20.0
+    assert runs[-1].replica_seconds == pytest.approx(9000, rel=0.02)
+    assert len(runs) <= 4
+
+
+def test_a_cost_that_jumps_is_compared_between_both_sides() -> None:
+    """Where no target costs what is to be spent, the misses lie between those of the two next to it."""
+    runs = approach(lambda target: _spent(target, 8000 if target < 30 else 6000, target), 20.0, 7000.0)
+    over = min(run.misses for run in runs if run.replica_seconds == 8000)
+    under = min(run.misses for run in runs if run.replica_seconds == 6000)
+    assert misses_at(runs, 7000.0) == pytest.approx((over + under) / 2)
+    assert misses_at([_spent(20.0, 8000, 1.0)], 7000.0) is None
+
+
+def test_the_table_divides_by_the_best_peer() -> None:
+    """One row a trace, in both tables; a setting that cannot spend as much is not the best."""
+    run = {"misses": 2.0, "replica_seconds": 100.0}
+    settings = {"A, slow": 5.0, "A, quick": 4.0, "B, only": None}
+    compared = {
+        key: {"recommended": {"misses": 9.0, "replica_seconds": 50.0}, "misses_at_equal": misses}
+        for key, misses in settings.items()
+    }
+    lines = render({"settings": settings, "traces": {"step": {"ours": run, "peers": compared}}}).splitlines()
+    assert lines[2] == "| step | 100 | 2.0 % | 4.0 % (quick) | - | 0.50 |"
+    assert lines[-1] == "| step | 2.0 %, 100 | 9.0 %, 50 | 9.0 %, 50 | 9.0 %, 50 |"

@@ -13,22 +13,13 @@ import pytest
 import penstock
 from penstock.testing import serving
 from tests.support.composed import Composed
-
-FOLDER = Path(__file__).parents[3] / "examples" / "composition"
-CASES = [
-    ("chain", 5, 12),
-    ("operands", "a penstock", "2 words, 10 letters"),
-    ("branch", {"language": "spanish", "name": "Dora"}, "Hola Dora"),
-    ("branch", {"name": "Dora"}, "Bonjour Dora"),
-    ("ensemble", 0.5, {"yes": 2, "no": 1}),
-    ("stream", 4, [0, 1, 4, 9]),
-]
+from tests.support.example_cases import CASES, COMPOSITION
 
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
     """Imports an example."""
-    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.syspath_prepend(COMPOSITION)
     yield import_module
     for name in {name for name, _, _ in CASES}:
         sys.modules.pop(name, None)
@@ -55,7 +46,7 @@ async def test_an_example_answers_through_routers_and_sidecars(
     module: Any, name: str, tmp_path: Path
 ) -> None:
     app = module(name).app
-    composed = Composed(tmp_path, FOLDER)
+    composed = Composed(tmp_path, COMPOSITION)
     try:
         await composed.start(app)
         handle = penstock.Handle(app.root.name, url=composed.urls[app.root.name])

@@ -274,6 +274,10 @@ def test_a_burst_of_twice_the_capacity_counts_at_once() -> None:
     backend.run(120, 15)
     backend.run(7, 80)
     assert backend.replicas == 8
+    backend.run(30, 5)
+    assert backend.replicas == 8
+    assert backend.last is not None
+    assert (backend.last.verdict, backend.last.limit) == ("Panic", "not lowered within 60s of a burst")
 
 
 def test_a_new_leader_never_lowers_on_its_first_look() -> None:

@@ -258,3 +258,24 @@ async def test_a_schedule_raises_the_replicas_when_it_begins() -> None:
 def condition(harness: Harness, kind: str) -> dict[str, Any]:
     conditions = harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
     return next(each for each in conditions if each["type"] == kind)
+
+
+async def test_who_applies_replicas_again_and_again_is_told() -> None:
+    """ForeignScaler: GitOps sets the number anew every minute; from the third time on it stands."""
+    harness = Harness()
+    manifest = backend(replicas=4, autoscaling={"targetLoad": 10, "maxReplicas": 5, "downscaleDelay": "0s"})
+    harness.apply(manifest)
+    await harness.run()
+    for step in range(4 * 8):
+        if not step % 4:
+            harness.apply(manifest)
+        for pod in harness.pods_ready("m-backend", 1):
+            harness.report("m", pod, version=1)
+        for seconds in (3, 12):
+            await harness.turn(seconds)
+        # A first look lowers nothing for a minute; what was applied in it stands until then.
+        assert harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"] == 4 or step < 4 * 3
+    assert harness.condition(BACKEND, "m", "ScalingActive") == ("False", "ForeignScaler")
+    conditions = harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
+    assert "user applies spec.replicas again and again" in str(conditions)
+    assert harness.errors == []

@@ -212,6 +212,30 @@ def test_requests_with_a_key_stick_and_those_that_cannot_are_counted(keeps: bool
     fake_loop.run(main())
 
 
+@pytest.mark.parametrize(
+    "affinity", [None, SessionAffinity(header="x-user"), SessionAffinity(cookie=AffinityCookie(name="pod"))]
+)
+def test_a_model_is_a_key_unless_the_client_has_another(affinity: SessionAffinity | None) -> None:
+    async def main() -> None:
+        world = World("h0", "h1", "h2")
+        world.state.update(endpoint_of("b", session_affinity=affinity))
+        models = [await asked_for(world, model, name="x-penstock-model-id") for model in "abcdefgh"]
+        again = [await asked_for(world, model, name="x-penstock-model-id") for model in "abcdefgh"]
+        if affinity is None or affinity.header:
+            assert again == models
+        assert len({pod for pods in models for pod in pods}) > 1
+        for own in ("x-penstock-shard-key", "x-user" if affinity and affinity.header else None):
+            if own:
+                asked = []
+                for model in "abcdefgh":
+                    await world.ask(fields=((b"x-penstock-model-id", model.encode()), (own.encode(), b"me")))
+                    asked.append(world.network.asked[-1])
+                assert len(set(asked)) == 1
+        assert {get(fields, b"x-penstock-model-id") is None for fields in world.network.tried} == {False}
+
+    fake_loop.run(main())
+
+
 def test_a_key_that_finds_no_room_anywhere_waits_for_some_wherever_it_is() -> None:
     async def main() -> None:
         world = World("h0", "h1", seconds=1)

@@ -64,6 +64,12 @@ def test_weights_are_whole_numbers(client: penstock.Client, weight: Any) -> None
         client.set_traffic("digits", {"a": weight})
 
 
+@pytest.mark.parametrize("percent", [0.5, -1, 101, "20", True])
+def test_percents_are_whole_numbers(client: penstock.Client, percent: Any) -> None:
+    with pytest.raises(ValueError, match="expected a whole number from 0 to 100 as the percent of a"):
+        client.shadow_traffic("digits", {"a": percent})
+
+
 def test_a_kind_that_is_none_of_ours_is_named(client: penstock.Client) -> None:
     with pytest.raises(ValueError, match=r"expected a kind among ModelBackend, .* found 'Pod'"):
         client.get("Pod", "a")

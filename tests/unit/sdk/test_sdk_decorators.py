@@ -13,7 +13,7 @@ def test_the_public_names_are_these() -> None:
     names = (
         "AnswerError Application Client CompositionError Context ControlError DeadlineExceeded END "
         "EndpointNotFound Handle LoadError Response SlowReader UpstreamError UpstreamTimeout backend batch "
-        "batched context"
+        "batched context multiplexed"
     )
     assert sorted(penstock.__all__) == names.split()
 

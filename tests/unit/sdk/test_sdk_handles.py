@@ -92,7 +92,7 @@ async def test_arguments_become_the_item_and_members_beside_it(there: Endpoint, 
     assert await handle(a=1, b="x") == {"a": 1, "b": "x"}
     assert await handle() == {}
     assert await handle.embed("text", scale=0.5) == "text"
-    assert await handle.options(method="options", shard_key="me")(None) is None
+    assert await handle.options(method="options", shard_key="me", model_id="m")(None) is None
     assert there.bodies == [
         {"instances": [[1, 2]]},
         {"instances": [{"a": 1, "b": "x"}]},
@@ -102,6 +102,7 @@ async def test_arguments_become_the_item_and_members_beside_it(there: Endpoint, 
     ]
     assert there.fields(b"x-penstock-method") == [None, None, None, "embed", "options"]
     assert there.fields(b"x-penstock-shard-key")[-1] == "me"
+    assert there.fields(b"x-penstock-model-id") == [None] * 4 + ["m"]
     assert len(set(there.fields(b"x-request-id"))) == 5
     assert there.fields(b"x-penstock-timeout-ms") == [None] * 5
 
@@ -464,7 +465,7 @@ async def test_a_method_that_is_no_generator_is_no_stream(there: Endpoint, handl
         (lambda h: h(1, instances=2), 'no argument of the name "instances"'),
         (
             lambda h: h.options(timeot=1),
-            "expected options among stream, timeout, shard_key, method, found timeot",
+            "expected options among stream, timeout, shard_key, method, model_id, found timeot",
         ),
         (lambda h: h.options(timeout="1"), "expected a timeout in seconds or None, found '1'"),
         (lambda h: h.options(stream=1), "expected stream to be True or False, found 1"),

@@ -25,9 +25,13 @@ class Inner:
 
     @penstock.batched
     async def hang(self, items):
-        while not (self.folder / "open").exists():
-            await asyncio.sleep(0.01)
-        return items
+        (self.folder / "hangs").touch()
+        try:
+            while not (self.folder / "open").exists():
+                await asyncio.sleep(0.01)
+            return items
+        finally:
+            (self.folder / "hangs").unlink()
 
     @penstock.batched
     async def count(self, items):
@@ -39,12 +43,22 @@ class Inner:
             (self.folder / "gone").touch()
 
     @penstock.batched
-    def inherited(self, items):
+    async def inherited(self, items):
         context = penstock.context()
-        return [[context.request_ids, context.seconds_left, context.headers.get("traceparent", "")[:35]]]
+        trace = context.headers.get("traceparent", "")[:35]
+        return [[context.request_ids, context.seconds_left, trace, context.batch_limit]]
+
+    @penstock.multiplexed(max_models=2)
+    async def weights(self, model_id):
+        return model_id.upper()
 
     @penstock.batched
-    def fail(self, items):
+    async def predict(self, items):
+        model = await self.weights(penstock.context().model_id)
+        return [model + item for item in items]
+
+    @penstock.batched
+    async def fail(self, items):
         return [penstock.Response(409, body={"detail": "taken"}) for item in items]
 
 
@@ -64,11 +78,18 @@ class Outer:
         async for piece in self.inner.options(stream=True).count(items[0]):
             yield [piece]
 
-    @penstock.batched
-    def blocking(self, methods):
-        return [self.inner.options(method=method)(1).result() for method in methods]
+
+@penstock.backend
+class Blocking:
+    def __init__(self, inner, outer):
+        self.inner = inner
+
+    def __call__(self, method):
+        return self.inner.options(method=method)(1).result()
 
 
+inner = Inner.bind(str(pathlib.Path(__file__).parent))
+app = Blocking.bind(inner, Outer.bind(inner))
 """
 
 
@@ -84,7 +105,7 @@ async def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
     processes = Composed(tmp_path, tmp_path)
     try:
-        await processes.start(two_hops.Outer.bind(two_hops.Inner.bind(str(tmp_path))))
+        await processes.start(two_hops.app)
         yield processes
     finally:
         await processes.stop()
@@ -94,6 +115,10 @@ async def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 @pytest.fixture
 def outer(composed: Composed) -> Handle:
     return Handle("outer", url=composed.urls["outer"])
+
+
+async def is_gone(path: Path) -> bool:
+    return not await exists(path)
 
 
 async def exists(path: Path) -> bool:
@@ -117,6 +142,28 @@ async def test_a_call_that_is_given_up_leaves_the_queue_downstream(
     assert (await ahead, await behind[1]) == (1, 3)
 
 
+async def test_a_call_that_is_given_up_ends_with_the_model_two_hops_down(
+    composed: Composed, outer: Handle, tmp_path: Path
+) -> None:
+    """Alone in its batch, and as the last of one; the place is free at once."""
+    inner = Handle("inner", url=composed.urls["inner"])
+    for client, arguments in ((outer, ("hang",)), (inner.hang, (1,))):
+        call = client(*arguments)
+        await until(lambda: exists(tmp_path / "hangs"), seconds=GIVEN_UP_SECONDS)
+        call.cancel()
+        await until(lambda: is_gone(tmp_path / "hangs"), seconds=GIVEN_UP_SECONDS)
+    assert await inner.inherited(1)
+
+
+async def test_each_of_many_models_gets_its_own_requests(composed: Composed) -> None:
+    """Also alone in a batch, and the class's default method."""
+    inner = Handle("inner", url=composed.urls["inner"])
+    by_model = {model_id: inner.options(model_id=model_id) for model_id in "abc"}
+    assert await by_model["a"]("1") == "A1"
+    calls = [by_model[model_id](number) for number in "123" for model_id in "abc"]
+    assert [await call for call in calls] == [f"{each}{number}" for number in "123" for each in "ABC"]
+
+
 async def test_a_reader_that_leaves_ends_a_stream_through_two_hops(outer: Handle, tmp_path: Path) -> None:
     stream = outer.options(stream=True).stream(7)
     assert await anext(stream) == 7
@@ -124,16 +171,17 @@ async def test_a_reader_that_leaves_ends_a_stream_through_two_hops(outer: Handle
     await until(lambda: exists(tmp_path / "gone"), seconds=GIVEN_UP_SECONDS)
 
 
-async def test_id_deadline_and_trace_go_on_and_errors_come_back(outer: Handle) -> None:
+async def test_id_deadline_and_trace_go_on_and_errors_come_back(composed: Composed, outer: Handle) -> None:
     trace = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
     call_context.begin(
         ((b"x-request-id", b"r1"), (b"x-penstock-timeout-ms", b"9000"), (b"traceparent", trace))
     )
-    for answer in (await outer("inherited"), await outer.blocking("inherited")):
-        ids, left, parent = answer
-        assert (ids, parent) == (["r1"], trace.decode()[:35])
+    blocking = Handle("blocking", url=composed.urls["blocking"])
+    for answer in (await outer("inherited"), await blocking("inherited")):
+        ids, left, parent, limit = answer
+        assert (ids, parent, limit) == (["r1"], trace.decode()[:35], 32)
         assert 0 < left < 9
     assert await outer("fail") == [409, "r1"]
     with pytest.raises(penstock.UpstreamError, match="409 without a reason") as raised:
-        await outer.blocking("fail")  # which does not catch it
+        await blocking("fail")  # which does not catch it
     assert (raised.value.status, raised.value.reason, raised.value.request_id) == (500, "model_failed", "r1")

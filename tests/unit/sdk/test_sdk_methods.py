@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 import penstock
+import penstock.testing
 from penstock import call_context
 from penstock.model import Model
 from penstock.server import ModelServer
-from penstock.target import find
+from penstock.signature import read
+from penstock.target import Served, find
 from penstock_wire.http import Request
 
 MODULE = """
@@ -196,6 +198,31 @@ def test_outside_of_a_request_only_the_place_is_known(monkeypatch: pytest.Monkey
     assert (context.namespace, context.backend, context.pod) == ("models", "digits", "digits-1")
     assert (context.request_ids, context.headers) == ((), {})
     assert (context.deadline, context.seconds_left) == (None, None)
+    assert (context.model_id, context.batch_limit) == ("", None)
+
+
+async def test_the_batch_limit_is_what_the_sidecar_said_last() -> None:
+    """With its probes; a client's field says nothing."""
+
+    @penstock.batched
+    def limit(items: list[int]) -> list[int | None]:
+        return [penstock.context().batch_limit for _ in items]
+
+    server = ModelServer("/health")
+    with ThreadPoolExecutor(1) as threads:
+        server.serve(Model(Served(shape=read(limit, "limit"), method=limit), threads))
+        for method, path, said, expected in (
+            ("POST", "/health", b"9", b"null"),
+            ("GET", "/health", b"16", b"16"),
+            ("GET", "/health", b"8", b"8"),
+            ("GET", "/other", b"7", b"8"),
+            ("GET", "/health", b"many", b"8"),
+        ):
+            await server.handle(Request(method, path, ((b"x-penstock-batch-limit", said),), b"{}"))
+            answer = await server.handle(Request("POST", "/", (), b'{"instances": [1]}'))
+            assert answer.body == b'{"predictions":[%b]}' % expected
+    async with penstock.testing.serving(limit, max_batch_size=5) as served:
+        assert await served(1) == 5
 
 
 async def test_calls_in_process_inherit_the_deadline_of_their_request() -> None:

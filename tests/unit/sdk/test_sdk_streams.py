@@ -132,13 +132,46 @@ async def test_an_error_before_the_first_piece_has_a_status_and_a_later_one_is_i
         assert said in (await ask(letters, item, headers=LINES))[2].decode()
 
 
-async def test_several_items_are_no_stream_without_a_sidecar(ask: Ask) -> None:
-    status, _, body = await ask(letters, "a", "b", headers=EVENTS)
+@FORMS
+async def test_the_streams_of_several_items_of_a_request_are_one_with_their_indices(
+    ask: Ask, function: Any
+) -> None:
+    status, media, body = await ask(function, "ab", "c!d", headers=LINES)
+    lines = [json.loads(line) for line in body.splitlines()]
+    assert (status, media) == (200, "application/x-ndjson")
+    detail = "the model failed with ValueError: mine"
+    assert [line for line in lines if line["index"] == 0] == [
+        {"index": 0, "piece": "a"},
+        {"index": 0, "piece": "b"},
+        {"index": 0, "end": True},
+    ]
+    assert [line for line in lines if line["index"] == 1] == [
+        {"index": 1, "piece": "c"},
+        {"index": 1, "error": {"status": 500, "reason": "model_failed", "detail": detail}},
+    ]
+
+
+async def test_what_goes_wrong_with_one_of_several_items_is_in_band(ask: Ask) -> None:
+    @penstock.batched
+    def ends(items: list[Any]) -> Iterator[list[Any]]:
+        yield [penstock.Response(409), b"\xff", b"b"]
+        yield [1, 2]
+
+    _, _, body = await ask(ends, 0, 1, 2, headers=EVENTS)
+    events = body.decode().split("\n\n")
+    own, text, fine, wrong, last = events
+    assert own.startswith('event: error\ndata: {"index":0,"error":{"status":409,"reason":"model_failed"')
+    assert text.startswith('event: error\ndata: {"index":1,"error":{"status":502,"reason":"bad_answer"')
+    assert fine == 'data: {"index":2,"piece":"b"}'
+    assert wrong.startswith('event: error\ndata: {"index":2,"error":{"status":502,"reason":"bad_answer"')
+    assert last == ""
+
+
+async def test_a_stream_is_of_some_item(ask: Ask) -> None:
+    status, _, body = await ask(letters, headers=EVENTS)
     document = json.loads(body)
     assert (status, document["reason"]) == (422, "bad_shape")
-    assert (
-        document["detail"] == "$.instances: expected one item in a request whose answer is a stream, found 2"
-    )
+    assert document["detail"].endswith("expected an item in a request whose answer is a stream, found none")
 
 
 async def test_the_streams_of_a_batch_are_lines_with_their_items(ask: Ask) -> None:

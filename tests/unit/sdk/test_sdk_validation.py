@@ -119,7 +119,7 @@ async def test_what_is_served_is_shown_as_a_document() -> None:
     assert sorted(schemas) == ["Problem", "Size"]
     body = document["paths"]["/"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["required"] == ["instances"]
-    assert body["properties"]["scale"] == {"exclusiveMinimum": 0, "type": "integer"}
+    assert body["properties"]["scale"] == {"default": 1, "exclusiveMinimum": 0, "type": "integer"}
     item = body["properties"]["instances"]["items"]
     assert (item["title"], item["required"]) == ("Picture", ["name"])
     assert item["properties"]["sizes"]["items"] == {"$ref": "#/components/schemas/Size"}

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.http import Response
 from tests.support import fake_loop
 from tests.support.scripted_model import Scripted, got
 
@@ -129,6 +130,43 @@ class TestLeaving:
             assert got(await stays) == [2]
             assert s.batches() == [[1, 2]]
             assert (s.dispatcher.queued, s.dispatcher.ongoing) == (0, 0)
+            await s.close()
+
+        fake_loop.run(main())
+
+    @pytest.mark.parametrize("behind", ["departs", "expires"])
+    def test_a_batch_for_which_nobody_waits_gives_its_slot_back(self, behind: str):
+        """Where the model ends a run that is given up; it counts as none, and the next batch goes at once."""
+
+        async def main():
+            s = Scripted(base=10, cancellable=True, max_batch_size=2, max_concurrent_batches="auto")
+            gone, late = s.ask(1), s.ask(2, timeout=0.2 if behind == "expires" else 30)
+            last = s.ask(3)
+            await asyncio.sleep(0.1)
+            gone.cancel()
+            await asyncio.sleep(0.05)
+            assert (s.running, len(s.runs)) == (1, 1)  # one still waits
+            if behind == "departs":
+                late.cancel()
+            await asyncio.sleep(0.1)
+            assert (s.running, s.batches()[1:]) == (1, [[3]])
+            assert got(await last) == [3]
+            assert s.dispatcher.slots == 1  # no sign of a model that has too much to do
+            await asyncio.gather(late, return_exceptions=True)
+            await s.close()
+
+        fake_loop.run(main())
+
+    def test_nor_is_it_searched_further(self):
+        async def main():
+            s = Scripted(behaviour=lambda run: Response(500, (), b""), cancellable=True)
+            asked = [s.ask(number) for number in range(8)]
+            await asyncio.sleep(1.5)
+            assert (s.running, len(s.runs)) == (1, 2)
+            for each in asked:
+                each.cancel()
+            await fake_loop.settle()
+            assert (s.running, s.dispatcher.ongoing, len(s.runs)) == (0, 0, 2)
             await s.close()
 
         fake_loop.run(main())

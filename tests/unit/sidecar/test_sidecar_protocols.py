@@ -432,6 +432,20 @@ async def test_one_that_leaves_a_streamed_batch_is_told_and_its_mate_goes_on(sta
     await pair.until_load(0)
 
 
+async def test_one_that_leaves_before_its_answer_has_begun_is_told_too(start: Callable[..., Any]):
+    pair = await start("envelope")
+    bodies = {"x": 0}, {"x": 10**9, "mute": 1}, {"x": 10**9}
+    leaves, stays = await pair.together(2, *[pair.ask("/stream", json=body) for body in bodies])
+    await pair.until_state(ongoing=2)
+
+    async def cancelled() -> Any:
+        return (await pair.look())["cancelled"]
+
+    leaves.cancel()
+    assert len(await until(cancelled)) == 1
+    stays.cancel()
+
+
 async def test_one_that_does_not_read_is_cut_and_its_mate_goes_on(start: Callable[..., Any]):
     pair = await start("envelope")
     host, port = pair.data.removeprefix("http://").split(":")

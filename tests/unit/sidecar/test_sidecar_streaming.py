@@ -207,7 +207,7 @@ async def test_at_the_deadline_those_who_have_no_head_are_given_up_and_the_other
     clients = Clients(2, CANCEL)
     clients.answer.say({"i": 0, "data": 1})
     await clients.settle()
-    clients.streams.expire()
+    clients.streams.drop(lambda _: True)
     assert clients.told == ["id1"]
     clients.answer.say({"i": 1, "data": 2}, {"i": 0, "end": True})
     await finish(clients)
@@ -220,7 +220,7 @@ async def test_a_stream_that_says_nothing_of_anybody_ends_at_the_deadline():
     clients = Clients(2)
     clients.answer.pieces.put_nowait(b"\n")
     await clients.settle()
-    clients.streams.expire()
+    clients.streams.drop(lambda _: True)
     await asyncio.wait_for(clients.task, SECONDS)
     assert clients.answer.aborted
     assert clients.outcomes == {}
@@ -321,7 +321,8 @@ async def send(answer: Dripping, timeout: float) -> Response:
         raise AssertionError("nobody is told")
 
     sends = StreamedSends(open=begin, send=unused, cut=lambda reason: None, clock=time.monotonic)
-    return await sends.send([], lambda work, outcome: None, Request("POST", "/", (), b""), timeout)
+    request = Request("POST", "/", (), b"")
+    return await sends.send([], lambda work, outcome: None, lambda drop: None, request, timeout)
 
 
 async def test_an_answer_that_is_no_stream_has_its_time_as_a_whole():

@@ -16,6 +16,7 @@ from penstock_wire.http import (
     ConnectFailed,
     ConnectionLost,
     ConnectTimeout,
+    GivenUp,
     Request,
     Response,
     UpstreamError,
@@ -359,7 +360,7 @@ class TestWithoutATask:
         await peer.hanging.wait()
         give_up()
         assert sink.answers == []
-        assert type(await sink.answer()) is ConnectionLost
+        assert type(await sink.answer()) is GivenUp
         give_up()
         assert (await send(upstream, peer)).body == b"ok"
         assert (peer.connections, len(sink.answers)) == (2, 1)

@@ -187,3 +187,54 @@ class TestUnread:
         with pytest.raises(ConnectionLost) as caught:
             await send(upstream, peer)
         assert not isinstance(caught.value, RequestUnread)
+
+
+DATED = b"HTTP/1.1 200 OK\r\ndate: %b\r\ncontent-length: 2\r\n\r\n%b"
+
+
+async def test_an_answer_with_the_head_of_one_before_is_not_parsed(
+    upstream: H1Upstream, peer: Scripted
+) -> None:
+    """Its fields are the very same object; those of another head, or of one in two pieces, are not."""
+
+    async def answers(wire: Wire) -> None:
+        for date, body in ((b"1", b"ab"), (b"1", b"cd"), (b"2", b"ef"), (b"1", b"gh")):
+            await read(wire)
+            await wire.send(DATED % (date, body))
+        await read(wire)
+        await wire.send((DATED % (b"1", b"ij"))[:-1])
+        await asyncio.sleep(0.01)  # most often this makes it two pieces; it need not
+        await wire.send(b"j")
+
+    peer.scripts = [answers]
+    got = [await send(upstream, peer) for _ in range(5)]
+    assert [answer.body for answer in got] == [b"ab", b"cd", b"ef", b"gh", b"ij"]
+    assert got[3].headers is got[1].headers == ((b"date", b"1"),)
+    assert got[2].headers == ((b"date", b"2"),)
+    assert got[4].headers == got[0].headers
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.1 500 Oh\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        b"HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        OK + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 3000 + b"\r\ncontent-length: 2\r\n\r\nok",
+    ],
+    ids=["it closes", "an error", "chunked", "an interim one before", "a blank line behind", "long"],
+)
+async def test_heads_that_say_more_are_parsed_each_time(
+    upstream: H1Upstream, peer: Scripted, answer: bytes
+) -> None:
+    async def answers(wire: Wire) -> None:
+        while True:
+            await read(wire)
+            await wire.send(answer)
+
+    peer.scripts = [answers]
+    for _ in range(3):
+        assert (await send(upstream, peer)).body == b"ok"
+    assert not len(upstream.known)

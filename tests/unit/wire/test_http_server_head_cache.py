@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock_wire.http.server.head_cache import (
+from penstock_wire.http.head_cache import (
     MAX_HEAD_BYTES,
     MAX_HEADS,
     MISSES,
     REST,
-    CachedHead,
     HeadCache,
+    RequestHead,
 )
 from tests.fuzz.http_server import Run
 
@@ -96,25 +96,25 @@ def test_a_connection_whose_trailers_may_have_ended_it_looks_no_more() -> None:
 def test_memory_is_bounded() -> None:
     known = HeadCache()
     for number in range(3 * MAX_HEADS):
-        known.learn(GET % b"%d" % number, CachedHead("GET", f"/{number}", (), 0))
+        known.learn(GET % b"%d" % number, RequestHead("GET", f"/{number}", (), 0))
         assert 1 <= len(known) <= MAX_HEADS
 
 
 def test_looking_in_vain_rests_and_is_taken_up_again() -> None:
     """Clients that send no head twice pay for it once in a while only."""
     known = HeadCache()
-    known.learn(GET % b"x", CachedHead("GET", "/x", (), 0))
+    known.learn(GET % b"x", RequestHead("GET", "/x", (), 0))
     for _ in range(MISSES):
         assert known.awake()
-        assert known.find(GET % b"y") is None
+        assert known.find(GET % b"y", None) is None
     assert [known.awake() for _ in range(REST + 1)] == [False] * REST + [True]
-    assert known.find(GET % b"x") is not None
+    assert known.find(GET % b"x", None) is not None
 
 
 def test_one_hit_pays_for_three_misses() -> None:
     known = HeadCache()
-    known.learn(GET % b"x", CachedHead("GET", "/x", (), 0))
+    known.learn(GET % b"x", RequestHead("GET", "/x", (), 0))
     for _ in range(MISSES):
         for target in (b"x", b"y", b"y", b"y"):
             assert known.awake()
-            known.find(GET % target)
+            known.find(GET % target, None)

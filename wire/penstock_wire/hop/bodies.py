@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import collections
 from collections.abc import Callable
+from typing import Final
 
 from penstock_wire.hop import frames
 from penstock_wire.http import ClientGone
 
-_PIECE = frames.PIECE_BYTES
-_WINDOW = frames.WINDOW
+_PIECE: Final = frames.PIECE_BYTES
+_WINDOW: Final = frames.WINDOW
 _pack = frames.HEADER.pack
 
 

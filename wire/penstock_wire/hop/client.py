@@ -272,7 +272,7 @@ class HopClient(Link):
             raise ValueError("expected own fields within their frame")
         headers = head.fields
         if own:
-            headers = (*headers, *heads.end_to_end(heads.read_lines(data[start:body])))
+            headers = headers + heads.read_answer_lines(data[start:body])
         call = self._calls.get(number)
         if call is None:  # it was given up
             if not 0 < number <= self._number:

@@ -7,11 +7,12 @@ A frame belongs to one request by its number, or to the connection (number 0). A
 from __future__ import annotations
 
 import struct
+from typing import Final
 
-PROTOCOL = b"penstock-hop/1"
+PROTOCOL: Final = b"penstock-hop/1"
 """What the `Upgrade` field asks for."""
 
-HEADER = struct.Struct(">IIHBBH")
+HEADER: Final = struct.Struct(">IIHBBH")
 """Bytes of the payload, number, bytes of the payload that are own fields, kind, flags, slot."""
 HEADER_BYTES = HEADER.size
 
@@ -19,24 +20,24 @@ HEAD, REQUEST, ANSWER, INTERIM, BODY, CREDIT, CANCEL, GOODBYE, ROOM, RECALL = ra
 END, LENGTH = 1, 2
 """Flags: the body ends with this frame; the payload begins with the body's length (8 bytes)."""
 
-NUMBER = struct.Struct(">I")
-LONG = struct.Struct(">Q")
-ROOMS = struct.Struct(">III")
-STATUS = struct.Struct(">H")
+NUMBER: Final = struct.Struct(">I")
+LONG: Final = struct.Struct(">Q")
+ROOMS: Final = struct.Struct(">III")
+STATUS: Final = struct.Struct(">H")
 
 SLOTS = 128
 """Heads that each side remembers of the other, by number; slot 0 is for one that is not worth it."""
-SLOT_BYTES = 2048
+SLOT_BYTES: Final = 2048
 """Of a head in another slot than 0."""
-MAX_PAYLOAD = 256 * 1024
-PIECE_BYTES = 64 * 1024
+MAX_PAYLOAD: Final = 256 * 1024
+PIECE_BYTES: Final = 64 * 1024
 """Of a body in one frame, at most: what waits behind it waits no longer."""
-WINDOW = 256 * 1024
+WINDOW: Final = 256 * 1024
 """Bytes of one body that may be under way before its reader gives credit for more."""
-MAX_OWN = 0xFFFF
+MAX_OWN: Final = 0xFFFF
 MAX_REQUESTS = 4096
 """Requests under way on one connection."""
-LAST_NUMBER = 0xFFFFFFFF
+LAST_NUMBER: Final = 0xFFFFFFFF
 """In a goodbye: whatever was sent is still taken, and nothing more is to be sent."""
 
 _pack = HEADER.pack

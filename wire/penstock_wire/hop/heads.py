@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable
+from typing import Final
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import PER_CONNECTION, QUEUE, REQUEST_ID, SERVER_TIMING, TIMEOUT_MS, Headers
@@ -16,19 +17,24 @@ from penstock_wire.hop import frames
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits
 
-OWN = frozenset({REQUEST_ID, TIMEOUT_MS, b"traceparent", b"tracestate", b"x-forwarded-for", b"x-real-ip"})
+OWN: Final = frozenset(
+    {REQUEST_ID, TIMEOUT_MS, b"traceparent", b"tracestate", b"x-forwarded-for", b"x-real-ip"}
+)
 """Fields of requests that are sent with each, not in the head that many share."""
-NOT_SENT = PER_CONNECTION | {b"expect"}
+NOT_SENT: Final = PER_CONNECTION | {b"expect"}
 
-MAX_KNOWN = 256
+MAX_KNOWN: Final = 256
 """Heads that all connections of a listener share."""
 
 _COMMON = {name: name for name in (*OWN, QUEUE, SERVER_TIMING)}
 """Names that come with nearly each request or answer: known to be names, and one object each."""
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_IN_VALUES = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
+_IN_VALUES: Final = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _MOST_LINES = limits.MAX_FIELDS
-_LINE_ENDS = [b"\r\n" * count for count in range(_MOST_LINES + 2)]
+_OF_AN_ANSWER = re.compile(
+    rb"(?:server-timing: ([!-~][ -~]*)\r\n)?x-request-id: ([!-~]+)\r\nx-penstock-queue: ([0-9]+)\r\n"
+)
+"""What a sidecar writes with nearly each answer, in this order."""
 
 
 class RequestHead:
@@ -137,14 +143,18 @@ def write_lines(fields: Headers) -> bytes:
     Raises:
         ValueError: fields that would be read as others.
     """
-    lines = [b"%b: %b\r\n" % field for field in fields if field[0] not in NOT_SENT]
-    for name, _ in fields:
-        if name not in _COMMON and _NAME.fullmatch(name) is None:
-            raise ValueError("expected header fields with a name in lower case")
-    block = b"".join(lines)
-    if block.translate(None, _IN_VALUES) != b"\r\n" * len(lines):
-        raise ValueError("expected header fields of one line each")
-    return block
+    lines: list[bytes] = []
+    for name, value in fields:
+        if name not in _COMMON:
+            if _NAME.fullmatch(name) is None:
+                raise ValueError("expected header fields with a name in lower case")
+            if name in NOT_SENT:
+                continue
+        # NB: most of what is written with each request is letters and digits, which is seen sooner.
+        if not value.isalnum() and value.translate(None, _IN_VALUES):
+            raise ValueError("expected header fields of one line each")
+        lines.append(b"%b: %b\r\n" % (name, value))
+    return b"".join(lines)
 
 
 def read_lines(block: bytes) -> list[tuple[bytes, bytes]]:
@@ -156,18 +166,20 @@ def read_lines(block: bytes) -> list[tuple[bytes, bytes]]:
     lines = block.split(b"\r\n")
     if lines.pop():
         raise ValueError("expected a line's end behind each header field")
-    count = len(lines)
-    if count > _MOST_LINES or block.translate(None, _IN_VALUES) != _LINE_ENDS[count]:
-        raise ValueError("expected header fields without control characters")
+    if len(lines) > _MOST_LINES:
+        raise ValueError(f"expected at most {_MOST_LINES} header fields")
     fields: list[tuple[bytes, bytes]] = []
     for line in lines:
         written, colon, value = line.partition(b":")
-        name = _COMMON.get(written)
+        name = _COMMON.get(written) if colon else None
         if name is None:
             if not colon or _NAME.fullmatch(written) is None:
                 raise ValueError("expected header fields with a name in lower case")
             name = written
-        fields.append((name, value.strip(b" \t")))
+        value = value.strip(b" \t")
+        if not value.isalnum() and value.translate(None, _IN_VALUES):
+            raise ValueError("expected header fields without control characters")
+        fields.append((name, value))
     return fields
 
 
@@ -191,7 +203,7 @@ def write_request(method: str, target: str, fields: Headers, where: str) -> byte
     return b"%b\r\n%b%b" % (first, write_lines(fields), host)
 
 
-_METHODS = frozenset(heads.METHODS.values())
+_METHODS: Final = frozenset(heads.METHODS.values())
 
 
 def read_request(block: bytes, most: int) -> RequestHead:
@@ -300,6 +312,21 @@ def read_answer(block: bytes) -> AnswerHead:
     if len(first) != 3 or not first.isdigit() or not 200 <= int(first) <= 599:
         raise ValueError(f"expected a final status, found {first[:20]!r}")
     return AnswerHead(int(first), end_to_end(read_lines(rest)))
+
+
+def read_answer_lines(block: bytes) -> Headers:
+    """The fields that an answer alone has, without those that concern one connection.
+
+    Raises:
+        ValueError: they are none.
+    """
+    usual = _OF_AN_ANSWER.fullmatch(block)
+    if usual is None:
+        return end_to_end(read_lines(block))
+    timing, identity, queued = usual.groups()
+    if timing is None:
+        return (REQUEST_ID, identity), (QUEUE, queued)
+    return (SERVER_TIMING, timing.rstrip(b" ")), (REQUEST_ID, identity), (QUEUE, queued)
 
 
 def end_to_end(fields: list[tuple[bytes, bytes]]) -> Headers:

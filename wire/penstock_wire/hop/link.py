@@ -7,14 +7,15 @@ each other. What a client holds is bounded by the credit that it gives for each 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from penstock_wire.hop import frames
 from penstock_wire.hop.bodies import BodySender, Outlet
 
 _unpack = frames.HEADER.unpack_from
-_HEADER_BYTES = frames.HEADER_BYTES
-_MAX_PAYLOAD = frames.MAX_PAYLOAD
-_FLUSH_BYTES = 256 * 1024
+_HEADER_BYTES: Final = frames.HEADER_BYTES
+_MAX_PAYLOAD: Final = frames.MAX_PAYLOAD
+_FLUSH_BYTES: Final = 256 * 1024
 
 
 class Link(Outlet):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import PER_CONNECTION, REQUEST_ID, Headers, get
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _STAYS, _LEAVES, _LEFT = range(3)
 _pack = frames.HEADER.pack
-_PIECE = frames.PIECE_BYTES
+_PIECE: Final = frames.PIECE_BYTES
 
 
 class Rooms(Protocol):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
+from typing import Final
 
 from penstock_wire.headers import QUEUE, Headers, get
 from penstock_wire.hop.asking import MEET_SECONDS, ask
@@ -20,9 +21,9 @@ from penstock_wire.http.client.pool import H1Upstream
 
 IDLE_SECONDS = 60.0
 """How long a hop without requests is kept: less than the sidecar does."""
-MAX_ASKING = 32
+MAX_ASKING: Final = 32
 """Servers that are asked for a hop at once, beyond those that a request met."""
-MAX_REFUSED = 4096
+MAX_REFUSED: Final = 4096
 """Servers without a hop that are remembered."""
 _Key = tuple[str, int]
 
@@ -186,19 +187,21 @@ class HopUpstream:
 
     def _learn(self, key: _Key, headers: Headers) -> None:
         """A server has answered over HTTP/1.1: where it is a sidecar, ask for a hop."""
-        if key in self._hops or get(headers, QUEUE) is None or not self._may_ask(key):
+        if key in self._hops or not self._may_ask(key):
+            return
+        if get(headers, QUEUE) is None:
+            self._leave_alone(key, MEET_SECONDS)
             return
         self._asking[key] = asyncio.get_running_loop().create_task(self._ask(key))
 
     def _may_ask(self, key: _Key) -> bool:
         """Whether a server that has no hop is to be asked for one, where it is a sidecar."""
-        if key in self._asking:
-            return False
         until = self._refused.get(key)
-        if until is not None and time.monotonic() >= until:
+        if until is not None:
+            if time.monotonic() < until:
+                return False
             del self._refused[key]
-            until = None
-        return until is None
+        return key not in self._asking
 
     async def _ask(self, key: _Key) -> None:
         retirements = self._retirements

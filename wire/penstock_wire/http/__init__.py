@@ -21,8 +21,8 @@ Errors::
     ClientGone              the client ended its connection in the middle of its body or of a tunnel
 
 Read in this order: `messages` (requests and answers), `body` (what is read piece by piece), the Protocols
-below, `server` and `client` (which implement them), `answer_stream` (an answer that is passed on) and
-`tunnel` (connections that have switched protocols, passed on).
+below, `server` and `client` (which implement them), `head_cache` (heads that came before, of both),
+`answer_stream` (an answer that is passed on) and `tunnel` (connections that have switched protocols).
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ class NotAdmitted(UpstreamError):
 
 class ConnectionLost(UpstreamError):
     """The connection ended before a complete answer: the request may have been executed."""
+
+
+class GivenUp(ConnectionLost):
+    """The exchange was ended here: nobody wanted its answer any more."""
 
 
 class PeerSilent(ConnectionLost):

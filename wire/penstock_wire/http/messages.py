@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.headers import Headers
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 Interim = Callable[[int, Headers], None]
 
-CONTINUE = 100
+CONTINUE: Final = 100
 """The status by which a server asks for the body behind `expect` (RFC 9110 section 10.1.1)."""
 
-NO_BODY_STATUS = frozenset({204, 304})
+NO_BODY_STATUS: Final = frozenset({204, 304})
 """Final answers without a body, whatever their fields say (RFC 9110 sections 15.3.5 and 15.4.5)."""
 
 

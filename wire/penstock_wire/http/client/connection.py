@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from typing import Any, Protocol, cast
+from typing import Any, Final, cast
 
 import httptools
 
@@ -29,6 +29,7 @@ from penstock_wire.http import (
     BodyReader,
     ConnectionLost,
     Done,
+    GivenUp,
     Opened,
     PeerSilent,
     Request,
@@ -38,32 +39,29 @@ from penstock_wire.http import (
     UpstreamTimeout,
 )
 from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer, Body, Carrier, UpstreamTunnel
-from penstock_wire.http.client.head import JOIN_BYTES, blank_lines_follow, encode_head, forwarded, switches_to
+from penstock_wire.http.client.head import (
+    JOIN_BYTES,
+    blank_lines_follow,
+    body_length,
+    encode_head,
+    forwarded,
+    switches_to,
+)
+from penstock_wire.http.client.interfaces import Pool
 from penstock_wire.http.client.peer_liveness import is_silence, was_reset
+from penstock_wire.http.client.request_stream import framed
+from penstock_wire.http.head_cache import KnownAnswers
 from penstock_wire.http.messages import NO_BODY_STATUS, Interim
 from penstock_wire.timers import EarliestTimer
 
-MAX_HEAD_BYTES = 1024 * 1024
+MAX_HEAD_BYTES: Final = 1024 * 1024
 """Of a head with the interim ones before it, and of what may come between two pieces of a body."""
 
-_IDLE, _HEAD, _BODY, _TUNNEL = range(4)
-_COMMON = b"HTTP/1.1 2"
-
-
-class Pool(Protocol):
-    """Where a connection comes from."""
-
-    def put(self, connection: Connection) -> None:
-        """Take back a connection that is good for another exchange."""
-        ...
-
-    def forget(self, connection: Connection) -> None:
-        """A connection has ended."""
-        ...
-
-    def silent(self, connection: Connection) -> None:
-        """A connection has ended because its peer's machine gave no sign of life."""
-        ...
+_IDLE: Final = 0
+_HEAD: Final = 1
+_BODY: Final = 2
+_TUNNEL: Final = 3
+_COMMON: Final = b"HTTP/1.1 2"
 
 
 class Connection(Carrier):
@@ -76,7 +74,7 @@ class Connection(Carrier):
         key: host and port of the peer.
     """
 
-    def __init__(self, pool: Pool, key: tuple[str, int]) -> None:
+    def __init__(self, pool: Pool[Connection], key: tuple[str, int]) -> None:
         self.key = key
         self.where = join(*key)
         self.idle_since = 0.0
@@ -84,6 +82,7 @@ class Connection(Carrier):
         self.writable = None  # there while the peer takes nothing
         self._loop = asyncio.get_running_loop()
         self._pool = pool
+        self._known = KnownAnswers(pool.known)
         self._state = _IDLE
         self._parser: Any = None
         self._waiter: asyncio.Future[Any] | None = None  # of the answer, or of its head
@@ -149,9 +148,9 @@ class Connection(Carrier):
         head = encode_head(request, self.where)
         self._streamed = streamed
         self._state = _HEAD
-        if self._parser is None or self._spent:
+        if self._spent:
             self._spent = False
-            self._parser = httptools.HttpResponseParser(self)
+            self._parser = None
         self._upgrade = request.upgrade
         self._interim = request.interim
         self._head_only = request.method == "HEAD"
@@ -172,28 +171,15 @@ class Connection(Carrier):
 
     async def _send_stream(self, stream: BodyReader, length: int | None) -> None:
         """Send a body as it comes; while the peer takes nothing, nothing is read."""
-        write = self.transport.write
-        left = length
         try:
             # Only the peer's time counts: the stream's source bounds its own.
             self._deadline = math.inf
-            while piece := await stream.read():
-                if left is None:
-                    # NB: no `writelines`, where asyncio's own loop has no back-pressure before Python 3.13.2.
-                    write(b"%x\r\n%b\r\n" % (len(piece), piece))
-                else:
-                    left -= len(piece)
-                    if left < 0:
-                        raise UpstreamError(f"expected a body of {length} bytes, found more")
-                    write(piece)
+            async for piece in framed(stream, length):
+                self.transport.write(piece)
                 if self.writable is not None:
                     self._their_turn()
                     await self.writable
                     self._deadline = math.inf
-            if left:
-                raise UpstreamError(f"expected a body of {length} bytes, found {left} less")
-            if left is None:
-                write(b"0\r\n\r\n")
             self._pump = None
             self._their_turn()
         except asyncio.CancelledError:
@@ -230,7 +216,7 @@ class Connection(Carrier):
         No-op where that is over.
         """
         if self._done is done or self._opened is done:
-            self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
+            self.fail(GivenUp(f"the exchange with {self.where} was given up"))
 
     def drop_body(self, body: Body) -> None:
         """Nobody reads a body any more; no-op where it has ended."""
@@ -384,12 +370,29 @@ class Connection(Carrier):
         elif self._state == _IDLE:  # nothing was asked: whatever it says, it answers no request
             self.reusable = False
             self.transport.abort()
-        else:
+        elif self._bytes_since_progress or self._state != _HEAD or not self._take(data):
             self._parse(data)
 
+    def _take(self, data: bytes) -> bool:
+        """Take a whole answer whose head came before, as the parser would; False if it is none."""
+        if self._head_only or self._streamed:
+            return False
+        head = self._known.find(data)
+        if head is None or (self._opened is not None and head.length > self._whole_bytes):
+            return False
+        body = data[len(data) - head.length :] if head.length else b""
+        self._stop_sending()
+        self._deadline = math.inf
+        self._give(Response(head.status, head.fields, body))
+        self._release()
+        return True
+
     def _parse(self, data: bytes) -> None:
-        if not self._bytes_since_progress and self._state == _HEAD:
+        first = not self._bytes_since_progress and self._state == _HEAD
+        if first:
             self._is_common = data.startswith(_COMMON)
+            if self._parser is None:
+                self._parser = httptools.HttpResponseParser(self)
         self._bytes_since_progress += len(data)
         try:
             self._parser.feed_data(data)
@@ -409,6 +412,8 @@ class Connection(Carrier):
         if self._over:
             if blank_lines_follow(data, self._length or 0):
                 self.reusable = False
+            if first and self._is_common and self.reusable and not self._head_only and not self._streamed:
+                self._known.learn(data, self._status, self._length, self._framing, self._fields)
             self._release()
             return
         if self._bytes_since_progress > MAX_HEAD_BYTES:
@@ -467,16 +472,10 @@ class Connection(Carrier):
         self._body_bytes = 0
         if status >= 300 or not self._streamed:
             self._stop_sending()
-        length: int | None = None
-        chunked = False
-        for name, value in self._framing:
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"transfer-encoding":
-                # NB: once, and not in HTTP/1.0, which has none: another reader would see another body.
-                if chunked or old or value.lower() != b"chunked":
-                    raise AnswerUnreadable(f"{self.where}: expected transfer-encoding chunked, found another")
-                chunked = True
+        try:
+            length, chunked = body_length(self._framing, old=old)
+        except ValueError as error:
+            raise AnswerUnreadable(f"{self.where}: {error}") from error
         if not parser.should_keep_alive():
             self.reusable = False
         # NB: many servers end the connection some ms after the answer to an unhandled exception (uvicorn logs
@@ -541,17 +540,18 @@ class Connection(Carrier):
             body.finish()
             if self._answer is not None:  # all of it came with its head
                 self._answer = Response(self._answer.status, self._answer.headers, body.whole() or b"")
-        elif self._done is not None or self._opened is not None:
-            self._answer = self._whole()
+        else:
+            whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            self._give(Response(self._status, forwarded(self._framing, self._fields), whole))
+
+    def _give(self, answer: Response) -> None:
+        """Give a whole answer to who waits for it; a callback gets it once the connection is in the pool."""
+        if self._done is not None or self._opened is not None:
+            self._answer = answer
         else:
             waiter, self._waiter = self._waiter, None
             if waiter is not None and not waiter.done():
-                waiter.set_result(self._whole())
-
-    def _whole(self) -> Response:
-        pieces = self._pieces
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        return Response(self._status, forwarded(self._framing, self._fields), body)
+                waiter.set_result(answer)
 
     def _hand_over(self) -> None:
         """Call back with a complete answer. The connection is in the pool by then: the next may use it."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock_wire.headers import PER_CONNECTION, Headers, end_to_end
 from penstock_wire.http import Request, UpstreamError
 
-JOIN_BYTES = 64 * 1024
+JOIN_BYTES: Final = 64 * 1024
 """Smaller request bodies are sent in one write with their head."""
 
-_NOT_SENT = PER_CONNECTION | {b"expect"}  # this client does not wait for `100 Continue`
-_END_OF_FIELDS = b"\r\n\r\n"
-_MAY_LACK_BODY = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
-_NAME_NO_FIELD = frozenset({b"close", b"keep-alive", b"Keep-Alive", b"upgrade", b"Upgrade"})
+_NOT_SENT: Final = PER_CONNECTION | {b"expect"}  # this client does not wait for `100 Continue`
+_END_OF_FIELDS: Final = b"\r\n\r\n"
+_MAY_LACK_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
+_NAME_NO_FIELD: Final = frozenset({b"close", b"keep-alive", b"Keep-Alive", b"upgrade", b"Upgrade"})
 """Values of `Connection` that name none of an answer's end-to-end fields."""
 
-_MAX_KNOWN = 1024
-_MAX_KNOWN_BYTES = 4096
+_MAX_KNOWN: Final = 1024
+_MAX_KNOWN_BYTES: Final = 4096
 """Longer beginnings are not kept: clients choose how long theirs are."""
 
 
@@ -68,10 +70,11 @@ def encode_head(request: Request, where: str) -> bytes:
                 if len(_known) >= _MAX_KNOWN:
                     _known.clear()
                 _known[id(request.headers)] = known
-        own = b"".join([b"%b: %b\r\n" % field for field in request.own])
-        if not own.count(b"\r") == own.count(b"\n") == len(request.own) or b"\0" in own:
-            raise _unlike_a_line(where)
-        lines = [known.lines, own]
+        lines = [known.lines]
+        for name, value in request.own:
+            if _ends_a_line(name) or _ends_a_line(value):
+                raise _unlike_a_line(where)
+            lines.append(b"%b: %b\r\n" % (name, value))
     if request.stream is not None:
         if request.length is None:
             lines.append(b"transfer-encoding: chunked\r\n")
@@ -81,7 +84,7 @@ def encode_head(request: Request, where: str) -> bytes:
         lines.append(b"content-length: %d\r\n" % len(request.body))
     if request.upgrade:
         line = b"connection: upgrade\r\nupgrade: %b\r\n" % request.upgrade
-        if line.count(b"\r") != 2 or line.count(b"\n") != 2 or b"\0" in line:
+        if line.count(b"\r") != 2 or line.count(b"\n") != 2 or line.count(b"\0"):
             raise _unlike_a_line(where)
         lines.append(line)
     lines.append(b"\r\n")
@@ -102,9 +105,14 @@ def _beginning(request: Request, where: str) -> bytes:
     if not hosted:
         lines.append(f"host: {where}\r\n".encode("latin-1"))
     head = b"".join(lines)
-    if not head.count(b"\r") == head.count(b"\n") == len(lines) or b"\0" in head:
+    if not head.count(b"\r") == head.count(b"\n") == len(lines) or head.count(b"\0"):
         raise _unlike_a_line(where)
     return head
+
+
+def _ends_a_line(text: bytes) -> bool:
+    # NB: a number in bytes is looked for at once; bytes in bytes are taken for a number first, in vain.
+    return 10 in text or 13 in text or 0 in text
 
 
 def _unlike_a_line(where: str) -> UpstreamError:
@@ -121,6 +129,28 @@ def blank_lines_follow(data: bytes, length: int) -> bool:
     end = len(data) - length
     before = data[max(0, end - 5) : end]
     return not _END_OF_FIELDS.endswith(before[-4:]) or before[:-4] in (b"\r", b"\n")
+
+
+def body_length(framing: list[tuple[bytes, bytes]], *, old: bool) -> tuple[int | None, bool]:
+    """The length of an answer's body, None where its fields have none, and whether it comes in chunks.
+
+    Args:
+        framing: its fields that concern the connection.
+        old: whether it is of HTTP/1.0.
+
+    Raises:
+        ValueError: another reader would see another body.
+    """
+    length: int | None = None
+    chunked = False
+    for name, value in framing:
+        if name == b"content-length":
+            length = int(value)
+        elif name == b"transfer-encoding":
+            if chunked or old or value.lower() != b"chunked":  # once, and HTTP/1.0 has none
+                raise ValueError("expected transfer-encoding chunked, found another")
+            chunked = True
+    return length, chunked
 
 
 def forwarded(framing: list[tuple[bytes, bytes]], fields: list[tuple[bytes, bytes]]) -> Headers:

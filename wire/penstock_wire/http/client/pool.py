@@ -16,12 +16,9 @@ import functools
 import ssl
 import time
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol
 
-from penstock_wire.addresses import join
 from penstock_wire.http import (
-    ConnectFailed,
-    ConnectTimeout,
     Done,
     GiveUp,
     Opened,
@@ -32,7 +29,9 @@ from penstock_wire.http import (
 )
 from penstock_wire.http.client import peer_liveness
 from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer
+from penstock_wire.http.client.connecting import connect
 from penstock_wire.http.client.connection import MAX_HEAD_BYTES, Connection
+from penstock_wire.http.head_cache import HeadCache
 
 __all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]
 
@@ -97,6 +96,7 @@ class H1Upstream:
         self._idle: dict[tuple[str, int], dict[Connection, None]] = {}
         self._open: set[Watched] = set()
         self._retirements = 0
+        self.known = HeadCache()
         self.on_idle_lost: Callable[[tuple[str, int]], None] | None = None
         """Called with the address when a server ends an idle connection: it may have ended itself."""
 
@@ -227,22 +227,10 @@ class H1Upstream:
         self, key: tuple[str, int], timeout: float, connected: Callable[[], object] | None
     ) -> tuple[Connection, float]:
         """A new connection, and what is left of the time."""
-        host, port = key
-        seconds = min(timeout, self._connect_seconds)
         started, retirements = time.monotonic(), self._retirements
+        tls = None if self._tls is None else self._tls()
         connection = Connection(self, key)
-        try:
-            async with asyncio.timeout(seconds):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: cast("asyncio.Protocol", connection),
-                    host,
-                    port,
-                    ssl=None if self._tls is None else self._tls(),
-                )
-        except TimeoutError as error:
-            raise ConnectTimeout(f"cannot connect to {join(host, port)} within {seconds:.3f} s") from error
-        except OSError as error:
-            raise ConnectFailed(f"cannot connect to {join(host, port)}: {error}") from error
+        await connect(connection, seconds=min(timeout, self._connect_seconds), tls=tls)
         self.adopt(connection)
         # NB: it may be older than this turn, in which its server, or another one, was retired.
         connection.reusable = retirements == self._retirements

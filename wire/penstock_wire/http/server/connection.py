@@ -27,6 +27,7 @@ from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import REQUEST_ID, Headers, get
 from penstock_wire.http import ClientGone, Request, Tunnel
 from penstock_wire.http.client.peer_liveness import nothing_waits
+from penstock_wire.http.head_cache import RequestHead
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
 from penstock_wire.http.server.connection_base import (
@@ -43,7 +44,6 @@ from penstock_wire.http.server.connection_base import (
     AnswerSide,
     H1Exchange,
 )
-from penstock_wire.http.server.head_cache import CachedHead
 from penstock_wire.http.server.upgrade_body import parser_in_body
 from penstock_wire.process import log
 
@@ -140,8 +140,8 @@ class H1Connection(AnswerSide):
             and known.awake()
         )
         if look and known is not None:
-            head = known.find(data)
-            if head is not None:
+            head = known.find(data, self._last_head)
+            if isinstance(head, RequestHead):
                 self._take(head, data)
                 return
             self._learning = True
@@ -267,7 +267,7 @@ class H1Connection(AnswerSide):
                     self._begin_body(exchange, length)
                     return
             if self._learning:
-                self._read = CachedHead(request.method, request.target, request.headers, length)
+                self._read = RequestHead(request.method, request.target, request.headers, length)
         else:
             self._uncommon(url, fields, special)
 
@@ -394,8 +394,9 @@ class H1Connection(AnswerSide):
 
     # -- requests in ----------------------------------------------------------------------------------------
 
-    def _take(self, head: CachedHead, data: bytes) -> None:
+    def _take(self, head: RequestHead, data: bytes) -> None:
         """Take a whole request whose head came before: as the parser's callbacks would."""
+        self._last_head = head
         self._fresh = False
         self._since = self._front.now
         body = data[len(data) - head.length :] if head.length else b""

@@ -10,16 +10,16 @@ import collections
 import socket
 import struct
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
 from penstock_wire.http.client.peer_liveness import nothing_waits
+from penstock_wire.http.head_cache import HeadCache, RequestHead
 from penstock_wire.http.messages import NO_BODY_STATUS
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
-from penstock_wire.http.server.head_cache import CachedHead, HeadCache
 from penstock_wire.process import log
 
 if TYPE_CHECKING:
@@ -27,14 +27,24 @@ if TYPE_CHECKING:
 
     from penstock_wire.http.server.interfaces import ListenerState, Server
 
-PLAIN, HEAD, BODY = 0, 1, 2
-PARSE, BYPASS, TUNNEL, UNDECIDED, DROP = 0, 1, 2, 3, 4
-LINE_IS_LONG, STREAM_IS_FULL, MUCH_BEHIND = 1, 2, 4  # why reading pauses
+PLAIN: Final = 0
+HEAD: Final = 1
+BODY: Final = 2
 
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_CLOSE = b"connection: close\r\n"
-_LAST_LINES = heads.LAST_LINES
-_JOINED_BYTES = 64 * 1024  # up to here one copy is cheaper than a second buffer to write
+PARSE: Final = 0
+BYPASS: Final = 1
+TUNNEL: Final = 2
+UNDECIDED: Final = 3
+DROP: Final = 4
+
+LINE_IS_LONG: Final = 1  # why reading pauses
+STREAM_IS_FULL: Final = 2
+MUCH_BEHIND: Final = 4
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CLOSE: Final = b"connection: close\r\n"
+_LAST_LINES: Final = heads.LAST_LINES
+_JOINED_BYTES: Final = 64 * 1024  # up to here one copy is cheaper than a second buffer to write
 
 
 class H1Exchange:
@@ -113,6 +123,7 @@ class AnswerSide:
         "_incoming",
         "_known",
         "_last",
+        "_last_head",
         "_learning",
         "_left",
         "_line",
@@ -165,7 +176,8 @@ class AnswerSide:
         self._special: heads.Fields = []
         self._host = b""  # the last Host that was found well-formed
         self._learning = False  # what is being read may be worth keeping
-        self._read: CachedHead | None = None  # the last head that it may be, while reading
+        self._last_head: RequestHead | None = None  # that came again
+        self._read: RequestHead | None = None  # the last head that it may be, while reading
         self._incoming: H1Exchange | None = None
         self._reader: streams.Inbound | None = None
         self._pieces: list[bytes] = []

@@ -162,7 +162,7 @@ def interim_head(status: int, headers: Headers) -> bytes:
         ValueError: fields that would be read as others.
     """
     lines = b"".join([b"%b: %b\r\n" % field for field in headers])
-    if not lines.count(b"\r") == lines.count(b"\n") == len(headers) or b"\0" in lines:
+    if not lines.count(b"\r") == lines.count(b"\n") == len(headers) or lines.count(b"\0"):
         raise ValueError("expected header fields of one line each")
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, _PHRASES.get(status, b"Unknown"), lines)
 
@@ -228,7 +228,7 @@ class AnswerHead:
         lines = b"\r\n".join(map(_JOIN_FIELD, headers))
         # Each CR and LF in it is one of those just put between the fields.
         count = len(headers) - 1
-        if lines.count(b"\r") != count or lines.count(b"\n") != count or b"\0" in lines:
+        if lines.count(b"\r") != count or lines.count(b"\n") != count or lines.count(b"\0"):
             raise ValueError("expected header fields of one line each")
         return b"%b%b\r\n" % (first, lines)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from penstock_wire.http import Service, Streams
+from penstock_wire.http.head_cache import HeadCache
 from penstock_wire.http.server.head import AnswerHead
-from penstock_wire.http.server.head_cache import HeadCache
 
 
 class Server(Protocol):

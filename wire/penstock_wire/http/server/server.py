@@ -17,12 +17,12 @@ from typing import Any, cast
 
 from penstock_wire.addresses import ANY, bind_any
 from penstock_wire.http import Exchange, Handler, Listener, Service, Streams
+from penstock_wire.http.head_cache import HeadCache
 from penstock_wire.http.server import acceptor, limits
 from penstock_wire.http.server.acceptor import Acceptor
 from penstock_wire.http.server.connection import H1Connection
 from penstock_wire.http.server.connection_base import H1Exchange
 from penstock_wire.http.server.head import AnswerHead
-from penstock_wire.http.server.head_cache import HeadCache
 from penstock_wire.http.server.interfaces import ServedConnection, Successor
 
 TURNS = 3

@@ -1,0 +1,317 @@
+"""Many models in one process: a method that loads one by its id, and a cache of those used last.
+
+A model is loaded when a call asks for it first; calls that ask meanwhile wait for the same load. Where
+there is one too many, the one that was not used for longest goes. A model that a call uses is closed when
+that call has ended (`call_context.Context.end`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast
+
+from penstock import call_context
+from penstock.call_context import Context
+from penstock.errors import ArgumentsError
+from penstock_wire.headers import MODEL_ID
+from penstock_wire.process import log
+
+F = TypeVar("F", bound=Callable[..., Any])
+CLOSE = "close"
+"""The method of a model that is called when it goes, where it has one."""
+
+
+class Entry:
+    """One model, loaded or being loaded.
+
+    Args:
+        model_id: its id.
+
+    Attributes:
+        model: of a blocking loader; there when it is loaded.
+        task: loads it, of an asynchronous loader.
+        loaded: it is there.
+        evicted: the cache has let it go.
+        users: the calls that have it.
+    """
+
+    __slots__ = ("evicted", "loaded", "model", "model_id", "task", "users")
+
+    def __init__(self, model_id: str) -> None:
+        self.model_id = model_id
+        self.model: Future[Any] = Future()
+        self.task: asyncio.Task[Any] | None = None
+        self.loaded = self.evicted = False
+        self.users: set[Context] = set()
+
+
+class Models:
+    """The models of one instance. Called with an id it gives the model, awaited where the loader is `async`.
+
+    Args:
+        loader: loads the model of an id.
+        most: models at once.
+    """
+
+    def __init__(self, loader: Callable[[str], Any], most: int) -> None:
+        self._loader = loader
+        self._most = most
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self._asynchronous = inspect.iscoroutinefunction(loader)
+        self._closing: set[asyncio.Future[None]] = set()
+
+    def __call__(self, model_id: str) -> Any:
+        """The model of an id.
+
+        Args:
+            model_id: what `penstock.context().model_id` says.
+
+        Raises:
+            ArgumentsError: the id is empty.
+            Exception: what the loader raised; the next call loads again.
+        """
+        if not isinstance(model_id, str):
+            raise TypeError(f"expected the id of a model as text, found {model_id!r}")
+        if not model_id:
+            name = MODEL_ID.decode()
+            raise ArgumentsError(
+                f"expected the id of a model in the header {name}, found none", missing=(name,)
+            )
+        return self._awaited(model_id) if self._asynchronous else self._blocking(model_id)
+
+    def _blocking(self, model_id: str) -> Any:
+        entry, first, evicted = self._take(model_id)
+        for each in evicted:
+            _close(each, each.model.result())
+        if first:
+            began = time.monotonic()
+            try:
+                model = self._loader(model_id)
+            except BaseException as error:
+                self._failed(entry)
+                entry.model.set_exception(error)
+                raise
+            entry.model.set_result(model)
+            for each in self._there(entry, began):
+                _close(each, each.model.result())
+        return entry.model.result()
+
+    async def _awaited(self, model_id: str) -> Any:
+        entry, first, evicted = self._take(model_id)
+        if first or entry.task is None:
+            # NB: of no caller: whoever asked first may leave, and the others wait on.
+            entry.task = asyncio.get_running_loop().create_task(
+                self._load(entry, evicted), context=contextvars.Context()
+            )
+            entry.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(entry.task)
+
+    async def _load(self, entry: Entry, evicted: list[Entry]) -> Any:
+        began = time.monotonic()
+        try:
+            for each in evicted:
+                await self._close_async(each)
+            model = await self._loader(entry.model_id)
+        except BaseException:
+            self._failed(entry)
+            raise
+        for each in self._there(entry, began):
+            await self._close_async(each)
+        return model
+
+    async def _close_async(self, entry: Entry) -> None:
+        if entry.task is not None:
+            result = _close(entry, entry.task.result())
+            if result is not None:
+                await _logged(entry, result)
+
+    def _take(self, model_id: str) -> tuple[Entry, bool, list[Entry]]:
+        """The entry of an id, which the call around has from here on.
+
+        Returns:
+            It, whether the caller is to load it, and what is to be closed before that.
+        """
+        context = call_context.current()
+        with self._lock:
+            entry = self._entries.get(model_id)
+            first = entry is None
+            if entry is None:
+                entry = self._entries[model_id] = Entry(model_id)
+            self._entries.move_to_end(model_id)
+            if context is not None and context not in entry.users:
+                entry.users.add(context)
+                context.ends.append(functools.partial(self._release, entry, context))
+            return entry, first, self._too_many(entry) if first else []
+
+    def _too_many(self, kept: Entry) -> list[Entry]:
+        """Let go what is beyond the most, what no call uses first; returns what can be closed now."""
+        closed = []
+        while len(self._entries) > self._most:
+            others = [each for each in self._entries.values() if each.loaded and each is not kept]
+            if not others:
+                break  # all are being loaded; each looks again when it is there
+            evicted = next((each for each in others if not each.users), others[0])
+            del self._entries[evicted.model_id]
+            evicted.evicted = True
+            if not evicted.users:
+                closed.append(evicted)
+        return closed
+
+    def _there(self, entry: Entry, began: float) -> list[Entry]:
+        """A model was loaded; returns what is to be closed."""
+        seconds = round(time.monotonic() - began, 3)
+        log("model loaded", model_id=entry.model_id, seconds=seconds)
+        with self._lock:
+            entry.loaded = True
+            return self._too_many(entry)
+
+    def _failed(self, entry: Entry) -> None:
+        with self._lock:
+            if self._entries.get(entry.model_id) is entry:
+                del self._entries[entry.model_id]
+
+    def _release(self, entry: Entry, context: Context) -> None:
+        """A call has ended that had the model; it runs in the server's loop."""
+        with self._lock:
+            entry.users.discard(context)
+            if not entry.evicted or entry.users:
+                return
+        loop = asyncio.get_running_loop()
+        closing: asyncio.Future[None]
+        if self._asynchronous:
+            closing = loop.create_task(self._close_async(entry))
+        else:
+            closing = loop.run_in_executor(None, _close, entry, entry.model.result())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close all models: the process ends."""
+        with self._lock:
+            entries, self._entries = list(self._entries.values()), OrderedDict()
+        for entry in entries:
+            if entry.loaded and self._asynchronous:
+                await self._close_async(entry)
+            elif entry.loaded:
+                await asyncio.get_running_loop().run_in_executor(None, _close, entry, entry.model.result())
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+def _close(entry: Entry, model: Any) -> Any:
+    """Call a model's hook; returns what is to be awaited, None for nothing."""
+    log("model closed", model_id=entry.model_id)
+    hook = getattr(model, CLOSE, None)
+    if not callable(hook):
+        return None
+    try:
+        result = hook()
+    except Exception as error:
+        _log_failure(entry, error)
+        return None
+    return result if inspect.isawaitable(result) else None
+
+
+async def _logged(entry: Entry, closing: Any) -> None:
+    try:
+        await closing
+    except Exception as error:
+        _log_failure(entry, error)
+
+
+def _log_failure(entry: Entry, error: Exception) -> None:
+    log("closing a model failed", level="error", model_id=entry.model_id, error=repr(error))
+
+
+class Multiplexed:
+    """A loader; see `multiplexed`."""
+
+    def __init__(self, loader: Callable[..., Any], most: int) -> None:
+        functools.update_wrapper(self, loader)
+        self._loader = loader
+        self._most = most
+        self._name = getattr(loader, "__name__", "")
+        self._own = Models(loader, most)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        # NB: an instance's own attribute goes before this one, which is no data descriptor.
+        attributes = getattr(instance, "__dict__", None)
+        if attributes is None:
+            raise TypeError(
+                f"penstock.multiplexed: expected objects that have a __dict__, found {type(instance)}"
+            )
+        models: Models = attributes.setdefault(
+            self._name, Models(self._loader.__get__(instance, owner), self._most)
+        )
+        return models
+
+    def __call__(self, model_id: str) -> Any:
+        """As `Models.__call__`, of a function."""
+        return self._own(model_id)
+
+
+def multiplexed(max_models: int = 3) -> Callable[[F], F]:
+    """Mark a method, or a function, that loads a model by its id: each is loaded once, and kept while used.
+
+    `self.load(penstock.context().model_id)` gives the model, awaited where the method is `async`. What is
+    beyond `max_models` goes, the one that was not used for longest first: its `close()` is called, where it
+    has one, when the calls that have it have ended.
+
+    Args:
+        max_models: models of one object at once.
+
+    Raises:
+        TypeError, ValueError: no method, or no number of models from 1.
+    """
+    if not isinstance(max_models, int) or isinstance(max_models, bool):
+        raise TypeError(
+            f"penstock.multiplexed: expected a number of models in brackets, found {max_models!r}"
+        )
+    if max_models < 1:
+        raise ValueError(f"penstock.multiplexed: expected max_models of 1 or more, found {max_models}")
+
+    def mark(loader: F) -> F:
+        if not inspect.isfunction(loader):
+            raise TypeError(f"penstock.multiplexed: expected a method or a function, found {loader!r}")
+        return cast("F", Multiplexed(loader, max_models))
+
+    return mark
+
+
+def closing(kind: type, made: Any, hook: Callable[[], Any] | None) -> Callable[[], Any] | None:
+    """The hook `close` of an object, which closes its models as well, after its own.
+
+    Args:
+        kind: its class.
+        made: the object.
+        hook: its own, None for none.
+    """
+    names = [name for name in dir(kind) if isinstance(inspect.getattr_static(kind, name), Multiplexed)]
+    if not names:
+        return hook
+
+    def close() -> Any:
+        result = None if hook is None else hook()
+        return _closed(result, [getattr(made, name) for name in names])
+
+    return close
+
+
+async def _closed(result: Any, models: list[Models]) -> None:
+    if inspect.isawaitable(result):
+        await result
+    for each in models:
+        await each.close()

@@ -1,0 +1,240 @@
+"""Many models in one process: each is loaded once, the least recently used goes, none while it is used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import pytest
+
+import penstock
+import penstock.testing
+from penstock.errors import ArgumentsError
+from penstock.model import Model
+from penstock.multiplexed import Models
+from penstock.server import ModelServer
+from penstock.target import find, target_of
+from penstock_wire.http import Request, Response
+from tests.support.sidecar_process import until
+
+SECONDS = 10
+
+
+class Weights:
+    """A model that notes its end."""
+
+    def __init__(self, model_id: str, noted: list[str]) -> None:
+        if model_id == "broken":
+            raise LookupError("no such weights")
+        self.model_id, self.noted = model_id, noted
+        noted.append(f"+{model_id}")
+
+    def close(self) -> None:
+        self.noted.append(f"-{self.model_id}")
+
+
+class Blocking:
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+
+    @penstock.multiplexed(max_models=2)
+    def weights(self, model_id: str) -> Weights:
+        return Weights(model_id, self.noted)
+
+    @penstock.batched
+    def predict(self, items: list[Any]) -> list[Any]:
+        model = self.weights(penstock.context().model_id)
+        return [[model.model_id, item] for item in items]
+
+
+class Awaited:
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    @penstock.multiplexed(max_models=2)
+    async def weights(self, model_id: str) -> Weights:
+        await self.goes_on.wait()
+        model = Weights(model_id, self.noted)
+        model.close = self.note_end(model_id)  # type: ignore[method-assign,assignment]
+        return model
+
+    def note_end(self, model_id: str) -> Any:
+        async def close() -> None:
+            await asyncio.sleep(0)
+            self.noted.append(f"-{model_id}")
+
+        return close
+
+    @penstock.batched
+    async def predict(self, items: list[Any]) -> list[Any]:
+        model = await self.weights(penstock.context().model_id)
+        return [[model.model_id, item] for item in items]
+
+
+@pytest.fixture(params=[Blocking, Awaited])
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+async def test_the_model_that_was_not_used_for_longest_goes(kind: Any) -> None:
+    """Before the next is loaded; all go at the end."""
+    noted: list[str] = []
+
+    class Noted(kind):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.noted = noted
+
+    async with penstock.testing.serving(Noted) as served:
+        for model_id in "abac":
+            assert await served.options(model_id=model_id)(1) == [model_id, 1]
+        assert noted == ["+a", "+b", "-b", "+c"]
+    assert sorted(noted[4:]) == ["-a", "-c"]
+
+
+async def test_requests_for_two_models_share_no_batch(kind: Any) -> None:
+    async with penstock.testing.serving(kind) as served:
+        calls = [served.options(model_id=model_id)(number) for number, model_id in enumerate("abab")]
+        assert await asyncio.gather(*calls) == [["a", 0], ["b", 1], ["a", 2], ["b", 3]]
+        assert sorted(served.batches) == [[0, 2], [1, 3]]
+
+
+async def test_a_load_that_fails_fails_its_callers_and_is_tried_again(kind: Any) -> None:
+    made = kind()
+    for _ in range(2):
+        with pytest.raises(LookupError, match="no such weights"):
+            await got(made.weights, "broken")
+    assert made.noted == []
+    assert (await got(made.weights, "a")).model_id == "a"
+
+
+async def test_calls_at_once_load_a_model_once_whoever_leaves() -> None:
+    made = Awaited()
+    made.goes_on.clear()
+    calls = [asyncio.ensure_future(made.weights("a")) for _ in range(3)]
+    await asyncio.sleep(0)
+    calls[0].cancel()  # it asked first
+    await asyncio.sleep(0)
+    made.goes_on.set()
+    assert len({id(each) for each in await asyncio.gather(*calls[1:])}) == 1
+    assert made.noted == ["+a"]
+
+
+def test_threads_load_a_model_once() -> None:
+    made = Blocking()
+    with ThreadPoolExecutor(8) as threads:
+        assert len({id(each) for each in threads.map(made.weights, "a" * 64)}) == 1
+    assert made.noted == ["+a"]
+
+
+class Held(Awaited):
+    """Its calls go on when they may."""
+
+    latest: ClassVar[Held]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = asyncio.Event()
+        Held.latest = self
+
+    @penstock.batched
+    async def hold(self, items: list[Any]) -> list[Any]:
+        await self.weights(penstock.context().model_id)
+        await self.ends.wait()
+        return items
+
+    @penstock.batched
+    async def pieces(self, items: list[Any]) -> Any:
+        await self.weights(penstock.context().model_id)
+        yield items
+        await self.ends.wait()
+        yield items
+
+
+async def noted_by_now(noted: list[str], what: str) -> None:
+    async def there() -> bool:
+        return what in noted
+
+    await until(there, seconds=SECONDS)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_model_is_not_closed_while_a_call_has_it(streamed: bool) -> None:
+    server, fields = serving_held(), {b"accept": b"text/event-stream"} if streamed else {}
+    noted, ends = Held.latest.noted, Held.latest.ends
+    path = "/pieces" if streamed else "/hold"
+
+    async def use(model_id: str, path: str) -> bytes:
+        headers = ((b"x-penstock-model-id", model_id.encode()), *fields.items())
+        answer = await server.handle(Request("POST", path, headers, b'{"instances": [1]}'))
+        assert answer.status == 200, answer.body
+        return answer.body if answer.stream is None else b"".join([part async for part in answer.stream])
+
+    first = asyncio.create_task(use("a", path))
+    await noted_by_now(noted, "+a")
+    for model_id in "bcd":
+        await use(model_id, "/predict")
+    assert noted == ["+a", "+b", "-b", "+c", "-c", "+d"]  # "a" was not used for longest, but is in use
+    second = asyncio.create_task(use("d", path))
+    third = asyncio.create_task(use("e", path))
+    await noted_by_now(noted, "+e")
+    assert "-a" not in noted
+    ends.set()
+    await asyncio.gather(first, second, third)
+    await noted_by_now(noted, "-a")
+    assert noted[6:] == ["+e", "-a"]
+
+
+def serving_held() -> ModelServer:
+    """A server of the class; none of its methods blocks."""
+    served = target_of("held", Held).build()
+    unused = ThreadPoolExecutor(1)
+    server = ModelServer()
+    server.serve(Model(served, unused), {name: Model(each, unused) for name, each in served.methods.items()})
+    return server
+
+
+async def got(load: Any, model_id: str) -> Any:
+    result = load(model_id)
+    return await result if asyncio.iscoroutine(result) else result
+
+
+async def ask(kind: Any, **headers: str) -> Response:
+    """What a server of the class answers to a request for three items."""
+    served = target_of(kind.__name__, kind).build()
+    with ThreadPoolExecutor(1) as threads:
+        server = ModelServer()
+        server.serve(Model(served, threads))
+        fields = tuple((name.replace("_", "-").encode(), text.encode()) for name, text in headers.items())
+        return await server.handle(Request("POST", "/", fields, b'{"instances": [1, 2, 3]}'))
+
+
+async def test_a_request_that_says_no_model_is_told_so(kind: Any) -> None:
+    answer = await ask(kind)
+    problem = json.loads(answer.body)
+    assert (answer.status, problem["reason"]) == (422, "missing_arguments")
+    assert "x-penstock-model-id" in problem["detail"]
+    assert (await ask(kind, x_penstock_model_id="a")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (lambda: penstock.multiplexed(0), ValueError, "1 or more, found 0"),
+        (lambda: penstock.multiplexed(Blocking.predict), TypeError, "a number of models in brackets"),  # type: ignore[arg-type]
+        (lambda: penstock.multiplexed(2)(Blocking), TypeError, "a method or a function, found <class"),
+        (lambda: Models(str, 2)(7), TypeError, "as text, found 7"),  # type: ignore[arg-type]
+        (lambda: Models(str, 2)(""), ArgumentsError, "in the header x-penstock-model-id"),
+    ],
+)
+def test_what_is_wrong_is_said(wrong: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        wrong()
+
+
+def test_a_loader_is_no_method_that_requests_may_name() -> None:
+    assert list(find(f"{__name__}:Blocking").build().methods) == ["predict"]
