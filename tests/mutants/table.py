@@ -411,8 +411,8 @@ MUTANTS = (
         name="a handler's field may begin another answer",
         breaks=HONEST,
         package=WIRE,
-        old='if lines.count(b"\\r") != count or lines.count(b"\\n") != count or b"\\0" in lines:',
-        new='if b"\\0" in lines:',
+        old='if lines.count(b"\\r") != count or lines.count(b"\\n") != count or lines.count(b"\\0"):',
+        new='if lines.count(b"\\0"):',
         tests=(f"{_FRONT_STREAMS}::test_an_answer_that_cannot_be_sent_is_500",),
     ),
     Mutant(
