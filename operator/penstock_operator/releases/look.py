@@ -93,10 +93,8 @@ class Look:
     @property
     def due(self) -> datetime | None:
         """When the pause that is under way is over at the earliest; None at any other step."""
-        pause = self.strategy.steps[self.release.step].pause if self.release.step < self.last else None
-        if pause is None or steps.is_manual(self.strategy, self.release.step):
-            return None
-        return self.release.step_started + timedelta(milliseconds=durations.parse_ms(pause))
+        pause = steps.pause_ms(self.strategy, self.release.step)
+        return None if pause is None else self.release.step_started + timedelta(milliseconds=pause)
 
     @property
     def interval(self) -> timedelta:

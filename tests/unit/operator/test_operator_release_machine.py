@@ -392,6 +392,11 @@ def test_the_next_look_is_when_something_is_due(
             "analysis.metrics[1].name",
             "expected a step with mirror above 0 for mismatch, found none",
         ),
+        (
+            {"steps": ({"mirror": 5}, {"pause": "99999999999999h"})},
+            "steps[1].pause",
+            "expected 8760h at most, or Manual, found 99999999999999h",
+        ),
     ],
 )
 def test_faults_say_what_was_expected_and_found_and_where(
@@ -406,3 +411,10 @@ def test_the_world_is_read_in_any_time_zone() -> None:
     begun = machine.advance(S, None, seen(now=local)).release
     assert (begun.state.started, begun.step_started) == (text(NOW), NOW)
     assert isinstance(seen(), Seen)
+
+
+def test_a_pause_beyond_the_calendar_is_looked_at() -> None:
+    """It is no step that can be followed, and nothing is thrown."""
+    endless = strategy(steps=({"pause": "99999999999999h"}, {"setWeight": 10}), metrics=())
+    looked = machine.advance(endless, at(endless, 0), seen()).release
+    assert (looked.step, looked.state.reason) == (0, "InvalidStrategy")
