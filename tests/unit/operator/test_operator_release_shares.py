@@ -206,7 +206,8 @@ def test_a_status_that_somebody_wrote_stops_nothing(phase: str, time: str) -> No
         assert isinstance(capacity.floors(strategy, release, NOW), dict)
         looked = machine.advance(strategy, release, seen(now=NOW)).release
         assert looked.step >= 0
-        known = [each for each in (looked.state.settled, looked.state.judged, looked.state.idle_since) if each]
+        state = looked.state
+        known = [each for each in (state.settled, state.judged, state.idle_since) if each]
         assert all(each.startswith("2026-11-23T0") and each.endswith(":00Z") for each in known)
     assert release is not None
     assert release.state.settled == ("2026-11-23T05:00:00Z" if "+05" in time else None)
