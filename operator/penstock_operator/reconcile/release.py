@@ -117,8 +117,10 @@ def forget(ctx: Context, key: Key) -> None:
     """
     _end(ctx, key)
     endpoint = ctx.memory.followed.pop(key, None)
+    if endpoint is None:
+        return  # NB: that is each look at a split without a strategy, and what follows goes through all
     others = {each for at, each in ctx.memory.followed.items() if at.namespace == key.namespace}
-    if endpoint is not None and endpoint not in others:
+    if endpoint not in others:
         ctx.reports.releases.unfollow(key.namespace, endpoint)
 
 
