@@ -45,7 +45,8 @@ class ReleaseStep(Part):
         Field(
             pattern=f"^({MANUAL}|{durations.PATTERN.removeprefix('^').removesuffix('$')})$",
             max_length=16,
-            description="How long the weight stays at least, such as 10m. Manual = until it is promoted.",
+            description="How long the weight stays at least, such as 10m; at most 8760h. Manual = until it "
+            "is promoted.",
         ),
     ] = None
 

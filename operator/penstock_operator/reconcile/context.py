@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from penstock_operator.api.backendstatus import ScalingEntry
 from penstock_operator.api.strategy import Verdict
@@ -15,7 +17,7 @@ from penstock_operator.clock import Clock, rfc3339
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.errors import ClusterError
 from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
-from penstock_operator.prometheus import Prometheus
+from penstock_operator.prometheus import NoValue, Prometheus
 from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.scale_owners import OtherScaler
 from penstock_operator.reconcile.view import View
@@ -84,11 +86,13 @@ class Trial:
         of: the pair, and the times in the split's status from which on it counts.
         began: monotonic seconds.
         verdicts: those that it has ended with, until the status holds them.
+        asking: asks Prometheus at its end.
     """
 
     of: tuple[str | None, ...]
     began: float
     verdicts: tuple[Verdict, ...] | None = None
+    asking: asyncio.Task[dict[str, float | NoValue]] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,6 +110,7 @@ class Memory:
         started: when the first list was complete, monotonic seconds.
         trials: the intervals that are under way, by split.
         followed: the endpoints whose requests are counted for a release, by split.
+        asking: the turns to ask Prometheus, by namespace, as long as somebody there waits for one.
     """
 
     render: RenderConfig
@@ -117,6 +122,7 @@ class Memory:
     started: float = float("-inf")
     trials: dict[Key, Trial] = field(default_factory=dict)
     followed: dict[Key, str] = field(default_factory=dict)
+    asking: WeakValueDictionary[str, asyncio.Semaphore] = field(default_factory=WeakValueDictionary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

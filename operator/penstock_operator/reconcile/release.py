@@ -42,6 +42,9 @@ from penstock_wire.control.report import FIRST_BYTE_SECONDS
 ANNOTATION = "penstock.dev/release"
 """By which somebody promotes, aborts or pauses a release."""
 
+MOST_ASKED = 4
+"""Queries of a namespace that are under way at once; the others wait for their turn."""
+
 LONGEST_ACTION = 128
 """Characters of its value that count: a status holds no more."""
 
@@ -63,7 +66,7 @@ class Looked:
     again: float | None = None
 
 
-async def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObserved) -> Looked:
+def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObserved) -> Looked:
     """Ask the machine how a split's release goes on.
 
     Args:
@@ -85,8 +88,7 @@ async def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: Rout
     trial, verdicts = _trial(ctx, split, before), None
     # NB: also while a router is silent or behind: what the others count is evidence.
     if trial is not None and before is not None and _is_due(ctx, strategy, trial):
-        verdicts = await _verdicts(ctx, split, strategy, before, trial)
-    # NB: pods are counted now: queries may have taken seconds.
+        verdicts = _verdicts(ctx, split, strategy, before, trial)
     seen = Seen(
         now=ctx.clock.now(),
         stable=_seen(ctx, split, strategy.stable),
@@ -98,7 +100,7 @@ async def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: Rout
     advance = machine.advance(strategy, before, seen)
     if trial is not None and before is not None and verdicts is None and _cut(before, advance.release):
         # What an interval counts is of one weight: here this ends early, as pods came or went.
-        seen = replace(seen, verdicts=await _verdicts(ctx, split, strategy, before, trial, ask=False))
+        seen = replace(seen, verdicts=_verdicts(ctx, split, strategy, before, trial, ask=False))
         advance = machine.advance(strategy, before, seen)
     again = advance.again
     if trial is not None:
@@ -113,10 +115,12 @@ def forget(ctx: Context, key: Key) -> None:
         ctx: the shared pieces.
         key: the split's.
     """
-    ctx.memory.trials.pop(key, None)
+    _end(ctx, key)
     endpoint = ctx.memory.followed.pop(key, None)
+    if endpoint is None:
+        return  # NB: that is each look at a split without a strategy, and what follows goes through all
     others = {each for at, each in ctx.memory.followed.items() if at.namespace == key.namespace}
-    if endpoint is not None and endpoint not in others:
+    if endpoint not in others:
         ctx.reports.releases.unfollow(key.namespace, endpoint)
 
 
@@ -211,34 +215,76 @@ def _trial(ctx: Context, split: TrafficSplit, before: Release | None) -> Trial |
     state = None if before is None else before.state
     judged = strategy is not None and strategy.analysis.metrics
     if not judged or state is None or state.settled is None or state.phase in OVER:
-        ctx.memory.trials.pop(key, None)
+        _end(ctx, key)
         return None
     of = (state.stable, state.candidate, state.settled, state.judged)
     trial = ctx.memory.trials.get(key)
     if trial is None or trial.of != of:
+        _end(ctx, key)
         ctx.reports.releases.take(split.namespace, split.spec.endpoint)  # that was before
         trial = ctx.memory.trials[key] = Trial(of=of, began=ctx.clock.time())
     return trial
 
 
-async def _verdicts(
+def _end(ctx: Context, key: Key) -> None:
+    """Drop the interval that is under way, if one is, and what is asked at its end."""
+    trial = ctx.memory.trials.pop(key, None)
+    if trial is not None and trial.asking is not None:
+        trial.asking.cancel()
+
+
+def _verdicts(
     ctx: Context, split: TrafficSplit, strategy: Strategy, before: Release, trial: Trial, *, ask: bool = True
-) -> tuple[Verdict, ...]:
+) -> tuple[Verdict, ...] | None:
     """The verdicts of an interval that ends now: the same until the status holds them.
 
     Without asking Prometheus, what queries have come to stays.
+
+    Returns:
+        None while Prometheus is being asked; the split is looked at again once it has answered.
     """
     if trial.verdicts is None:
         metrics = strategy.analysis.metrics
+        results = _answers(ctx, split, metrics, trial) if ask else {}
+        if results is None:
+            return None
         interval = ctx.reports.releases.take(split.namespace, split.spec.endpoint)
-        queries = [metric.query for metric in metrics if metric.query] if ask else []
-        found = await asyncio.gather(*map(ctx.prometheus.query, queries))
-        results = dict(zip(queries, found, strict=True))
         values = {query: None if isinstance(result, NoValue) else result for query, result in results.items()}
         judged = evidence.judge_all(metrics, before.verdicts, interval, FIRST_BYTE_SECONDS, values)
         said = _explained(metrics, judged, results) if ask else _kept(metrics, before.verdicts, judged)
         trial.verdicts = tuple(said)
     return trial.verdicts
+
+
+def _answers(
+    ctx: Context, split: TrafficSplit, metrics: Sequence[ReleaseMetric], trial: Trial
+) -> Mapping[str, float | NoValue] | None:
+    """What the queries come to; None while Prometheus is being asked.
+
+    NB: no worker waits for it: with slow queries, the splits of one tenant would keep all of them.
+    """
+    queries = sorted({metric.query for metric in metrics if metric.query})
+    if not queries:
+        return {}
+    if trial.asking is None:
+        key = _key(split)
+        trial.asking = asyncio.create_task(_ask(ctx, split.namespace, queries))
+        trial.asking.add_done_callback(lambda task: None if task.cancelled() else ctx.enqueue(key, 0.0))
+    if not trial.asking.done():
+        return None
+    asked, trial.asking = trial.asking, None
+    return asked.result()
+
+
+async def _ask(ctx: Context, namespace: str, queries: Sequence[str]) -> dict[str, float | NoValue]:
+    turns = ctx.memory.asking.setdefault(namespace, asyncio.Semaphore(MOST_ASKED))
+
+    async def result(query: str) -> float | NoValue:
+        async with turns:
+            return await ctx.prometheus.query(query)
+
+    found = await asyncio.gather(*map(result, queries))
+    return dict(zip(queries, found, strict=True))
 
 
 def _explained(

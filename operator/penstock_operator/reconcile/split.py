@@ -33,7 +33,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     wait = ctx.settling_time(stored, seen.pods, seen.reports)
     if wait is not None:
         return wait
-    looked = await release.look(ctx, split, plan, seen)
+    looked = release.look(ctx, split, plan, seen)
     status = split_status(
         split,
         plan,

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock_operator.api.strategy import ReleaseMetric, Strategy, Verdict
-from penstock_operator.releases import capacity, steps
+from penstock_operator.releases import capacity, record, steps
 from penstock_operator.releases.state import Release, Seen
 from penstock_wire import durations
+from penstock_wire.control.report import FIRST_BYTE_SECONDS
 
 OVER = ("Promoted", "RolledBack")
 """Phases in which a release is over."""
@@ -93,10 +94,8 @@ class Look:
     @property
     def due(self) -> datetime | None:
         """When the pause that is under way is over at the earliest; None at any other step."""
-        pause = self.strategy.steps[self.release.step].pause if self.release.step < self.last else None
-        if pause is None or steps.is_manual(self.strategy, self.release.step):
-            return None
-        return self.release.step_started + timedelta(milliseconds=durations.parse_ms(pause))
+        pause = steps.pause_ms(self.strategy, self.release.step)
+        return None if pause is None else self.release.step_started + timedelta(milliseconds=pause)
 
     @property
     def interval(self) -> timedelta:
@@ -133,7 +132,7 @@ class Look:
                 judged = metric.name != "mismatch" and (state.weight < 100 or metric.threshold is not None)
             verdict = verdicts[number] if number < len(verdicts) else None
             if judged:
-                pairs.append((metric, verdict if verdict and verdict.metric == metric.label else None))
+                pairs.append((metric, verdict if verdict and _is_of(verdict, metric) else None))
         return tuple(pairs)
 
     @property
@@ -165,3 +164,9 @@ class Look:
         """The look with other members of the state."""
         state = self.release.state.model_copy(update=members)
         return replace(self, release=replace(self.release, state=state))
+
+
+def _is_of(verdict: Verdict, metric: ReleaseMetric) -> bool:
+    """Whether a verdict is of a metric as it is now: what was said of another query or threshold is not."""
+    asked = record.key(metric, len(FIRST_BYTE_SECONDS))
+    return verdict.metric == metric.label and (not verdict.state or record.about(verdict.state) == asked)

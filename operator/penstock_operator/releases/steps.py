@@ -6,6 +6,10 @@ import hashlib
 import json
 
 from penstock_operator.api.strategy import MANUAL, ReleaseStep, Strategy
+from penstock_wire import durations
+
+LONGEST_PAUSE = "8760h"
+"""A year: what goes on for longer is Manual."""
 
 
 def target(strategy: Strategy, step: int) -> int:
@@ -44,6 +48,19 @@ def is_manual(strategy: Strategy, step: int) -> bool:
     if step >= len(strategy.steps):
         return strategy.promotion == "Manual"
     return strategy.steps[step].pause == MANUAL
+
+
+def pause_ms(strategy: Strategy, step: int) -> int | None:
+    """How long a step's pause lasts at least, in milliseconds; None where it is none, or Manual.
+
+    Args:
+        strategy: the strategy.
+        step: see `target`.
+    """
+    pause = strategy.steps[step].pause if step < len(strategy.steps) else None
+    if pause is None or pause == MANUAL:
+        return None
+    return min(durations.parse_ms(pause), durations.parse_ms(LONGEST_PAUSE))
 
 
 def resumed_at(strategy: Strategy, weight: int) -> int:
@@ -91,6 +108,12 @@ def faults(strategy: Strategy) -> tuple[str, ...]:
             texts.append(
                 f"spec.strategy.steps[{number}].mirror: expected a candidate without requests of its own, "
                 f"found weight {weight} by the steps before"
+            )
+        pause = step.pause or MANUAL
+        if pause != MANUAL and durations.parse_ms(pause) > durations.parse_ms(LONGEST_PAUSE):
+            texts.append(
+                f"spec.strategy.steps[{number}].pause: expected {LONGEST_PAUSE} at most, or {MANUAL}, "
+                f"found {pause}"
             )
     mirrored = any(step.mirror for step in strategy.steps)
     for number, metric in enumerate(strategy.analysis.metrics):

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from penstock_operator.api.strategy import ReleaseState, Strategy
-from penstock_operator.releases import capacity, machine, standing
+from penstock_operator.releases import capacity, evidence, machine, standing
 from penstock_operator.releases.look import Look, text
 from penstock_operator.releases.state import Release, Seen
+from penstock_wire.control.report import FIRST_BYTE_SECONDS
 from tests.support.releases import LAST, NOW, at, seen, strategy, verdicts
 
 S = strategy()
@@ -392,6 +393,11 @@ def test_the_next_look_is_when_something_is_due(
             "analysis.metrics[1].name",
             "expected a step with mirror above 0 for mismatch, found none",
         ),
+        (
+            {"steps": ({"mirror": 5}, {"pause": "99999999999999h"})},
+            "steps[1].pause",
+            "expected 8760h at most, or Manual, found 99999999999999h",
+        ),
     ],
 )
 def test_faults_say_what_was_expected_and_found_and_where(
@@ -406,3 +412,26 @@ def test_the_world_is_read_in_any_time_zone() -> None:
     begun = machine.advance(S, None, seen(now=local)).release
     assert (begun.state.started, begun.step_started) == (text(NOW), NOW)
     assert isinstance(seen(), Seen)
+
+
+def test_a_pause_beyond_the_calendar_is_looked_at() -> None:
+    """It is no step that can be followed, and nothing is thrown."""
+    endless = strategy(steps=({"pause": "99999999999999h"}, {"setWeight": 10}), metrics=())
+    looked = machine.advance(endless, at(endless, 0), seen()).release
+    assert (looked.step, looked.state.reason) == (0, "InvalidStrategy")
+
+
+@pytest.mark.parametrize(("edit", "step"), [({}, 3), ({"threshold": 1}, 2), ({"query": "down"}, 2)])
+def test_what_was_said_of_another_query_ends_no_step(edit: dict[str, Any], step: int) -> None:
+    """A Pass by a threshold or a query that was edited since is none."""
+    query = {"name": "prometheus", "query": "up", "threshold": 5}
+    before, after = strategy(metrics=(query,)), strategy(metrics=(query | edit,))
+    passed = evidence.judge_value(before.analysis.metrics[0], "", 3.0, FIRST_BYTE_SECONDS)
+    paused = replace(at(before, 2, ago=3600), verdicts=(passed,))
+    looked = machine.advance(after, paused, seen(paused)).release
+    assert (passed.verdict, looked.step) == ("Pass", step)
+    if edit:
+        assert (looked.state.reason, looked.state.message.partition(": ")[2]) == (
+            "InsufficientEvidence",
+            "prometheus: not judged yet",
+        )

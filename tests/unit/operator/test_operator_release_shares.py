@@ -11,8 +11,10 @@ from penstock_operator.api import BatchPolicySpec, ModelBackend, ModelEndpoint, 
 from penstock_operator.api.batchpolicy import Priority
 from penstock_operator.autoscaling import Floor, PodLoad, Sample, ScalerState, recommend, target_of
 from penstock_operator.desired import traffic
+from penstock_operator.releases import capacity, machine
 from penstock_operator.releases.stored import stored
 from penstock_wire.control.router_settings import Compare, Mirror
+from tests.support.releases import seen
 
 NOW = datetime.datetime(2026, 11, 23, 9, tzinfo=datetime.UTC)
 RULE = {"match": [{"header": "x-user", "value": "me"}]}
@@ -203,3 +205,30 @@ def test_a_floor_is_as_min_replicas(
     assert ("TrafficSplit s" in found.message) == (floor > int(scaling.get("minReplicas", 1)))
     if found.verdict == "Release":
         assert found.limit == f"the release of TrafficSplit s needs {floor}"
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "", "soon", "2026-11-23", "2026-11-23T08:00:00", "0000-01-01T00:00:00Z", "0001-01-01T00:00:00+23:00",
+        "0001-01-01T00:00:00Z", "9999-12-31T23:59:59-10:00", "2026-11-23T10:00:00+05:00",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("phase", ["Progressing", "Promoted"])
+def test_a_status_that_somebody_wrote_stops_nothing(phase: str, time: str) -> None:
+    """Times that cannot be read are as good as absent, others are in UTC; a step below the first is that."""
+    resource = split({"phase": phase, "settled": time, "judged": time, "idleSince": time, "replicas": 2})
+    strategy = resource.spec.strategy
+    assert strategy is not None
+    for started in (time, "2026-11-23T08:59:00Z"):
+        members = {"step": -7, "step_started": started}
+        edited = resource.model_copy(update={"status": resource.status.model_copy(update=members)})
+        release = stored(edited)
+        assert isinstance(capacity.floors(strategy, release, NOW), dict)
+        looked = machine.advance(strategy, release, seen(now=NOW)).release
+        assert looked.step >= 0
+        state = looked.state
+        known = [each for each in (state.settled, state.judged, state.idle_since) if each]
+        assert all(each.startswith("2026-11-23T0") and each.endswith(":00Z") for each in known)
+    assert release is not None
+    assert release.state.settled == ("2026-11-23T05:00:00Z" if "+05" in time else None)

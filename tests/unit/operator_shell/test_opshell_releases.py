@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any
 
@@ -29,6 +30,24 @@ class Scripted(Prometheus):
     async def query(self, text: str) -> float | NoValue:
         self.asked.append(text)
         return self.result
+
+
+class Slow(Prometheus):
+    """Answers each query with 2 once it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let = asyncio.Event()
+        self.asked = self.under_way = self.most = 0
+
+    async def query(self, text: str) -> float | NoValue:
+        self.asked, self.under_way = self.asked + 1, self.under_way + 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await self.let.wait()
+        finally:
+            self.under_way -= 1
+        return 2.0
 
 
 def weights(world: World) -> list[int]:
@@ -435,14 +454,38 @@ async def test_a_query_is_asked_at_the_end_of_each_interval() -> None:
     assert "prometheus: no Prometheus is configured" in world.release["message"]
     prometheus = Scripted(NoValue("expected one series, found none"))
     world.harness.asks(prometheus)
-    for _ in range(50):
-        await world.second()
-    assert prometheus.asked == ["up"] * 5
+    # What it answers is seen a second or two later here, where the next interval begins.
+    assert 45 < await world.until(lambda _: prometheus.asked == ["up"] * 5) < 65
     assert "prometheus: expected one series, found none" in world.release["message"]
     prometheus.result = 0.5
     await world.until(lambda world: world.release["weight"] == 50)
     prometheus.result = 1.5
     await world.phase("RolledBack", 30)
+
+
+async def test_a_slow_query_keeps_nobody_waiting() -> None:
+    """No worker waits for Prometheus, and a namespace has few queries under way; they end with the split."""
+    metrics = [{"name": "prometheus", "query": f"q{at}", "threshold": 1} for at in range(8)]
+    world = await World.of(split(analysis=QUICK | {"metrics": metrics}))
+    prometheus = Slow()
+    world.harness.asks(prometheus)
+    await world.reason("Analyzing")
+    async with asyncio.timeout(60):
+        for _ in range(40):
+            await world.second()
+    assert (prometheus.asked, prometheus.most) == (4, 4)
+    assert world.standing() == ("Progressing", 10, "InsufficientEvidence")
+    prometheus.let.set()
+    await world.phase("RolledBack", 5)
+    assert (prometheus.asked, prometheus.most) == (8, 4)
+
+    prometheus.let.clear()
+    world.annotate("promote")
+    await world.until(lambda _: prometheus.under_way == 4, 40)
+    world.harness.cluster.remove(SPLIT, "n", "s")
+    for _ in range(2):
+        await world.harness.turn(1)
+    assert prometheus.under_way == 0
 
 
 async def test_a_split_with_weights_alone_has_no_release() -> None:
