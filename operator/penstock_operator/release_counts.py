@@ -183,12 +183,10 @@ class ReleaseCounts:
 
 
 def _record(followed: _Followed, report: RouterReport, endpoint: EndpointReport, now: float) -> None:
-    backends = {
-        name: _numbers(endpoint.backends.get(name, BackendTotals()))
-        for name in (followed.stable, followed.candidate)
-    }
-    copies = _copies(endpoint.mirrors.get(followed.candidate, MirrorTotals()))
     before = followed.routers.get(report.uid)
+    known = before if before is not None and report.seq >= before.seq else None
+    backends = {name: _numbers(endpoint, name, known) for name in (followed.stable, followed.candidate)}
+    copies = _copies(endpoint, followed.candidate, known)
     untouched = not any(numbers["requests"] for numbers in backends.values())
     if before is None or now - before.at > GAP:
         since = float("-inf") if before is None and untouched else now
@@ -211,8 +209,14 @@ def _record(followed: _Followed, report: RouterReport, endpoint: EndpointReport,
         followed.slots.popleft()
 
 
-def _numbers(totals: BackendTotals) -> Numbers:
-    """What is followed of a backend; buckets of another version's are none."""
+def _numbers(endpoint: EndpointReport, name: str, known: _Router | None) -> Numbers:
+    """What is followed of a backend; buckets of another version's are none.
+
+    Where it is not asked any more it is not in the report; when it is back, its counters go on.
+    """
+    if name not in endpoint.backends and known is not None:
+        return {**known.backends.get(name, {}), "held": 0}
+    totals = endpoint.backends.get(name, BackendTotals())
     seconds = totals.seconds if len(totals.seconds) == FIRST_BYTE_BUCKETS else ()
     return {
         "requests": totals.requests,
@@ -223,7 +227,10 @@ def _numbers(totals: BackendTotals) -> Numbers:
     }
 
 
-def _copies(totals: MirrorTotals) -> Numbers:
+def _copies(endpoint: EndpointReport, name: str, known: _Router | None) -> Numbers:
+    if name not in endpoint.mirrors and known is not None:
+        return known.copies
+    totals = endpoint.mirrors.get(name, MirrorTotals())
     return {"compared": totals.compared, "differing": sum(totals.differing.values())}
 
 

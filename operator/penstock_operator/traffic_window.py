@@ -35,7 +35,9 @@ class TrafficWindow:
             for backend, totals in counters.backends.items()
         }
         before = self._last.get(report.uid)
-        self._last[report.uid] = counts
+        # NB: a backend that is not asked any more is not in the report; when it is back, its counters go on.
+        gone = {key: count for key, count in (before or {}).items() if key[0] in report.endpoints}
+        self._last[report.uid] = gone | counts
         if before is None:
             return
         if not self._slots or now - self._slots[-1][0] >= SLOT:

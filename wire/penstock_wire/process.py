@@ -14,8 +14,6 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import uvloop
-
 from penstock_wire.addresses import join
 from penstock_wire.durations import parse_ms
 
@@ -115,6 +113,8 @@ def raise_file_limit() -> None:
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a coroutine on uvloop, with as many open files as the process may have; returns its exit code."""
     raise_file_limit()
+    import uvloop
+
     return uvloop.run(main())
 
 

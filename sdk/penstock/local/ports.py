@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import socket
 
 HOST = "127.0.0.1"
@@ -12,11 +13,21 @@ class PortTaken(Exception):
     """The port that the user named cannot be listened on; the text says what to do."""
 
 
+_LISTENED = range(20_000, 32_000)
+"""Ports below those from which a kernel takes the ones of outgoing connections (Linux, macOS): what is free
+among these does not become taken by chance before the child listens."""
+
+
 def free_port() -> int:
     """A port on which nobody listens; a child that finds it taken all the same says so and is not ready."""
-    with socket.socket() as tried:
-        tried.bind((HOST, 0))
-        return int(tried.getsockname()[1])
+    for port in [*random.sample(_LISTENED, 50), 0]:
+        with socket.socket() as tried:
+            try:
+                tried.bind((HOST, port))
+            except OSError:
+                continue
+            return int(tried.getsockname()[1])
+    raise PortTaken(f"expected a free port of {HOST}, found none")
 
 
 def check(port: int) -> None:

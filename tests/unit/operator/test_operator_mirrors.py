@@ -72,6 +72,18 @@ def test_shares_are_observed_over_a_minute_and_all_routers() -> None:
     assert window.of("e", 12.0 + SPAN) == {}
 
 
+def test_a_backend_that_is_asked_again_brings_no_past_with_it() -> None:
+    """While it is not asked, a router's report does not have it."""
+    window = TrafficWindow()
+    for now, backends in (
+        (0.0, {"a": 1000, "b": 500}),
+        (1.0, {"a": 1100}),
+        (2.0, {"a": 1190, "b": 510}),
+    ):
+        window.record(report("one", backends), now)
+    assert window.of("e", 3.0) == {"a": 190, "b": 10}
+
+
 def test_the_status_has_the_observed_shares() -> None:
     """Of each backend and in one line; none where there were no requests; the same on a second look."""
     first = status_of(split(), report(), served={"a": 178, "b": 22, "gone": 50})

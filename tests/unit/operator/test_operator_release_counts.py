@@ -94,6 +94,15 @@ def test_counters_that_begin_anew_and_routers_that_fall_silent(
     assert taken(counts) == ((expected, 0, 0), (0, 0, 0))
 
 
+def test_a_candidate_that_is_asked_again_brings_no_past_with_it(counts: ReleaseCounts) -> None:
+    """While it is not asked, as in a step with copies alone, a router's report does not have it."""
+    counts.record("n", report(1, totals(1000), totals(500, errors=50), compared=9, differing=9), 0.0)
+    counts.record("n", report(2, totals(1010), None), 1.0)
+    counts.record("n", report(3, totals(1020), totals(510, errors=52), compared=11, differing=9), 2.0)
+    candidate = counts.take("n", "e").candidate
+    assert (candidate.requests, candidate.errors, candidate.compared) == (10, 2, 2)
+
+
 def test_what_a_router_counted_stays_when_it_goes_and_nothing_is_kept_of_it(counts: ReleaseCounts) -> None:
     counts.record("n", report(1, None, None), 0.0)
     counts.record("n", report(2, totals(5), None), 1.0)
