@@ -21,6 +21,7 @@ from penstock_operator.prometheus import NoValue, Prometheus
 from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.scale_owners import OtherScaler
 from penstock_operator.reconcile.view import View
+from penstock_operator.releases.state import Interval
 from penstock_operator.reports import Reports
 from penstock_operator.status import Refusal
 from penstock_operator.status import pods as pods_status
@@ -85,12 +86,14 @@ class Trial:
     Args:
         of: the pair, and the times in the split's status from which on it counts.
         began: monotonic seconds.
+        interval: what was counted in it, once it is over.
         verdicts: those that it has ended with, until the status holds them.
         asking: asks Prometheus at its end.
     """
 
     of: tuple[str | None, ...]
     began: float
+    interval: Interval | None = None
     verdicts: tuple[Verdict, ...] | None = None
     asking: asyncio.Task[dict[str, float | NoValue]] | None = None
 

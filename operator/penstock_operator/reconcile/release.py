@@ -245,14 +245,22 @@ def _verdicts(
     """
     if trial.verdicts is None:
         metrics = strategy.analysis.metrics
+        counted = trial.interval
+        if counted is None:
+            counted = trial.interval = ctx.reports.releases.take(split.namespace, split.spec.endpoint)
+            # What routers counted against the candidate waits for no query.
+            judged = evidence.judge_all(metrics, before.verdicts, counted, FIRST_BYTE_SECONDS, {})
+            said = tuple(_kept(metrics, before.verdicts, judged))
+            if not ask or any(verdict.verdict == "Fail" for verdict in said):
+                trial.verdicts = said
+                return said
         results = _answers(ctx, split, metrics, trial) if ask else {}
         if results is None:
             return None
-        interval = ctx.reports.releases.take(split.namespace, split.spec.endpoint)
         values = {query: None if isinstance(result, NoValue) else result for query, result in results.items()}
-        judged = evidence.judge_all(metrics, before.verdicts, interval, FIRST_BYTE_SECONDS, values)
-        said = _explained(metrics, judged, results) if ask else _kept(metrics, before.verdicts, judged)
-        trial.verdicts = tuple(said)
+        judged = evidence.judge_all(metrics, before.verdicts, counted, FIRST_BYTE_SECONDS, values)
+        said = tuple(_explained(metrics, judged, results) if ask else _kept(metrics, before.verdicts, judged))
+        trial.verdicts = said
     return trial.verdicts
 
 

@@ -488,6 +488,14 @@ async def test_a_slow_query_keeps_nobody_waiting() -> None:
     assert prometheus.under_way == 0
 
 
+async def test_what_routers_count_against_a_candidate_waits_for_no_query() -> None:
+    metrics = [{"name": "errorRatio"}, {"name": "prometheus", "query": "q", "threshold": 1}]
+    world = await World.of(split(analysis=QUICK | {"metrics": metrics}))
+    world.harness.asks(Slow())
+    world.behaviour["new"] = Behaviour(errors=0.5)
+    await world.phase("RolledBack", 30)
+
+
 async def test_a_split_with_weights_alone_has_no_release() -> None:
     world = await World.of(plain_split(old=1, new=1))
     for _ in range(3):
