@@ -152,6 +152,34 @@ async def test_calls_given_as_arguments_are_awaited_at_once(there: Endpoint, han
     assert await handle(handle(handle(3))) == 3
 
 
+async def test_an_argument_that_fails_cancels_the_others_that_nobody_else_waits_for(
+    there: Endpoint, handle: Handle
+) -> None:
+    """A call that somebody awaits beside it goes on."""
+    go = asyncio.Event()
+
+    async def answer(request: http.Request) -> http.Response:
+        item = json.loads(request.body)["instances"][0]
+        if item == "awaited":
+            await go.wait()
+        elif item == "hang":
+            return await there.hang(request)
+        elif item == "bad":
+            await there.began.wait()
+            return PenstockError(Reason.BAD_SHAPE, "no").response()
+        return await there.echo(request)
+
+    there.answer = answer
+    sibling, other = handle("hang"), handle("awaited")
+    waiter = asyncio.ensure_future(awaited(other))
+    with pytest.raises(UpstreamError, match="no"):
+        await handle(x=handle("bad"), y=sibling, z=other)
+    await asyncio.wait_for(there.gone.wait(), 5)
+    assert sibling.done()
+    go.set()
+    assert await waiter == "awaited"
+
+
 async def test_a_call_may_be_awaited_by_several_and_again(there: Endpoint, handle: Handle) -> None:
     first = handle(7)
     assert await asyncio.gather(handle(first), handle(a=first), first) == [7, {"a": 7}, 7]
