@@ -177,9 +177,7 @@ class Call:
             text = b'{"instances":[%b]' % encode(item)
             beside = [b",%b:%b" % (encode(name), encode(value)) for name, value in members.items()]
         except AnswerError as error:
-            raise TypeError(
-                f"{self.endpoint}: expected arguments that have a JSON form, found {error}"
-            ) from error
+            raise TypeError(f"{self.endpoint}: expected arguments that have a JSON form: {error}") from error
         return text + b"".join(beside) + b"}"
 
 
@@ -269,6 +267,8 @@ def _check(value: Any, name: str, endpoint: str) -> None:
                     left += [(inner, level + 1) for inner in each]
             elif isinstance(each, dict):
                 left += [(inner, level + 1) for inner in each.values()]
+            elif dataclasses.is_dataclass(each) and not isinstance(each, type):
+                left += [(getattr(each, field.name, None), level + 1) for field in dataclasses.fields(each)]
 
 
 def _plain(values: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import EndpointNotFound, Handle, UpstreamError, UpstreamTimeout, call_context
+from penstock import END, EndpointNotFound, Handle, UpstreamError, UpstreamTimeout, call_context
 from penstock.errors import LoadError
 from penstock.handles.init_kwargs import with_handles
 from penstock_wire import http
@@ -23,6 +24,13 @@ from tests.support.ports import free_port
 Answer = Callable[[http.Request], Awaitable[http.Response]]
 JSON = ((b"content-type", b"application/json"),)
 EVENTS = ((b"content-type", b"text/event-stream"),)
+
+
+@dataclasses.dataclass
+class Boxed:
+    """An argument with something in it."""
+
+    inner: Any
 
 
 class Endpoint:
@@ -497,6 +505,7 @@ async def test_a_method_that_is_no_generator_is_no_stream(there: Endpoint, handl
         ),
         (lambda h: h.options(timeout="1"), "expected a timeout in seconds or None, found '1'"),
         (lambda h: h.options(stream=1), "expected stream to be True or False, found 1"),
+        (lambda h: h(Boxed(h(1))), "found a call that was not awaited within a Boxed: await it first"),
         (lambda h: pickle.dumps(h(1)), "cannot be pickled: await it, and pickle its value"),
         (lambda h: pickle.dumps(h.options(stream=True)(1)), "read it, and pickle its pieces"),
         (lambda h: Handle(3), "expected the endpoint's name, found 3"),
@@ -527,6 +536,8 @@ def test_values_that_cannot_be_used_are_refused(make: Callable[[], Any]) -> None
 async def test_a_value_without_json_is_a_type_error(handle: Handle) -> None:
     with pytest.raises(TypeError, match="expected arguments that have a JSON form"):
         await handle(object())
+    with pytest.raises(TypeError, match=r"form: expected a value that has .* at \$\.a, found penstock\.END"):
+        await handle(a=END)
 
 
 async def test_an_endpoint_that_is_not_there_is_a_key_error(
