@@ -16,6 +16,8 @@ from penstock.errors import AnswerError, ArgumentsError
 
 SEEN = 10_000
 """Values that are looked at to say where one stands that has no JSON."""
+NO_JSON: dict[type, str] = {}
+"""Types without JSON whose objects seem to have any method, and what to give instead of them."""
 
 
 class _NoJson(TypeError):
@@ -44,6 +46,8 @@ class _NoJson(TypeError):
                 f"{wanted} penstock.END, which ends a stream only as a whole piece: yield it by itself, and "
                 "return None where there is no answer"
             )
+        if type(value) in NO_JSON:
+            return f"{wanted} a {kind}: {NO_JSON[type(value)]}"
         if isinstance(value, Awaitable):
             return f"{wanted} a {kind} that was not awaited: await it first"
         if isinstance(value, AsyncIterable):
@@ -73,6 +77,8 @@ def _path(whole: Any, wanted: Any) -> str:
 
 
 def _hook(value: Any) -> Any:
+    if type(value) in NO_JSON:
+        raise _NoJson(value)
     for name in ("tolist", "model_dump"):  # arrays, tensors and their scalars; pydantic models
         convert = getattr(value, name, None)
         if callable(convert):

@@ -533,11 +533,14 @@ def test_values_that_cannot_be_used_are_refused(make: Callable[[], Any]) -> None
         make()
 
 
-async def test_a_value_without_json_is_a_type_error(handle: Handle) -> None:
+async def test_a_value_without_json_is_a_type_error(there: Endpoint, handle: Handle) -> None:
     with pytest.raises(TypeError, match="expected arguments that have a JSON form"):
         await handle(object())
     with pytest.raises(TypeError, match=r"form: expected a value that has .* at \$\.a, found penstock\.END"):
         await handle(a=END)
+    with pytest.raises(TypeError, match=r"at \$\.a, found a Handle: call it, and give the answer"):
+        await handle(a=handle)
+    assert there.requests == []
 
 
 async def test_an_endpoint_that_is_not_there_is_a_key_error(
