@@ -109,7 +109,7 @@ class Node:
             except AnswerError as error:
                 raise CompositionError(
                     f"{self.name}: expected an argument {name} with a JSON form, since the object is "
-                    f"constructed in another process, found {error}; let the constructor make it"
+                    f"constructed in another process: {error}; let the constructor make it"
                 ) from error
         return arguments
 

@@ -2,22 +2,88 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Awaitable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
+from penstock.end import END
 from penstock.errors import AnswerError, ArgumentsError
+
+SEEN = 10_000
+"""Values that are looked at to say where one stands that has no JSON."""
+NO_JSON: dict[type, str] = {}
+"""Types without JSON whose objects seem to have any method, and what to give instead of them."""
+
+
+class _NoJson(TypeError):
+    """A value has no JSON.
+
+    Args:
+        value: it.
+    """
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+    def said(self, whole: Any) -> str:
+        """What is said of it.
+
+        Args:
+            whole: the value that it stands in, whose JSON was wanted.
+        """
+        value = self.value
+        path = _path(whole, value)
+        at = f" at {path}" if path else ""
+        wanted, kind = f"expected a value that has a JSON form{at}, found", type(value).__name__
+        if value is END:
+            return (
+                f"{wanted} penstock.END, which ends a stream only as a whole piece: yield it by itself, and "
+                "return None where there is no answer"
+            )
+        if type(value) in NO_JSON:
+            return f"{wanted} a {kind}: {NO_JSON[type(value)]}"
+        if isinstance(value, Awaitable):
+            return f"{wanted} a {kind} that was not awaited: await it first"
+        if isinstance(value, AsyncIterable):
+            return f"{wanted} a {kind}, whose pieces come one by one: read them into a list first"
+        return f"a value of type {kind} has no JSON{at}"
+
+
+def _path(whole: Any, wanted: Any) -> str:
+    """Where a value stands in another one; empty where it is the whole, or is not found."""
+    left: list[tuple[Any, str]] = [(whole, "$")]
+    for _ in range(SEEN):
+        if not left:
+            break
+        each, path = left.pop()
+        if each is wanted:
+            return "" if each is whole else path
+        inner: Iterable[tuple[str, Any]] = ()
+        if isinstance(each, list | tuple):
+            inner = ((f"[{index}]", one) for index, one in enumerate(each))
+        elif isinstance(each, dict):
+            inner = ((f".{str(name)[:64]}", one) for name, one in each.items())
+        elif dataclasses.is_dataclass(each):
+            inner = ((f".{one.name}", getattr(each, one.name, None)) for one in dataclasses.fields(each))
+        if len(left) < SEEN:
+            left += [(one, path + name) for name, one in itertools.islice(inner, SEEN)]
+    return ""
 
 
 def _hook(value: Any) -> Any:
+    if type(value) in NO_JSON:
+        raise _NoJson(value)
     for name in ("tolist", "model_dump"):  # arrays, tensors and their scalars; pydantic models
         convert = getattr(value, name, None)
         if callable(convert):
             return convert()
-    raise TypeError(f"a value of type {type(value).__name__} has no JSON")
+    raise _NoJson(value)
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_hook)
@@ -39,7 +105,11 @@ def encode(value: Any) -> bytes:
     except UnicodeEncodeError:
         return _escaped(value)
     except _NO_JSON as error:
-        raise AnswerError(str(error)) from error
+        raise AnswerError(_said(error, value)) from error
+
+
+def _said(error: Exception, whole: Any) -> str:
+    return error.said(whole) if isinstance(error, _NoJson) else str(error)
 
 
 def _escaped(value: Any) -> bytes:
@@ -51,7 +121,7 @@ def _escaped(value: Any) -> bytes:
     try:
         plain = msgspec.to_builtins(value, enc_hook=_hook, str_keys=True)
     except _NO_JSON as error:
-        raise AnswerError(str(error)) from error
+        raise AnswerError(_said(error, value)) from error
     if not isinstance(plain, dict):
         return encode(plain)
     return b"{" + b",".join([encode(name) + b":" + encode(each) for name, each in plain.items()]) + b"}"

@@ -186,7 +186,7 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
         parameters=named,
         shared=shared,
         open=open_,
-        validators=validators_of(function, names, listed=listed),
+        validators=validators_of(function, names, listed=listed, where=name),
     )
 
 

@@ -5,12 +5,15 @@ pydantic is never imported here: who annotates with one of its types has importe
 
 from __future__ import annotations
 
+import inspect
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.errors import ArgumentsError
+from penstock_wire.process import log
 
 SHOWN = 10
 """Faults of one argument that are said at most."""
@@ -37,21 +40,22 @@ class Validator(Protocol):
 
 
 def validators_of(
-    function: Callable[..., Any], names: Sequence[str], *, listed: Sequence[str]
+    function: Callable[..., Any], names: Sequence[str], *, listed: Sequence[str], where: str
 ) -> Mapping[str, Validator]:
     """The validators of a method's parameters; none, unless one of them is annotated with a pydantic type.
+
+    A parameter whose annotation means nothing here is not validated, and a warning says so: it may be there
+    for a type checker alone, or a mistake.
 
     Args:
         function: the method.
         names: its parameters.
         listed: those of them that get a list, whose annotation is that of its elements.
+        where: how messages call the method.
     """
     if "pydantic" not in sys.modules:
         return {}
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError, AttributeError):
-        return {}  # annotations that are there for a type checker alone
+    hints = _hints(function, names, where)
     wanted: dict[str, Any] = {}
     for name in names:
         hint = hints.get(name, Any)
@@ -63,6 +67,30 @@ def validators_of(
     if not any(map(_is_pydantic, wanted.values())):
         return {}
     return {name: _Pydantic(hint) for name, hint in wanted.items()}
+
+
+def _hints(function: Callable[..., Any], names: Sequence[str], where: str) -> dict[str, Any]:
+    """The types of the parameters, but for those that cannot be resolved, which are logged."""
+    plain = inspect.unwrap(function)
+    annotations = getattr(plain, "__annotations__", None) or {}
+    scope = getattr(plain, "__globals__", {})
+    hints: dict[str, Any] = {}
+    for name in names:
+        if name not in annotations:
+            continue
+        one = types.SimpleNamespace(__annotations__={name: annotations[name]})
+        try:
+            hints |= typing.get_type_hints(one, globalns=scope, include_extras=True)
+        except (NameError, TypeError, AttributeError, SyntaxError) as error:
+            log(
+                "a parameter is not validated: its annotation cannot be resolved",
+                level="warning",
+                parameter=f"{where}: {name}",
+                expected="a type that is there when the model is loaded, not under `if TYPE_CHECKING` alone",
+                found=str(annotations[name]),
+                error=str(error),
+            )
+    return hints
 
 
 def _is_pydantic(hint: Any) -> bool:

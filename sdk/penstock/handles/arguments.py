@@ -138,19 +138,25 @@ class Call:
     async def operands(self) -> Call:
         """The call with answers in place of the calls that it was given; it waits for all of them at once.
 
+        If one fails, those of the others that nobody else waits for are given up.
+
         Raises:
             UpstreamError: one of them failed, or they took too long.
         """
         if not self.has_operands:
             return self
         names = list(self.named)
+        waits = [asyncio.ensure_future(_value(each)) for each in (*self.args, *self.named.values())]
         try:
             async with asyncio.timeout(self.seconds_left()):
-                values = await asyncio.gather(*[_value(v) for v in (*self.args, *self.named.values())])
+                values = await asyncio.gather(*waits)
         except TimeoutError as error:
             if isinstance(error, UpstreamTimeout):
                 raise
             raise self.late() from error
+        finally:
+            for wait in waits:
+                wait.cancel()
         count = len(self.args)
         return dataclasses.replace(
             self, args=tuple(values[:count]), named=dict(zip(names, values[count:], strict=True))
@@ -171,9 +177,7 @@ class Call:
             text = b'{"instances":[%b]' % encode(item)
             beside = [b",%b:%b" % (encode(name), encode(value)) for name, value in members.items()]
         except AnswerError as error:
-            raise TypeError(
-                f"{self.endpoint}: expected arguments that have a JSON form, found {error}"
-            ) from error
+            raise TypeError(f"{self.endpoint}: expected arguments that have a JSON form: {error}") from error
         return text + b"".join(beside) + b"}"
 
 
@@ -263,6 +267,8 @@ def _check(value: Any, name: str, endpoint: str) -> None:
                     left += [(inner, level + 1) for inner in each]
             elif isinstance(each, dict):
                 left += [(inner, level + 1) for inner in each.values()]
+            elif dataclasses.is_dataclass(each) and not isinstance(each, type):
+                left += [(getattr(each, field.name, None), level + 1) for field in dataclasses.fields(each)]
 
 
 def _plain(values: Any) -> bool:

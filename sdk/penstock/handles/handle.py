@@ -7,6 +7,7 @@ import re
 from types import ModuleType
 from typing import Any, TypedDict, Unpack
 
+from penstock.encoding import NO_JSON
 from penstock.errors import EndpointNotFound
 from penstock.handles.arguments import Call, Options, call_of
 from penstock.handles.loop_thread import shared_loop
@@ -153,6 +154,10 @@ class Handle:
             if getattr(self._options, field.name) != field.default
         ]
         return f"Handle({', '.join(where)})" + (f".options({', '.join(changed)})" if changed else "")
+
+
+# NB: looking for a method `tolist` of one would be a call of the endpoint.
+NO_JSON[Handle] = "call it, and give the answer"
 
 
 async def _answered(place: Place | Exception, call: Call) -> Any:

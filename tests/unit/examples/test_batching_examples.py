@@ -121,6 +121,53 @@ def test_calls_from_threads_share_batches_of_any_model(module: Callable[[str], A
     batcher.stop()
 
 
+def test_a_batcher_takes_a_model_that_has_only_run(module: Callable[[str], Any]) -> None:
+    """An exception is that of its own call; with defaults, by position and by name."""
+
+    class Model:
+        def run(self, text: str, *, mark: str = "!") -> str:
+            if not text:
+                raise ValueError("no text")
+            return text + mark
+
+    batcher = module("batching/any_model").Batcher(Model(), batch_size=8)
+    with ThreadPoolExecutor(8) as threads:
+        calls = [threads.submit(batcher.run, *args, **named) for args, named in [
+            (("a",), {}), (("",), {}), ((), {"text": "b", "mark": "?"}),
+        ]]  # fmt: skip
+        assert (calls[0].result(), calls[2].result()) == ("a!", "b?")
+        with pytest.raises(ValueError, match="no text"):
+            calls[1].result()
+    batcher.stop()
+
+
+def test_a_batcher_that_is_stopped_ends_the_calls_that_wait(module: Callable[[str], Any]) -> None:
+    """Of a batch that runs and of the queue, while the model runs; also those that come later."""
+    began, go = threading.Event(), threading.Event()
+
+    class Model:
+        def run_batch(self, text: list[str]) -> list[str]:
+            began.set()
+            go.wait(30)
+            return text
+
+    batcher = module("batching/any_model").Batcher(Model(), batch_size=1)
+    with ThreadPoolExecutor(8) as threads:
+        calls = [threads.submit(batcher.run, text) for text in "abc"]
+        began.wait()
+        try:
+            stopped = threads.submit(batcher.stop)
+            for call in calls:
+                with pytest.raises(InterruptedError, match="stopped"):
+                    call.result(10)
+        finally:
+            go.set()
+        stopped.result(10)
+    with pytest.raises(InterruptedError, match="found a stopped one"):
+        batcher.run("d")
+    batcher.stop()
+
+
 async def test_a_served_class_works_for_each_request_around_a_batch(module: Callable[[str], Any]) -> None:
     """Also after its userConfig has changed how it is batched."""
     kind = module("batching/greeter").Greeter

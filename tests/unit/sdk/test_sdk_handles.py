@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import EndpointNotFound, Handle, UpstreamError, UpstreamTimeout, call_context
+from penstock import END, EndpointNotFound, Handle, UpstreamError, UpstreamTimeout, call_context
 from penstock.errors import LoadError
 from penstock.handles.init_kwargs import with_handles
 from penstock_wire import http
@@ -23,6 +24,13 @@ from tests.support.ports import free_port
 Answer = Callable[[http.Request], Awaitable[http.Response]]
 JSON = ((b"content-type", b"application/json"),)
 EVENTS = ((b"content-type", b"text/event-stream"),)
+
+
+@dataclasses.dataclass
+class Boxed:
+    """An argument with something in it."""
+
+    inner: Any
 
 
 class Endpoint:
@@ -150,6 +158,34 @@ async def test_calls_given_as_arguments_are_awaited_at_once(there: Endpoint, han
     there.answer = answer
     assert await handle(x=handle("a"), y=handle("b"), z=1) == {"x": "a", "y": "b", "z": 1}
     assert await handle(handle(handle(3))) == 3
+
+
+async def test_an_argument_that_fails_cancels_the_others_that_nobody_else_waits_for(
+    there: Endpoint, handle: Handle
+) -> None:
+    """A call that somebody awaits beside it goes on."""
+    go = asyncio.Event()
+
+    async def answer(request: http.Request) -> http.Response:
+        item = json.loads(request.body)["instances"][0]
+        if item == "awaited":
+            await go.wait()
+        elif item == "hang":
+            return await there.hang(request)
+        elif item == "bad":
+            await there.began.wait()
+            return PenstockError(Reason.BAD_SHAPE, "no").response()
+        return await there.echo(request)
+
+    there.answer = answer
+    sibling, other = handle("hang"), handle("awaited")
+    waiter = asyncio.ensure_future(awaited(other))
+    with pytest.raises(UpstreamError, match="no"):
+        await handle(x=handle("bad"), y=sibling, z=other)
+    await asyncio.wait_for(there.gone.wait(), 5)
+    assert sibling.done()
+    go.set()
+    assert await waiter == "awaited"
 
 
 async def test_a_call_may_be_awaited_by_several_and_again(there: Endpoint, handle: Handle) -> None:
@@ -469,6 +505,7 @@ async def test_a_method_that_is_no_generator_is_no_stream(there: Endpoint, handl
         ),
         (lambda h: h.options(timeout="1"), "expected a timeout in seconds or None, found '1'"),
         (lambda h: h.options(stream=1), "expected stream to be True or False, found 1"),
+        (lambda h: h(Boxed(h(1))), "found a call that was not awaited within a Boxed: await it first"),
         (lambda h: pickle.dumps(h(1)), "cannot be pickled: await it, and pickle its value"),
         (lambda h: pickle.dumps(h.options(stream=True)(1)), "read it, and pickle its pieces"),
         (lambda h: Handle(3), "expected the endpoint's name, found 3"),
@@ -496,9 +533,14 @@ def test_values_that_cannot_be_used_are_refused(make: Callable[[], Any]) -> None
         make()
 
 
-async def test_a_value_without_json_is_a_type_error(handle: Handle) -> None:
+async def test_a_value_without_json_is_a_type_error(there: Endpoint, handle: Handle) -> None:
     with pytest.raises(TypeError, match="expected arguments that have a JSON form"):
         await handle(object())
+    with pytest.raises(TypeError, match=r"form: expected a value that has .* at \$\.a, found penstock\.END"):
+        await handle(a=END)
+    with pytest.raises(TypeError, match=r"at \$\.a, found a Handle: call it, and give the answer"):
+        await handle(a=handle)
+    assert there.requests == []
 
 
 async def test_an_endpoint_that_is_not_there_is_a_key_error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,22 @@ from penstock_wire.http import Request, Response
 
 ASKS = ((b"x-penstock-item-answers", b"1"),)
 FORM = b"application/vnd.penstock.items+json"
+NO_JSON = "the answer to the item: expected a value that has a JSON form at $.inner"
 Ask = Callable[..., Any]
+
+
+@dataclasses.dataclass
+class Boxed:
+    """An answer with something in it."""
+
+    inner: Any
+
+
+class NeverAwaited:
+    """As a call of a handle is."""
+
+    def __await__(self) -> Iterator[Any]:
+        raise AssertionError
 
 
 @pytest.fixture
@@ -162,6 +178,12 @@ async def test_a_response_in_a_slot_is_the_answer_to_its_item(
     ("answer", "detail"),
     [
         (object(), "the answer to the item: a value of type object has no JSON"),
+        ({"a": [1, object()]}, "the answer to the item: a value of type object has no JSON at $.a[1]"),
+        (
+            Boxed([penstock.END]),
+            f"{NO_JSON}[0], found penstock.END, which ends a stream only as a whole piece",
+        ),
+        (Boxed(NeverAwaited()), f"{NO_JSON}, found a NeverAwaited that was not awaited: await it first"),
         (penstock.Response(200, body=object()), "a value of type object has no JSON"),
         (penstock.Response(200, {"a b": "1"}), "expected a header name"),
     ],

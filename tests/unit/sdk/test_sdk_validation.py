@@ -98,10 +98,26 @@ def test_only_annotations_with_types_of_pydantics_are_looked_at() -> None:
     assert read(penstock.batched(plain), "f").validators == {}
     assert set(read(single, "f").validators) == {"size", "word"}
 
-    def unresolved(item: NotThere) -> None:  # type: ignore[name-defined] # noqa: F821
-        """For a type checker alone."""
 
-    assert read(unresolved, "f").validators == {}
+def test_one_annotation_that_cannot_be_resolved_leaves_the_others_validated(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A warning names its parameter; what a method returns is not looked at."""
+
+    def mixed(size: Size, other: NotThere, more: "a text", n: int = 1) -> Nor:  # type: ignore # noqa: F722, F821
+        """Two annotations for a type checker alone, or mistaken."""
+
+    shape = read(mixed, "m:mixed")
+    assert sorted(shape.validators) == ["n", "size"]
+    with pytest.raises(ArgumentsError, match=r"\$\.size\.width: Input should be a valid integer"):
+        shape.bind({"size": {"width": "wide"}, "other": 1, "more": 2})
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [line["level"] for line in lines] == ["warning", "warning"]
+    assert [(line["parameter"], line["found"]) for line in lines] == [
+        ("m:mixed: other", "NotThere"),
+        ("m:mixed: more", "'a text'"),
+    ]
+    assert lines[0]["error"] == "name 'NotThere' is not defined"
 
 
 async def test_what_is_served_is_shown_as_a_document() -> None:
