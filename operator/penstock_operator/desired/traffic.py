@@ -168,6 +168,7 @@ def _mirrors(split: TrafficSplit, priorities: Mapping[str, Priority]) -> tuple[r
             router_settings.Mirror(
                 name=mirror.name,
                 percent=mirror.percent,
+                match=match.settings(mirror.match),
                 priority_header="" if priority is None else priority.header.lower(),
                 priority_level=1 if priority is None else priority.levels,
                 compare=None
@@ -259,8 +260,9 @@ def _split_plan(
         left_out=tuple(name for name in decided.untried if name in shared - serving),
         faults=tuple(
             fault
-            for number, share in enumerate(split.spec.backends)
-            for fault in match.faults(share.match, f"spec.backends[{number}].match")
+            for members, asked in (("backends", split.spec.backends), ("mirrors", split.spec.mirrors))
+            for number, member in enumerate(asked)
+            for fault in match.faults(member.match, f"spec.{members}[{number}].match")
         ),
         on_missing=split.spec.on_missing,
         missing=tuple(sorted(share.name for share in split.spec.backends if share.name not in backends)),
