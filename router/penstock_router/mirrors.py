@@ -1,8 +1,9 @@
 """Copies of an endpoint's requests for its mirrors: backends whose answers no client gets.
 
 A request is offered to the mirrors once its answer has begun; each mirror draws by itself whether it gets a
-copy, one with rules among the requests that match one of them. What is drawn waits in a short queue for a turn of the loop of its own, so that answers go first, and is
-dropped, by reason, wherever it would cost anyone anything:
+copy, one with rules among the requests that match one of them. What is drawn waits in a short queue for a
+turn of the loop of its own, so that answers go first, and is dropped, by reason, wherever it would cost
+anyone anything:
 
 - the router holds requests of the endpoint, or is short of processors (`pressure`);
 - as many copies, or bytes of them, are under way as there may be (`in_flight`);
@@ -236,7 +237,7 @@ class EndpointMirrors:
     def __init__(self, queue: Mirrors, mirrors: list[EndpointMirror]) -> None:
         self._queue = queue
         self.mirrors = mirrors
-        self._ruled = any([mirror.match is not None for mirror in mirrors])
+        self._ruled = any(mirror.match is not None for mirror in mirrors)
         self._choices: dict[int, tuple[Headers, list[EndpointMirror]]] = {}
 
     @property
