@@ -10,6 +10,9 @@ from penstock_wire.http import Request, Response
 
 _UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
 """Methods that have a meaning for a proxy, or whose answer has no body."""
+MAX_HEAD_SIZE = 16_384
+"""Bytes of memory that a head takes, about, for which something is remembered. Clients choose how long their
+heads are; a longer one does not come as the same object again."""
 
 
 class ArrivedHead:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from penstock_router import cors
-from penstock_router.arrived_head import ArrivedHead
+from penstock_router.arrived_head import MAX_HEAD_SIZE, ArrivedHead
 from penstock_router.header_policy import allows
 from penstock_router.hold_queue import MAX_HELD_BYTES, HoldQueue, Permit, ReleaseWindow, Waiter
 from penstock_router.load_balancing import WeightedSelector
@@ -28,8 +28,6 @@ COLD_RETRY_AFTER_SECONDS = 5.0
 """What a client is told to wait where nothing is known of how long it takes."""
 MAX_HEADS = 256
 """Heads of requests that an endpoint remembers."""
-MAX_HEAD_SIZE = 16_384
-"""Bytes of memory that one of them takes, about."""
 
 
 def no_such_endpoint(name: str) -> PenstockError:
@@ -93,7 +91,8 @@ class EndpointState:
     @property
     def faults(self) -> list[str]:
         """What of its settings cannot be used, and is left out."""
-        return self._steers.faults
+        of_mirrors = [] if self.mirrors is None else self.mirrors.faults
+        return [*self._steers.faults, *of_mirrors]
 
     def head(self, request: Request) -> ArrivedHead:
         """What is decided for all requests with the head of this one.
@@ -121,7 +120,6 @@ class EndpointState:
                 steers=self._steers,
                 static=static,
             )
-            # NB: clients choose how long their heads are; a long one does not come as the same object again.
             if heads.size(request.target, request.headers) <= MAX_HEAD_SIZE:
                 if len(self._heads) >= MAX_HEADS:
                     self._heads.clear()

@@ -332,7 +332,7 @@ class Forwarder:
         headers = (*fields.outward, *[(name, value) for name, _, value in lines])
         status = switched.answer.status
         if proxied.state.mirrors is not None:
-            proxied.state.mirrors.pass_over(UPGRADE)
+            proxied.state.mirrors.pass_over(proxied.request, UPGRADE)
         await carry(proxied, switched, headers, lambda: self._note(proxied, None, status, ""))
 
     # -- answers --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which backend a request asks for by a header field or a cookie. Pure.
+"""Which backend a request asks for by a header field or a cookie, and which mirrors may have its copy. Pure.
 
 The first backend in the list with a rule that the request matches gets it. All rules of one field are tried
 in one step, whatever their number: values by one look-up, prefixes by one for each length, and regular
@@ -68,15 +68,16 @@ class FieldRules:
 
 
 class MatchRules:
-    """All rules of an endpoint.
+    """All rules of an endpoint's backends, or those of one mirror.
 
     Args:
         backends: names with their rules, in order. A rule that cannot be used is left out: see `faults`.
+        kind: what the names are of, for people.
     """
 
     __slots__ = ("_backends", "_cookies", "_headers", "faults")
 
-    def __init__(self, backends: Iterable[tuple[str, tuple[Match, ...]]]) -> None:
+    def __init__(self, backends: Iterable[tuple[str, tuple[Match, ...]]], kind: str = "backend") -> None:
         self._backends: list[str] = []
         self.faults: list[str] = []
         """What is wrong with rules that are left out, with their places."""
@@ -85,7 +86,7 @@ class MatchRules:
         for name, rules in backends:
             for number, rule in enumerate(rules):
                 if rule.regex is not None and (fault := regex_fault(rule.regex)):
-                    self.faults.append(f"backend {name}: match[{number}].regex: {fault}")
+                    self.faults.append(f"{kind} {name}: match[{number}].regex: {fault}")
                     continue
                 place = len(self._backends)
                 if rule.header:

@@ -1,8 +1,9 @@
 """Copies of an endpoint's requests for its mirrors: backends whose answers no client gets.
 
 A request is offered to the mirrors once its answer has begun; each mirror draws by itself whether it gets a
-copy. What is drawn waits in a short queue for a turn of the loop of its own, so that answers go first, and is
-dropped, by reason, wherever it would cost anyone anything:
+copy, one with rules among the requests that match one of them. What is drawn waits in a short queue for a
+turn of the loop of its own, so that answers go first, and is dropped, by reason, wherever it would cost
+anyone anything:
 
 - the router holds requests of the endpoint, or is short of processors (`pressure`);
 - as many copies, or bytes of them, are under way as there may be (`in_flight`);
@@ -25,11 +26,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock_router.arrived_head import MAX_HEAD_SIZE
 from penstock_router.attempts import TELLING_SECONDS
 from penstock_router.compare import Comparison, Rules
 from penstock_router.compare_queue import CompareQueue
 from penstock_router.header_policy import AnswerFields
 from penstock_router.load_balancing import WeightedSelector
+from penstock_router.match_rules import MatchRules
 from penstock_router.metrics import Metrics
 from penstock_router.mirror_totals import MirrorSeries
 from penstock_router.pods import FULL_SECONDS, PROBE_MOST_SECONDS, Pod, Pods
@@ -49,6 +52,7 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.http.server import head as heads
 from penstock_wire.http.server.streams import close_in_background
 from penstock_wire.process import log
 
@@ -64,7 +68,7 @@ are kept for them."""
 A_TURN = 8
 """Copies that are sent in one turn of the loop."""
 MAX_HEADS = 256
-"""Fields of requests that are remembered with what a mirror gets for them."""
+"""Fields of requests that are remembered with what a mirror gets for them, or with the mirrors that may."""
 
 STREAM, UPGRADE, TOO_LARGE, METHOD, REFUSED = "stream", "upgrade", "too_large", "method", "refused"
 """Why a request is not copied: what it is."""
@@ -142,6 +146,7 @@ class EndpointMirror:
         "_settings",
         "full_until",
         "in_flight",
+        "match",
         "name",
         "next_probe",
         "rules",
@@ -174,7 +179,13 @@ class EndpointMirror:
         compare = settings.compare
         self.rules = None if compare is None else Rules(compare.ignore, compare.tolerance)
         """How answers are compared; None where they are not."""
+        self.match = MatchRules([(settings.name, settings.match)], "mirror") if settings.match else None
+        """The rules of which a request is to match one; None where it need not."""
         self._heads = _Heads(settings.priority_header.encode(), settings.priority_level)
+
+    def takes(self, headers: Headers) -> bool:
+        """Whether requests with these fields are among those of which some are copied."""
+        return self.match is None or bool(self.match.find(headers))
 
     def draws(self) -> bool:
         """Whether the next request is to be copied."""
@@ -221,11 +232,37 @@ class EndpointMirrors:
         mirrors: in the order of the settings.
     """
 
-    __slots__ = ("_queue", "mirrors")
+    __slots__ = ("_choices", "_queue", "_ruled", "mirrors")
 
     def __init__(self, queue: Mirrors, mirrors: list[EndpointMirror]) -> None:
         self._queue = queue
         self.mirrors = mirrors
+        self._ruled = any(mirror.match is not None for mirror in mirrors)
+        self._choices: dict[int, tuple[Headers, list[EndpointMirror]]] = {}
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong with rules that are left out."""
+        return [fault for mirror in self.mirrors if mirror.match is not None for fault in mirror.match.faults]
+
+    def of(self, request: Request) -> list[EndpointMirror]:
+        """The mirrors that a request may be copied for; decided once for all requests with one head.
+
+        Args:
+            request: as it came.
+        """
+        if not self._ruled:
+            return self.mirrors
+        headers = request.headers
+        known = self._choices.get(id(headers))
+        if known is not None and known[0] is headers:
+            return known[1]
+        chosen = [mirror for mirror in self.mirrors if mirror.takes(headers)]
+        if heads.size("", headers) <= MAX_HEAD_SIZE:
+            if len(self._choices) >= MAX_HEADS:
+                self._choices.clear()
+            self._choices[id(headers)] = (headers, chosen)
+        return chosen
 
     def offer(self, proxied: ProxiedRequest, answer: Response, reason: str) -> None:
         """Copy a request that has its answer for the mirrors that draw it.
@@ -236,7 +273,7 @@ class EndpointMirrors:
             reason: why that is an error; `MODEL_ANSWER` for one of the model's, empty for none.
         """
         why = ""
-        for mirror in self.mirrors:
+        for mirror in self.of(proxied.request):
             if not mirror.draws():
                 continue
             if not why:
@@ -248,9 +285,9 @@ class EndpointMirrors:
             else:
                 self._queue.add(mirror, proxied, answer)
 
-    def pass_over(self, reason: str) -> None:
+    def pass_over(self, request: Request, reason: str) -> None:
         """Count a request that cannot be copied with the mirrors that draw it."""
-        for mirror in self.mirrors:
+        for mirror in self.of(request):
             if mirror.draws():
                 mirror.series.drop(reason)
 

@@ -42,8 +42,21 @@ class SplitMirror(Part):
 
     name: Annotated[Name, Field(description="Name of the ModelBackend, in the same namespace.")]
     percent: Annotated[
-        int, Field(ge=0, le=100, description="Of the requests, so many percent are copied. 0 = none.")
+        int,
+        Field(
+            ge=0,
+            le=100,
+            description="Of the requests, of those that match where there are rules, so many percent are "
+            "copied. 0 = none.",
+        ),
     ] = 100
+    match: Annotated[
+        MatchList,
+        Field(
+            description="Rules: only requests that match one of them are copied. Absent or empty: a request "
+            "is copied whatever it says."
+        ),
+    ] = ()
     compare: Annotated[
         MirrorCompare | None,
         Field(

@@ -168,6 +168,7 @@ def _mirrors(split: TrafficSplit, priorities: Mapping[str, Priority]) -> tuple[r
             router_settings.Mirror(
                 name=mirror.name,
                 percent=mirror.percent,
+                match=match.settings(mirror.match),
                 priority_header="" if priority is None else priority.header.lower(),
                 priority_level=1 if priority is None else priority.levels,
                 compare=None
@@ -257,14 +258,17 @@ def _split_plan(
         endpoint_missing=endpoint_missing,
         untried=decided.untried,
         left_out=tuple(name for name in decided.untried if name in shared - serving),
-        faults=tuple(
-            fault
-            for number, share in enumerate(split.spec.backends)
-            for fault in match.faults(share.match, f"spec.backends[{number}].match")
-        ),
+        faults=_faults(split),
         on_missing=split.spec.on_missing,
         missing=tuple(sorted(share.name for share in split.spec.backends if share.name not in backends)),
     )
+
+
+def _faults(split: TrafficSplit) -> tuple[str, ...]:
+    """The rules of backends and of mirrors that cannot be used, and why."""
+    ruled = [(f"backends[{index}]", share.match) for index, share in enumerate(split.spec.backends)]
+    ruled += [(f"mirrors[{index}]", mirror.match) for index, mirror in enumerate(split.spec.mirrors)]
+    return tuple(fault for where, asked in ruled for fault in match.faults(asked, f"spec.{where}.match"))
 
 
 def _cors(cors: Cors | None) -> router_settings.Cors | None:

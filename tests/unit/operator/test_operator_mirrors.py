@@ -15,6 +15,7 @@ from penstock_operator.status import RouterObserved
 from penstock_operator.traffic_window import SPAN, TrafficWindow
 from penstock_wire.control.report import BackendTotals, Difference, EndpointReport, MirrorTotals, RouterReport
 from penstock_wire.control.router_settings import Compare, Mirror
+from penstock_wire.control.traffic_rules import Match
 from tests.support.observed import LATER, NOW, pod
 
 COMPARED = MirrorTotals(
@@ -132,13 +133,16 @@ def test_the_router_gets_the_mirrors_of_the_split_that_decides(
 ) -> None:
     """With the least urgent level; the mirror is in use, and paths of its model are closed to clients."""
     route = ModelEndpoint.parse({"metadata": {"name": "e", "uid": "u"}, "spec": {"backend": "a"}})
-    mirrors = [{"name": "c", "percent": 20, "compare": {"ignore": ["$.id"], "tolerance": 0.01}}]
+    rules = [{"header": "X-Group", "value": "beta"}, {"cookie": "g", "regex": "a{2}"}]
+    compare = {"ignore": ["$.id"], "tolerance": 0.01}
+    mirrors = [{"name": "c", "percent": 20, "match": rules, "compare": compare}]
     plan = traffic.plan([route], [split(mirrors=mirrors)], dict.fromkeys("abc", True), (), priorities)
     (settings,) = traffic.router_endpoints([route], plan, {"e": 20000}, {"c": ["/-/reconfigure"]})
     assert settings.mirrors == (
         Mirror(
             name="c",
             percent=20,
+            match=(Match(header="X-Group", value="beta"), Match(cookie="g", regex="a{2}")),
             priority_header=header,
             priority_level=level,
             compare=Compare(ignore=("$.id",), tolerance=0.01),
@@ -149,3 +153,24 @@ def test_the_router_gets_the_mirrors_of_the_split_that_decides(
     assert plan.used_by["c"] == ("TrafficSplit/s",)
     without = traffic.plan([route], [], dict.fromkeys("abc", True), (), priorities)
     assert without.endpoints["e"].mirrors == ()
+
+
+def test_a_rule_of_a_mirror_that_cannot_be_used_is_a_fault_of_the_split() -> None:
+    """Named by its place, behind those of backends; the router gets the rule, and leaves it out itself."""
+    route = ModelEndpoint.parse({"metadata": {"name": "e", "uid": "u"}, "spec": {"backend": "a"}})
+    large = {"header": "x", "regex": "(.{100}){10}"}
+    mirrors = [{"name": "c"}, {"name": "d", "match": [{"header": "x", "prefix": ""}, large]}]
+    shares = [{"name": "a", "weight": 1, "match": [large]}]
+    made = split(mirrors=mirrors, backends=shares)
+    plan = traffic.plan([route], [made], dict.fromkeys("acd", True))
+    expected = "regex: expected a regular expression of at most 1000 RE2 instructions"
+    assert [fault.partition(", found")[0] for fault in plan.splits["s"].faults] == [
+        f"spec.backends[0].match[0].{expected}",
+        f"spec.mirrors[1].match[1].{expected}",
+    ]
+    assert [len(mirror.match) for mirror in plan.endpoints["e"].mirrors] == [0, 2]
+    reported = status.split_status(
+        made, plan.splits["s"], RouterObserved(pods=[], reports={}, settings_version=5), {}, now=NOW
+    )
+    (ready,) = [known for known in reported["conditions"] if known["type"] == "Ready"]
+    assert (ready["reason"], "spec.mirrors[1].match[1]" in ready["message"]) == ("InvalidMatch", True)

@@ -14,11 +14,12 @@ from penstock_operator.desired import traffic
 from penstock_operator.releases import capacity, machine
 from penstock_operator.releases.stored import stored
 from penstock_wire.control.router_settings import Compare, Mirror
+from penstock_wire.control.traffic_rules import Match
 from tests.support.releases import seen
 
 NOW = datetime.datetime(2026, 11, 23, 9, tzinfo=datetime.UTC)
 RULE = {"match": [{"header": "x-user", "value": "me"}]}
-OTHER = {"name": "other", "percent": 5}
+OTHER = {"name": "other", "percent": 5} | RULE
 
 
 def split(
@@ -133,7 +134,7 @@ def test_backends_that_cannot_serve_are_left_out_as_ever(
         (
             split({"mirror": 50}, compare={"ignore": ["$.id"], "tolerance": 0.1}, mirrors=[OTHER]),
             [
-                Mirror(name="other", percent=5),
+                Mirror(name="other", percent=5, match=(Match(header="x-user", value="me"),)),
                 Mirror(name="new", percent=50, compare=Compare(ignore=("$.id",), tolerance=0.1)),
             ],
         ),

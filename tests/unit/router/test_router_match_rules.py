@@ -168,6 +168,9 @@ async def test_a_match_goes_before_weights_and_changes_at_run_time(upstream: Any
     assert await _backend_of(process, cookie="a=b; g=beta") == "beta"
 
 
+_PLACE = r"\[0\]"
+
+
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
@@ -182,4 +185,7 @@ async def test_a_match_goes_before_weights_and_changes_at_run_time(upstream: Any
 def test_a_rule_of_a_file_that_cannot_be_meant_is_refused(rule: dict[str, str], expected: str) -> None:
     document = {"endpoints": [endpoint("e", _ruled("b", "h:1", rule, weight=1))]}
     with pytest.raises(DocumentError, match=expected):
+        decode_settings(msgspec.json.encode(document), by_hand=True)
+    document = {"endpoints": [endpoint("e", backend("b", "h:1"), mirrors=[{"name": "m", "match": [rule]}])]}
+    with pytest.raises(DocumentError, match=rf"\.mirrors\[0\].*{expected.removeprefix(_PLACE)}"):
         decode_settings(msgspec.json.encode(document), by_hand=True)

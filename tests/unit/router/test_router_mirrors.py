@@ -21,6 +21,7 @@ from penstock_router.router import Router, decode_settings
 from penstock_wire.control.report import decode_router
 from penstock_wire.errors import DocumentError
 from penstock_wire.hop.upstream import HopUpstream
+from penstock_wire.http import Request
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.server import H1Front
 from tests.support.ports import free_port
@@ -133,6 +134,72 @@ async def test_a_share_is_copied_and_each_mirror_draws_by_itself(upstream: Any, 
     assert (served.totals("off").sent, off.seen) == (0, [])
     both = {seen.identity for seen in new.seen} & {seen.identity for seen in old.seen}
     assert 0 < len(both) < 30
+
+
+async def test_a_mirror_with_rules_copies_what_matches_one(upstream: Any, served: Served) -> None:
+    """The percentage is of what matches; nothing else is drawn or counted; others' rules are their own."""
+    main, new, old, every = [await upstream(says({})) for _ in range(4)]
+    beta, cookie = {"header": "X-Group", "value": "beta"}, {"cookie": "g", "regex": "be.+"}
+    await served.settle(
+        main,
+        mirror("new", new, percent=50, match=[beta, cookie]),
+        mirror("old", old, match=[cookie]),
+        mirror("all", every),
+    )
+    for number in range(60):
+        fields = ({"x-group": "beta"}, {"x-group": "alpha"}, {"cookie": "a=b; g=beta"})[number % 3]
+        assert (await served.ask(headers=fields))[0] == 200
+    await served.ask(b"", method="HEAD")  # matches no rule: not even counted as dropped
+    await served.until(lambda totals: totals.answered == 60, "all")
+    await served.until(lambda totals: totals.answered == totals.sent)
+    await served.until(lambda totals: totals.answered == 20, "old")
+    assert abs(served.totals("new").sent - 20) <= 2
+    assert {seen.header("x-group") for seen in new.seen} <= {"beta", None}
+    assert {seen.header("cookie") for seen in old.seen} == {"a=b; g=beta"}
+    assert (served.totals("new").dropped, served.totals("old").dropped) == ({}, {})
+    assert served.totals("all").dropped == {"method": 1}
+
+
+async def test_rules_of_a_mirror_change_at_run_time(upstream: Any, served: Served) -> None:
+    """Also for a head that is known; counts and draw go on; an unusable rule copies nothing and is named."""
+    main, new = await upstream(says({})), await upstream(says({}))
+    asked = {"x-group": "beta"}
+    for rules, sent in (
+        ([{"header": "x-group", "value": "beta"}], 1),
+        ([{"header": "x-group", "value": "alpha"}], 1),
+        ([{"header": "x-group", "regex": "("}], 1),
+        ([{"header": "x-group", "regex": "("}, {"header": "x-group", "prefix": "be"}], 2),
+        ([], 3),
+    ):
+        await served.settle(main, mirror("new", new, match=rules))
+        assert (await served.ask(headers=asked))[0] == 200
+        totals = await served.until(lambda totals, sent=sent: totals.answered == sent)  # type: ignore[misc]
+        assert (totals.sent, totals.dropped, len(new.seen)) == (sent, {}, sent)
+        faults = served.router._endpoints["e"].faults
+        assert [fault.partition(" expected")[0] for fault in faults] == (
+            ["mirror new: match[0].regex:"] if {"header": "x-group", "regex": "("} in rules else []
+        )
+
+
+async def test_rules_are_tried_once_for_a_head(upstream: Any, served: Served) -> None:
+    """Requests with one head share what was decided, but for long heads; what is kept is bounded."""
+    main, new = await upstream(), await upstream()
+    await served.settle(main, mirror("new", new, match=[{"header": "a", "prefix": "x"}]))
+    made = served.router._endpoints["e"].mirrors
+    assert made is not None
+    request = Request("POST", "/x", ((b"a", b"x"),), b"")
+    assert made.of(request) is made.of(request)
+    assert [found.name for found in made.of(request)] == ["new"]
+    long = Request("POST", "/x", ((b"b", b"x" * 20_000),), b"")
+    assert made.of(long) == []
+    for number in range(mirrors.MAX_HEADS + 10):
+        assert len(made.of(Request("POST", "/x", ((b"a", b"x%d" % number),), b""))) == 1
+    assert 0 < len(made._choices) <= mirrors.MAX_HEADS
+    await served.settle(main, mirror("new", new))
+    without = served.router._endpoints["e"].mirrors
+    assert without is not None
+    assert without.of(request) is without.mirrors
+    assert not without._choices
 
 
 async def test_it_is_sent_when_the_answer_has_begun(upstream: Any, served: Served) -> None:

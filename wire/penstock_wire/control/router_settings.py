@@ -103,6 +103,7 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Args:
         name: as in `WeightedBackend`.
         percent: of the requests, so many are copied.
+        match: rules; only requests that match one are copied; empty = whatever they say.
         priority_header: the field by which its sidecars know a request's priority, in lower case; empty
             where they know none.
         priority_level: the least urgent level that they have; 1 where they have no other.
@@ -112,6 +113,7 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     name: str
     percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 100
+    match: tuple[Match, ...] = ()
     priority_header: str = ""
     priority_level: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
     compare: Compare | None = None
@@ -211,10 +213,12 @@ def _slip(endpoint: Endpoint) -> str:
 
 def _traffic_slip(endpoint: Endpoint) -> str:
     """What of the rules by which an endpoint chooses cannot be meant; empty where nothing is wrong."""
-    for index, backend in enumerate(endpoint.backends):
-        for place, rule in enumerate(backend.match):
+    ruled = [(f"backends[{index}]", backend.match) for index, backend in enumerate(endpoint.backends)]
+    ruled += [(f"mirrors[{index}]", mirror.match) for index, mirror in enumerate(endpoint.mirrors)]
+    for where, rules in ruled:
+        for place, rule in enumerate(rules):
             if slip := traffic_rules.match_slip(rule):
-                return f"backends[{index}].match[{place}]{slip}"
+                return f"{where}.match[{place}]{slip}"
     affinity = endpoint.session_affinity
     if affinity is not None and (slip := traffic_rules.affinity_slip(affinity)):
         return f"sessionAffinity{slip}"
