@@ -130,6 +130,7 @@ async def test_a_call_that_is_given_up_leaves_the_queue_downstream(
 ) -> None:
     inner = Handle("inner", url=composed.urls["inner"])
     ahead = inner.hang(1)
+    await until(lambda: exists(tmp_path / "hangs"), seconds=GIVEN_UP_SECONDS)  # or all three may be one batch
 
     async def waiting(count: int) -> bool:
         return await composed.queued("inner") == count
