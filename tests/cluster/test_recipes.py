@@ -174,5 +174,5 @@ def test_the_examples_answer_as_on_a_laptop(
     pieces = asked(roots["stream"], 4, "accept: text/event-stream")
     assert pieces == "".join(f"data: {piece}\n\n" for piece in CASES[-1][2])
     assert asked("writer", "a penstock", "accept: application/x-ndjson").startswith('"is"\n"the"\n')
-    [greeted] = json.loads(asked("greetings", "Dora"))["predictions"]
+    [greeted] = json.loads(asked("greetings", {"name": "Dora"}))["predictions"]
     assert greeted["greeting"] == "Hello Dora!"
