@@ -96,7 +96,7 @@ class Models:
             began = time.monotonic()
             try:
                 model = self._loader(model_id)
-            except BaseException as error:
+            except BaseException as error:  # whatever it is: those who wait for this model get it, too
                 self._failed(entry)
                 entry.model.set_exception(error)
                 raise
@@ -121,7 +121,7 @@ class Models:
             for each in evicted:
                 await self._close_async(each)
             model = await self._loader(entry.model_id)
-        except BaseException:
+        except BaseException:  # a cancelled load leaves no entry behind, either
             self._failed(entry)
             raise
         for each in self._there(entry, began):

@@ -166,6 +166,8 @@ async def check(data: bytes, dice: random.Random) -> Outcome:
         other, again = await Run([data], method, streamed=False, known=heads).outcome()
         assert other == outcome, f"with other heads before: {other} for {outcome}"
         assert again == pooled, f"with other heads before: pooled {again}"
+    other, _ = await Run(cut(data, dice), method, streamed=False, known=known).outcome()
+    assert other == outcome, f"with other heads before, cut otherwise: {other} for {outcome}"
     return outcome
 
 

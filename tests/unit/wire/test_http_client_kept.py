@@ -195,23 +195,18 @@ DATED = b"HTTP/1.1 200 OK\r\ndate: %b\r\ncontent-length: 2\r\n\r\n%b"
 async def test_an_answer_with_the_head_of_one_before_is_not_parsed(
     upstream: H1Upstream, peer: Scripted
 ) -> None:
-    """Its fields are the very same object; those of another head, or of one in two pieces, are not."""
+    """Its fields are the very same object; those of another head are not. The fuzzer has it in pieces."""
 
     async def answers(wire: Wire) -> None:
         for date, body in ((b"1", b"ab"), (b"1", b"cd"), (b"2", b"ef"), (b"1", b"gh")):
             await read(wire)
             await wire.send(DATED % (date, body))
-        await read(wire)
-        await wire.send((DATED % (b"1", b"ij"))[:-1])
-        await asyncio.sleep(0.01)  # most often this makes it two pieces; it need not
-        await wire.send(b"j")
 
     peer.scripts = [answers]
-    got = [await send(upstream, peer) for _ in range(5)]
-    assert [answer.body for answer in got] == [b"ab", b"cd", b"ef", b"gh", b"ij"]
+    got = [await send(upstream, peer) for _ in range(4)]
+    assert [answer.body for answer in got] == [b"ab", b"cd", b"ef", b"gh"]
     assert got[3].headers is got[1].headers == ((b"date", b"1"),)
     assert got[2].headers == ((b"date", b"2"),)
-    assert got[4].headers == got[0].headers
 
 
 @pytest.mark.parametrize(
