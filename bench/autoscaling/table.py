@@ -17,8 +17,8 @@ def render(document: Mapping[str, Any]) -> str:
     heads = ["trace", "pod-seconds", "Penstock", *peers, "Penstock ÷ the best peer"]
     lines = [_row(heads), _row(["--"] * len(heads))]
     for name, trace in document["traces"].items():
-        mine, found = trace["ours"], [best(trace, peer) for peer in peers]
-        lowest = min((misses for misses, _ in found if misses is not None), default=None)
+        mine, best_peers = trace["ours"], [best(trace, peer) for peer in peers]
+        lowest = min((misses for misses, _ in best_peers if misses is not None), default=None)
         lines.append(
             _row(
                 [
@@ -27,7 +27,7 @@ def render(document: Mapping[str, Any]) -> str:
                     f"{mine['misses']:.1f} %",
                     *(
                         "-" if misses is None else f"{misses:.{1 if misses >= 0.1 else 2}f} % ({setting})"
-                        for misses, setting in found
+                        for misses, setting in best_peers
                     ),
                     f"{mine['misses'] / lowest:.2f}" if lowest else "-",
                 ]
@@ -47,12 +47,12 @@ def best(trace: Mapping[str, Any], peer: str) -> tuple[float | None, str]:
         trace: its figures.
         peer: its name.
     """
-    found = [
+    best_peers = [
         (compared["misses_at_equal"], key.partition(", ")[2])
         for key, compared in trace["peers"].items()
         if key.startswith(f"{peer}, ") and compared["misses_at_equal"] is not None
     ]
-    return min(found, default=(None, ""))
+    return min(best_peers, default=(None, ""))
 
 
 def _row(cells: list[str]) -> str:

@@ -82,7 +82,7 @@ def measured(releases: int, processes: int) -> dict[str, Any]:
         releases: how many of each by Penstock; a fifth as many by Argo's.
         processes: that simulate at the same time.
     """
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with Pool(processes) as pool:
 
         def outcomes(run: Callable[[int], Outcome], count: int) -> list[Outcome]:
@@ -93,8 +93,8 @@ def measured(releases: int, processes: int) -> dict[str, Any]:
             if kind.versions[0].differs < 0.01:  # Argo Rollouts compares no copies
                 for analysis in rival.ANALYSES:
                     rows[analysis.name] = _summary(outcomes(_Rival(kind, analysis), max(releases // 5, 1)))
-            found[name] = rows
-    return found
+            results[name] = rows
+    return results
 
 
 def _summary(outcomes: list[Outcome]) -> dict[str, float]:
@@ -125,18 +125,18 @@ def by_rate(releases: int, rates: tuple[float, ...] = (1.0, 5.0, 20.0, 50.0, 200
         ("2 % of mismatches", "mismatch", "Fail"),
     )
     versions = {name: kind.versions[0] for name, kind in KINDS.items()} | {"healthy": HEALTHY}
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, metric, verdict in judges:
         for rate in rates:
             needed = sorted(
                 _until(World(seed, rate=10 * rate, seconds=7200), versions[name], metric, verdict)
                 for seed in range(releases)
             )
-            found.setdefault(f"{name}: {verdict} by {metric}", {})[f"{rate:g}"] = {
+            results.setdefault(f"{name}: {verdict} by {metric}", {})[f"{rate:g}"] = {
                 "median": needed[releases // 2],
                 "of_100_99": needed[min(99 * releases // 100, releases - 1)],
             }
-    return found
+    return results
 
 
 def _until(world: World, version: Version, name: Any, verdict: str) -> int:
@@ -152,17 +152,17 @@ def _until(world: World, version: Version, name: Any, verdict: str) -> int:
             interval = Interval(
                 stable=add(interval.stable, stable), candidate=add(interval.candidate, add(candidate, copies))
             )
-        found = judge(metric, state, interval, FIRST_BYTE_SECONDS)
-        if found.verdict == verdict:
+        judged = judge(metric, state, interval, FIRST_BYTE_SECONDS)
+        if judged.verdict == verdict:
             return number + 1
-        state = found.state
+        state = judged.state
     return 999
 
 
 def cost(rounds: int = 300) -> dict[str, float]:
     """Median microseconds of a verdict, by metric."""
     world = _world(1)
-    found: dict[str, float] = {}
+    times_us: dict[str, float] = {}
     interval = Interval(
         stable=world.answers(STABLE, 13500, 0, candidate=False).counts,
         candidate=add(world.answers(STABLE, 1500, 0, candidate=True).counts, world.copies(STABLE, 1500)),
@@ -174,5 +174,5 @@ def cost(rounds: int = 300) -> dict[str, float]:
             begin = time.perf_counter()
             state = judge(metric, state, interval, FIRST_BYTE_SECONDS).state
             times.append(time.perf_counter() - begin)
-        found[name] = round(1e6 * statistics.median(times))
-    return found
+        times_us[name] = round(1e6 * statistics.median(times))
+    return times_us

@@ -122,15 +122,15 @@ def _normal(at: Any) -> Any:
     return np.maximum.accumulate(np.where(at > 0, 1 - tail, tail), axis=1)
 
 
-def add(one: Counts, other: Counts) -> Counts:
+def add(first: Counts, other: Counts) -> Counts:
     """The sum of two counts."""
     return Counts(
-        requests=one.requests + other.requests,
-        errors=one.errors + other.errors,
-        refused=one.refused + other.refused,
-        seconds=tuple(map(sum, zip(one.seconds, other.seconds, strict=True)))
-        if one.seconds and other.seconds
-        else one.seconds or other.seconds,
-        compared=one.compared + other.compared,
-        differing=one.differing + other.differing,
+        requests=first.requests + other.requests,
+        errors=first.errors + other.errors,
+        refused=first.refused + other.refused,
+        seconds=tuple(map(sum, zip(first.seconds, other.seconds, strict=True)))
+        if first.seconds and other.seconds
+        else first.seconds or other.seconds,
+        compared=first.compared + other.compared,
+        differing=first.differing + other.differing,
     )

@@ -50,14 +50,14 @@ async def main(url: str, rate: float) -> None:
                 room.release()
 
         async with asyncio.TaskGroup() as tasks:
-            due = told = time.monotonic()
+            due = reported = time.monotonic()
             for body in bodies:
                 await asyncio.sleep(max(due - time.monotonic(), 0))
                 await room.acquire()
                 tasks.create_task(one(body))
                 due = max(due + 1 / rate, time.monotonic() - 1)
-                if time.monotonic() - told >= EVERY:
-                    told += EVERY
+                if time.monotonic() - reported >= EVERY:
+                    reported += EVERY
                     print(line(answered, failed, times), flush=True)
                     answered.clear(), failed.clear(), times.clear()
 

@@ -180,8 +180,8 @@ def _number(body: bytes) -> float:
         raise _Unusable(f"{_EXPECTED}, found a result of type {answer.data.result_type[:MAX_WORDS]}")
     series: list[_Sample] = _decoded(answer.data.result, list[_Sample])
     if len(series) != 1:
-        found = f"{len(series)}: sum or choose" if series else "none: is the metric there?"
-        raise _Unusable(f"expected one series, found {found}")
+        actual = f"{len(series)}: sum or choose" if series else "none: is the metric there?"
+        raise _Unusable(f"expected one series, found {actual}")
     (only,) = series
     if only.value is None:
         raise _Unusable(f"{_EXPECTED}, found a histogram")

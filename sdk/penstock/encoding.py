@@ -66,13 +66,13 @@ def _path(whole: Any, wanted: Any) -> str:
             return "" if each is whole else path
         inner: Iterable[tuple[str, Any]] = ()
         if isinstance(each, list | tuple):
-            inner = ((f"[{index}]", one) for index, one in enumerate(each))
+            inner = ((f"[{index}]", part) for index, part in enumerate(each))
         elif isinstance(each, dict):
-            inner = ((f".{str(name)[:64]}", one) for name, one in each.items())
+            inner = ((f".{str(name)[:64]}", part) for name, part in each.items())
         elif dataclasses.is_dataclass(each):
-            inner = ((f".{one.name}", getattr(each, one.name, None)) for one in dataclasses.fields(each))
+            inner = ((f".{part.name}", getattr(each, part.name, None)) for part in dataclasses.fields(each))
         if len(left) < SEEN:
-            left += [(one, path + name) for name, one in itertools.islice(inner, SEEN)]
+            left += [(part, path + name) for name, part in itertools.islice(inner, SEEN)]
     return ""
 
 

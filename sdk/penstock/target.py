@@ -158,16 +158,16 @@ def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
     def build() -> Served:
         made = kind(**init_kwargs)
         methods = {each: Served(shape=shape, method=getattr(made, each)) for each, shape in shapes.items()}
-        found = {hook: getattr(made, hook) for hook in hooks}
-        if (close := closing(kind, made, found.get("close"))) is not None:
-            found["close"] = close
+        bound = {hook: getattr(made, hook) for hook in hooks}
+        if (close := closing(kind, made, bound.get("close"))) is not None:
+            bound["close"] = close
         return Served(
             shape=shapes[first],
             method=methods[first].method,
             reconfigure=getattr(made, RECONFIGURE) if takes_config else None,
             methods=methods,
             default=default is not None,
-            hooks=found,
+            hooks=bound,
         )
 
     return Target(name=name, shape=shapes[first], build=build)

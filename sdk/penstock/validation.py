@@ -78,9 +78,9 @@ def _hints(function: Callable[..., Any], names: Sequence[str], where: str) -> di
     for name in names:
         if name not in annotations:
             continue
-        one = types.SimpleNamespace(__annotations__={name: annotations[name]})
+        alone = types.SimpleNamespace(__annotations__={name: annotations[name]})
         try:
-            hints |= typing.get_type_hints(one, globalns=scope, include_extras=True)
+            hints |= typing.get_type_hints(alone, globalns=scope, include_extras=True)
         except (NameError, TypeError, AttributeError, SyntaxError) as error:
             log(
                 "a parameter is not validated: its annotation cannot be resolved",

@@ -140,16 +140,16 @@ async def test_the_page_to_try_what_penstock_run_serves(tmp_path: Path) -> None:
     run = await Run(tmp_path).start("tried:Tried")
     try:
         await run.ready()
-        found = await on_page(f"{run.url}/docs", CLICK, tmp_path / "profile")
+        answers = await on_page(f"{run.url}/docs", CLICK, tmp_path / "profile")
     finally:
         await run.stop()
-    assert (found["cut"], found["heads"]) == (0, ["POST / (predict)", "POST /write"])
-    shown = {name: (head.splitlines()[0], *rest) for name, head, *rest in found["shown"][1:]}
-    assert found["shown"][0][0] == "Send (application/json)"
-    assert found["shown"][0][2:] == ['{"predictions":[[null,2]]}']
+    assert (answers["cut"], answers["heads"]) == (0, ["POST / (predict)", "POST /write"])
+    shown = {name: (head.splitlines()[0], *rest) for name, head, *rest in answers["shown"][1:]}
+    assert answers["shown"][0][0] == "Send (application/json)"
+    assert answers["shown"][0][2:] == ['{"predictions":[[null,2]]}']
     assert shown == {
         "Send (application/json)": ("200 OK", '{"predictions":[["one","two"]]}'),
         "Send (text/event-stream)": ("200 OK", 'data: "one"', 'data: "two"'),
         "Send (application/x-ndjson)": ("200 OK", '"one"\n"two"'),
     }
-    assert found["shown"][0][1].startswith("200 OK\nqueue: ")
+    assert answers["shown"][0][1].startswith("200 OK\nqueue: ")

@@ -125,8 +125,8 @@ def test_a_script_writes_resources_by_verbs(namespace: Namespace) -> None:
     with ThreadPoolExecutor() as threads:  # of several at once, none fails, and the last one stands whole
         shares = [{"two": weight, "three": 100 - weight} for weight in range(3)]
         list(threads.map(lambda share: client.set_traffic("digits", share), shares))
-    found = {each["name"]: each["weight"] for each in client.list("TrafficSplit")[0]["spec"]["backends"]}
-    assert found in shares
+    weights = {each["name"]: each["weight"] for each in client.list("TrafficSplit")[0]["spec"]["backends"]}
+    assert weights in shares
     assert [each["metadata"]["name"] for each in client.list("TrafficSplit")] == ["digits"]
 
     mirrors = client.shadow_traffic("digits", {"shadow": 20})["spec"]["mirrors"]

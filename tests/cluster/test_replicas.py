@@ -57,8 +57,8 @@ def test_kubectl_scale_works_on_the_backend_and_spares_the_busy_pod(namespace: N
 
 def ready(namespace: Namespace, count: int) -> dict[str, Any] | None:
     """The backend where it has so many ready pods."""
-    found = namespace.get("modelbackend", "b")
-    return found if found is not None and found["status"].get("readyReplicas") == count else None
+    backend = namespace.get("modelbackend", "b")
+    return backend if backend is not None and backend["status"].get("readyReplicas") == count else None
 
 
 def ready_since(pod: dict[str, Any]) -> str:

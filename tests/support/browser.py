@@ -79,10 +79,10 @@ async def on_page(url: str, script: str, folder: Path) -> Any:
         script: the body of an async function of JavaScript; what it returns must fit into JSON.
         folder: for the browser's profile.
     """
-    told = folder / "DevToolsActivePort"  # the browser writes it: its port, and a path
+    port_file = folder / "DevToolsActivePort"  # the browser writes it: its port, and a path
     async with opened(url, folder), asyncio.timeout(SECONDS), aiohttp.ClientSession() as session:
-        await until(lambda: told.exists() and "\n" in told.read_text())
-        port = told.read_text().split()[0]
+        await until(lambda: port_file.exists() and "\n" in port_file.read_text())
+        port = port_file.read_text().split()[0]
         async with session.get(f"http://127.0.0.1:{port}/json") as listed:
             page = next(each for each in await listed.json() if each["type"] == "page")
         async with session.ws_connect(page["webSocketDebuggerUrl"]) as socket:

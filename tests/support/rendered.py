@@ -115,11 +115,11 @@ class Rendered:
 
 
 def _environment(container: Obj) -> dict[str, str]:
-    found = {
+    rendered = {
         each["name"]: each["value"]
         if "value" in each
         else _FIELDS[each["valueFrom"]["fieldRef"]["fieldPath"]]
         for each in container.get("env", ())
     }
-    assert found[contract.POD_ENV] == POD
-    return found
+    assert rendered[contract.POD_ENV] == POD
+    return rendered

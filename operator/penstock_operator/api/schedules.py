@@ -11,8 +11,8 @@ from penstock_operator.api.fields import cel, rules
 
 
 def _field(number: str, names: str = "") -> str:
-    one = f"({number}{names})"
-    item = f"([*]|{one}(-{one})?)(/[1-9][0-9]?)?"
+    value = f"({number}{names})"
+    item = f"([*]|{value}(-{value})?)(/[1-9][0-9]?)?"
     return f"{item}(,{item})*"
 
 

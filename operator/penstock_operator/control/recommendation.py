@@ -39,8 +39,8 @@ class Recommendations:
         """
         namespace, _, name = path.removeprefix(PATH).partition("/")
         scaled = self._scaled.get(Key(BACKEND.kind, namespace, name))
-        found = scaled.recommendation if scaled is not None else None
-        if found is None:
+        recommendation = scaled.recommendation if scaled is not None else None
+        if recommendation is None:
             raise ReportRefused(
                 404,
                 "no_recommendation",
@@ -48,11 +48,11 @@ class Recommendations:
                 "after a start of the operator it takes some seconds",
             )
         body = {
-            "desiredReplicas": found.replicas,
-            "replicas": found.current,
-            "verdict": found.verdict,
-            "message": found.message,
-            "metricsAvailable": found.metrics_available,
-            "inputs": found.inputs.document(),
+            "desiredReplicas": recommendation.replicas,
+            "replicas": recommendation.current,
+            "verdict": recommendation.verdict,
+            "message": recommendation.message,
+            "metricsAvailable": recommendation.metrics_available,
+            "inputs": recommendation.inputs.document(),
         }
         return Response(200, _JSON, msgspec.json.encode(body))

@@ -161,10 +161,10 @@ def plan(
 
 
 def _mirrors(split: TrafficSplit, priorities: Mapping[str, Priority]) -> tuple[router_settings.Mirror, ...]:
-    found = []
+    mirrors = []
     for mirror in mirrors_of(split):
         priority, compare = priorities.get(mirror.name), mirror.compare
-        found.append(
+        mirrors.append(
             router_settings.Mirror(
                 name=mirror.name,
                 percent=mirror.percent,
@@ -176,7 +176,7 @@ def _mirrors(split: TrafficSplit, priorities: Mapping[str, Priority]) -> tuple[r
                 else router_settings.Compare(ignore=compare.ignore, tolerance=compare.tolerance),
             )
         )
-    return tuple(found)
+    return tuple(mirrors)
 
 
 def _weights(

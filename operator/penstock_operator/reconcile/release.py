@@ -151,12 +151,12 @@ def floor(view: View, backend: ModelBackend, now: datetime.datetime) -> Floor | 
         backend: which.
         now: wall time.
     """
-    found = [
+    floors = [
         Floor(pods, split.name)
         for split in view.releases(backend.namespace, backend.name)
         if (pods := capacity.floors(split.spec.strategy, stored_release(split), now).get(backend.name, 0))
     ]
-    return max(found, key=lambda each: each.replicas, default=None)
+    return max(floors, key=lambda each: each.replicas, default=None)
 
 
 def _key(split: TrafficSplit) -> Key:
@@ -291,8 +291,8 @@ async def _ask(ctx: Context, namespace: str, queries: Sequence[str]) -> dict[str
         async with turns:
             return await ctx.prometheus.query(query)
 
-    found = await asyncio.gather(*map(result, queries))
-    return dict(zip(queries, found, strict=True))
+    results = await asyncio.gather(*map(result, queries))
+    return dict(zip(queries, results, strict=True))
 
 
 def _explained(

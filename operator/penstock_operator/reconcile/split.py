@@ -44,8 +44,8 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         release=looked.release,
         faults=looked.faults,
     )
-    told = [(event.reason, event.message) for event in looked.events]
-    if await write_status(ctx, stored, status, told=told):
+    events = [(event.reason, event.message) for event in looked.events]
+    if await write_status(ctx, stored, status, reported=events):
         await release.taken(ctx, stored, split, looked)
     waits = [looked.again] if looked.again is not None else []
     return min([*waits, router.LOOK_AGAIN] if seen.unwritten else waits, default=None)

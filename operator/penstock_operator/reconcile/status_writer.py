@@ -23,7 +23,7 @@ news."""
 
 
 async def write_status(
-    ctx: Context, stored: Obj, status: dict[str, Any], *, told: Iterable[tuple[str, str]] = ()
+    ctx: Context, stored: Obj, status: dict[str, Any], *, reported: Iterable[tuple[str, str]] = ()
 ) -> bool:
     """Write the status if it differs from the stored one, and report what changed.
 
@@ -31,7 +31,7 @@ async def write_status(
         ctx: the shared pieces.
         stored: the object as the store has it.
         status: the whole status.
-        told: reasons and messages for which the caller sends Events.
+        reported: reasons and messages for which the caller sends Events.
 
     Returns:
         Whether it was written.
@@ -45,12 +45,14 @@ async def write_status(
     key = key_of(stored)
     ctx.memory.status_in_flight[key] = status
     try:
-        return await _write(ctx, stored, status, told)
+        return await _write(ctx, stored, status, reported)
     finally:
         del ctx.memory.status_in_flight[key]
 
 
-async def _write(ctx: Context, stored: Obj, status: dict[str, Any], told: Iterable[tuple[str, str]]) -> bool:
+async def _write(
+    ctx: Context, stored: Obj, status: dict[str, Any], reported: Iterable[tuple[str, str]]
+) -> bool:
     kind, metadata = kind_of(stored), stored["metadata"]
     body: Obj = {
         "apiVersion": kind.api_version,
@@ -72,7 +74,7 @@ async def _write(ctx: Context, stored: Obj, status: dict[str, Any], told: Iterab
     ctx.memory.status_in_flight[key_of(stored)] = answer.get("status") or {}
     ctx.changed(ctx.store.put(answer))
     underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())
-    said: set[tuple[str | None, str | None]] = set(told)
+    said: set[tuple[str | None, str | None]] = set(reported)
     for old, new in sorted(transitions(stored, status), key=lambda pair: pair[1]["type"] != "Ready"):
         fields = {"key": str(key_of(stored)), "condition": new["type"], "status": new["status"]}
         ctx.log("condition changed", **fields, reason=new.get("reason"), text=new.get("message"))

@@ -235,14 +235,14 @@ class View:
 
     def _priorities(self, namespace: str) -> dict[str, Priority]:
         """The levels of urgency of the backends that have several."""
-        found: dict[str, Priority] = {}
+        priorities: dict[str, Priority] = {}
         for backend in self.backends(namespace):
             reference = backend.spec.batch_policy_ref
             policy = self.policy(namespace, reference) if reference else None
             priority = batching_spec(backend, policy).priority
             if priority.levels > 1:
-                found[backend.name] = priority
-        return found
+                priorities[backend.name] = priority
+        return priorities
 
     def _service_owners(self, namespace: str, backend: str) -> Iterable[str]:
         """Uids of whom the Service of a backend's name belongs to, as far as it is one of ours."""

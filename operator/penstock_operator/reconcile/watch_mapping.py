@@ -84,7 +84,9 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
         yield from _mirroring(view, namespace, {key.name})
         yield from _releasing(view, namespace, key.name)
     elif key.kind == POLICY.kind:
-        users = [one.name for one in view.backends(namespace) if one.spec.batch_policy_ref == key.name]
+        users = [
+            backend.name for backend in view.backends(namespace) if backend.spec.batch_policy_ref == key.name
+        ]
         for name in users:
             yield Key(BACKEND.kind, namespace, name)
         yield from _mirroring(view, namespace, set(users))

@@ -95,14 +95,14 @@ def judge_all(
         values: results of queries, by query; None, or absent, where one has none.
     """
     states = {about(verdict.state): verdict.state for verdict in verdicts}
-    found = []
+    findings = []
     for metric in metrics:
         state = states.get(key(metric, len(edges)), "")
         if metric.name == "prometheus":
-            found.append(judge_value(metric, state, values.get(metric.query or ""), edges))
+            findings.append(judge_value(metric, state, values.get(metric.query or ""), edges))
         else:
-            found.append(judge(metric, state, interval, edges))
-    return tuple(found)
+            findings.append(judge(metric, state, interval, edges))
+    return tuple(findings)
 
 
 def judge(metric: ReleaseMetric, state: str, interval: Interval, edges: tuple[float, ...]) -> Verdict:
@@ -266,8 +266,8 @@ def _slower(
 
         parts = []
         for at, money in _spread(trial.edge, len(pairs)):
-            found = gains(at, RISES)
-            parts.append((money, found if at >= first else [min(gain, 0.0) for gain in found]))
+            rises = gains(at, RISES)
+            parts.append((money, rises if at >= first else [min(gain, 0.0) for gain in rises]))
         fine = zip(*(gains(at, FALLS) for at in range(first, now + 1)), strict=True)
         trial.bet(average(parts), [min(each) for each in fine])
         if trial.edge != now:  # what is remembered is of other bounds

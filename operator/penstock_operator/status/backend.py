@@ -189,20 +189,20 @@ def terms_moved(old: RecommendationStatus | None, new: Recommendation | None) ->
 
 def _recommendation(backend: ModelBackend, seen: BackendObserved, now: str) -> RecommendationStatus | None:
     """What the autoscaler says; where its number and verdict are the same, with the terms shown so far."""
-    found, old = seen.recommendation, backend.status.recommendation
+    recommendation, old = seen.recommendation, backend.status.recommendation
     if backend.spec.autoscaling is None or backend.spec.suspend:
         return None
-    if found is None:
+    if recommendation is None:
         return old
     shown = (backend.status.desired_replicas, old.verdict if old is not None else None)
-    same = old is not None and shown == (found.replicas, found.verdict)
+    same = old is not None and shown == (recommendation.replicas, recommendation.verdict)
     if same and not seen.terms:
         return old
     return RecommendationStatus(
-        verdict=found.verdict,
-        message=found.message[:_SAID],
+        verdict=recommendation.verdict,
+        message=recommendation.message[:_SAID],
         since=old.since if old is not None and same else now,
-        inputs=found.inputs,
+        inputs=recommendation.inputs,
     )
 
 

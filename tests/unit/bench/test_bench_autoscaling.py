@@ -81,9 +81,9 @@ def test_what_peers_see() -> None:
     """Pods that are ready count, those that start are told as such, and a rate is that of the last minute."""
     assert _to_knative(_seen(5.0)) == {"at": 5.0, "ready": 2, "concurrency": 9.5, "arrived": 12}
     hpa = _ToHpa()
-    told = [hpa(_seen(float(second))) for second in range(1, 120)][-1]
-    assert told["external"] == {"load": 14, "arrivals": pytest.approx(12.0)}
-    assert told["pods"] == {
+    replicas = [hpa(_seen(float(second))) for second in range(1, 120)][-1]
+    assert replicas["external"] == {"load": 14, "arrivals": pytest.approx(12.0)}
+    assert replicas["pods"] == {
         "model-1": {"ready": True, "load": 7},
         "model-2": {"ready": True, "load": 7},
         "model-3": {"ready": False},

@@ -177,8 +177,8 @@ async def test_rollout_watches_until_the_end(
     await looked_again()
     assert not watching.done()
     write(server.cluster, step=4, stored={"phase": phase})
-    found, lines = await watching
-    assert found == code
+    exit_code, lines = await watching
+    assert exit_code == code
     begins = [number for number, line in enumerate(lines) if "n/s: old → new:" in line]
     if live:
         assert len(begins) > 2

@@ -47,14 +47,14 @@ def path(tmp_path: Path) -> str:
 
 def documents(name: str) -> dict[str, Any]:
     """The resources of a file by kind, each valid."""
-    found = {}
+    weights = {}
     for document in yaml.safe_load_all((EXAMPLE / name).read_text()):
         if document["kind"] in KINDS:
             KINDS[document["kind"]].parse(
                 document | {"metadata": document["metadata"] | {"namespace": "n", "uid": "u"}}
             )
-        found[document["kind"]] = document
-    return found
+        weights[document["kind"]] = document
+    return weights
 
 
 def test_a_version_differs_from_another_by_its_faults_alone(modules: tuple[Any, Any], path: str) -> None:

@@ -341,8 +341,8 @@ def test_messages_say_the_numbers(
     metric: ReleaseMetric, interval: Interval, verdict: str, message: str
 ) -> None:
     """What was counted, what it is held against, and how much is missing."""
-    found = judge(metric, "", interval, EDGES)
-    assert (found.verdict, found.message) == (verdict, message)
+    judged = judge(metric, "", interval, EDGES)
+    assert (judged.verdict, judged.message) == (verdict, message)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.001, 0.02])

@@ -107,8 +107,8 @@ def test_a_release_is_what_its_status_holds(status: dict[str, Any], step: int | 
     resource = TrafficSplit.parse(
         resource.document() | {"status": status | {"release": resource.status.release}}
     )
-    found = stored(resource)
-    assert (found.step if found else None) == step
+    release = stored(resource)
+    assert (release.step if release else None) == step
 
 
 @pytest.mark.parametrize(
@@ -201,11 +201,11 @@ def test_a_floor_is_as_min_replicas(
     target = target_of(spec, BatchPolicySpec(), NOW, Floor(floor, "s"))
     assert target is not None
     state = ScalerState(first_look=0.0)
-    found, _ = recommend(target, current=current, pods=pods(current), state=state, now=1000.0)
-    assert (found.replicas, found.verdict) == expected
-    assert ("TrafficSplit s" in found.message) == (floor > int(scaling.get("minReplicas", 1)))
-    if found.verdict == "Release":
-        assert found.limit == f"the release of TrafficSplit s needs {floor}"
+    recommendation, _ = recommend(target, current=current, pods=pods(current), state=state, now=1000.0)
+    assert (recommendation.replicas, recommendation.verdict) == expected
+    assert ("TrafficSplit s" in recommendation.message) == (floor > int(scaling.get("minReplicas", 1)))
+    if recommendation.verdict == "Release":
+        assert recommendation.limit == f"the release of TrafficSplit s needs {floor}"
 
 
 @pytest.mark.parametrize(

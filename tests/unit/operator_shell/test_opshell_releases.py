@@ -56,9 +56,9 @@ def weights(world: World) -> list[int]:
 
 
 def condition(world: World, kind: str) -> tuple[str, str]:
-    found = world.harness.condition(SPLIT, "s", kind)
-    assert found is not None
-    return found
+    condition_of_split = world.harness.condition(SPLIT, "s", kind)
+    assert condition_of_split is not None
+    return condition_of_split
 
 
 async def test_a_release_goes_from_nothing_to_all() -> None:
@@ -93,9 +93,9 @@ async def test_a_release_goes_from_nothing_to_all() -> None:
     assert condition(world, "Ready") == ("True", "Applied")
     assert world.harness.condition(SPLIT, "s", "Reconciling") is None
     assert world.split["spec"] == split(steps=steps, analysis=QUICK | {"metrics": metrics})["spec"]
-    told = [reason for reason, _ in world.events() if reason != "InsufficientEvidence"]
+    reasons = [reason for reason, _ in world.events() if reason != "InsufficientEvidence"]
     moves = ["StepStarted", "WeightSet"]
-    assert told == ["ReleaseStarted", "WeightSet", *moves, "StepStarted", *moves, *moves, "Promoted"]
+    assert reasons == ["ReleaseStarted", "WeightSet", *moves, "StepStarted", *moves, *moves, "Promoted"]
     assert world.harness.errors == []
 
 
@@ -122,8 +122,8 @@ async def test_what_the_status_has_is_what_routers_get() -> None:
     world.harness.cluster.fail = lambda *_: None
     before = len(world.events())
     await world.phase("Promoted", 60)
-    told = [reason for reason, _ in world.events()][before:]
-    assert told == ["StepStarted", "WeightSet", "StepStarted", "WeightSet", "Promoted"], "once each"
+    reasons = [reason for reason, _ in world.events()][before:]
+    assert reasons == ["StepStarted", "WeightSet", "StepStarted", "WeightSet", "Promoted"], "once each"
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ async def test_another_operator_goes_on_from_what_is_stored(every: int) -> None:
     assert world.standing()[1:] == (50, "AwaitingPromotion")
     assert weights(world) == [0, 10, 50]
     assert condition(world, "Reconciling") == ("True", "AwaitingPromotion")
-    told = [reason for reason, _ in world.events()]
-    assert told.count("ReleaseStarted") == 1
-    assert told.count("WeightSet") == 3
+    reasons = [reason for reason, _ in world.events()]
+    assert reasons.count("ReleaseStarted") == 1
+    assert reasons.count("WeightSet") == 3
     world.annotate("promote")
     await world.phase("Promoted")
 

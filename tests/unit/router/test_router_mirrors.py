@@ -189,7 +189,7 @@ async def test_rules_are_tried_once_for_a_head(upstream: Any, served: Served) ->
     assert made is not None
     request = Request("POST", "/x", ((b"a", b"x"),), b"")
     assert made.of(request) is made.of(request)
-    assert [found.name for found in made.of(request)] == ["new"]
+    assert [chosen.name for chosen in made.of(request)] == ["new"]
     long = Request("POST", "/x", ((b"b", b"x" * 20_000),), b"")
     assert made.of(long) == []
     for number in range(mirrors.MAX_HEADS + 10):

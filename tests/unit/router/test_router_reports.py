@@ -153,8 +153,8 @@ async def counted(
 
     def totals() -> dict[str, Any]:
         ends = operator.reports[-1]["endpoints"] if operator.reports else {}
-        found: dict[str, Any] = ends.get(name, {}).get("backends", {}).get(backend, {})
-        return found if found.get("codes") == wanted else {}
+        counters: dict[str, Any] = ends.get(name, {}).get("backends", {}).get(backend, {})
+        return counters if counters.get("codes") == wanted else {}
 
     return await until(totals, what=f"{wanted} of {backend}")
 
@@ -263,8 +263,10 @@ async def test_time_counts_up_to_the_head_of_an_answer_or_until_its_client_leave
     assert (left["errors"], sum(left["seconds"])) == (0, 1)
 
     def first() -> list[int]:
-        found: list[int] = operator.reports[-1]["endpoints"]["e"]["backends"].get("b", {}).get("seconds", [])
-        return found
+        seconds: list[int] = (
+            operator.reports[-1]["endpoints"]["e"]["backends"].get("b", {}).get("seconds", [])
+        )
+        return seconds
 
     assert sum(await until(first)) == 1
     assert operator.reports[-1]["endpoints"]["e"]["backends"]["b"]["requests"] == 0

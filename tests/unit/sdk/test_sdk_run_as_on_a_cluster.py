@@ -137,13 +137,13 @@ async def asked(session: aiohttp.ClientSession, url: str, case: dict[str, Any]) 
     async with session.request(case["method"], url + case["path"], headers=fields, **more) as answer:
         text = await answer.read()
         body = text.replace(b',"pod":"%b"' % POD.encode(), b"")  # a laptop has none
-        found = {(name.lower(), value) for name, value in answer.headers.items() if name.lower() not in OURS}
+        cases = {(name.lower(), value) for name, value in answer.headers.items() if name.lower() not in OURS}
         if body != text:
-            found = {
+            cases = {
                 ("content-length", f"{len(body)}"),
-                *[each for each in found if each[0] != "content-length"],
+                *[each for each in cases if each[0] != "content-length"],
             }
-        return answer.status, sorted(found), body
+        return answer.status, sorted(cases), body
 
 
 async def test_answers_are_the_same_on_a_laptop_and_on_a_cluster(urls: tuple[str, str]) -> None:

@@ -85,11 +85,11 @@ def options() -> Any:
     """How RE2 reads expressions, as `re2.Options`: bytes, and no message on standard error."""
     import re2  # it brings 3 MB of memory, which only those pay who have an expression
 
-    found = re2.Options()
-    found.encoding = re2.Options.Encoding.LATIN1
-    found.log_errors = False
-    found.never_capture = True
-    return found
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    options.never_capture = True
+    return options
 
 
 def regex_fault(expression: str) -> str:
@@ -131,8 +131,8 @@ def match_slip(rule: Match) -> str:
 def affinity_slip(affinity: SessionAffinity) -> str:
     """What is wrong with a session affinity; empty where nothing is."""
     if bool(affinity.header) == (affinity.cookie is not None and bool(affinity.cookie.name)):
-        found = _listed([name for name in ("header", "cookie") if getattr(affinity, name)])
-        return f": expected one of header and cookie, with a name, found {found}"
+        named = _listed([name for name in ("header", "cookie") if getattr(affinity, name)])
+        return f": expected one of header and cookie, with a name, found {named}"
     return ""
 
 
