@@ -79,7 +79,11 @@ def hold_goodput(bench: Bench, number: int) -> None:
         for percent in OVERLOADS:
             for way in sorted(ways, reverse=number % 2 == 1):
                 sidecar.change(ways[way])
+                held = sidecar.metric("held_batches_total")
                 bench.open_loop(way, sidecar, percent, number)
+                held = sidecar.metric("held_batches_total") - held
+                bench.figures.add(f"goodput/{way}/{percent}/held", held, "batches")
+                bench.say(f"{way} at {percent} %: {held:.0f} batches held")
 
 
 def wait(bench: Bench, _round: int) -> None:

@@ -98,7 +98,13 @@ def page(document: dict[str, Any]) -> str:
         document: as `__main__` writes it.
     """
     cases = document["cases"]
-    worst = ["least rate", "greatest p50", "greatest p99", "most calls a request", "batches held, median of the seeds"]
+    worst = [
+        "least rate",
+        "greatest p50",
+        "greatest p99",
+        "most calls a request",
+        "batches held, median of the seeds",
+    ]
     think = [
         (f"{pause:g}, {model_ms} ms", [f"think {pause:g}/{model_ms}/{callers}" for callers in THINKERS])
         for pause in PAUSES
