@@ -32,7 +32,7 @@ def check_runs(shell: Shell, command: Command) -> None:
     deadline = time.monotonic() + SECONDS
     while True:
         sizes = tutorial.batch_sizes(shell.run(command))
-        if sum(size * count for size, count in sizes.items()) == 33:
+        if sum(size * count for size, count in sizes.items()) >= 33:
             break
         assert time.monotonic() < deadline, sizes
     assert 1 < max(sizes) <= 32
