@@ -74,7 +74,7 @@ def throughput(results: Results, axes: Any) -> bool:
             any_drawn = True
     at, medians, spread = results.series("hold/off/", "/per_s")
     if at:
-        label = "the same, no slot held"
+        label = "Penstock's sidecar, no slot held"
         axes.errorbar(at, medians, yerr=spread, label=label, color="#0072B2", linestyle=":", linewidth=1.2)
     axes.set_xscale("log", base=4)
     axes.set_yscale("log")
