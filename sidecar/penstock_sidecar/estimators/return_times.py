@@ -212,7 +212,7 @@ class ReturnTimes:
                 if edge <= self._bound:
                     self.share = most
             self._cumulative = cumulative
-            # NB: of few answers the share may be large by chance, and what is held then makes it larger.
+            # NB: of few answers the share may be large by chance.
             doubt = DOUBT * math.sqrt(self.share * (1.0 - self.share) / self._answered)
             self.sure = self.share >= UNSURE if self.sure else self.share - doubt >= SURE
             self.closed = self._others <= _OPEN * self._arrived
