@@ -14,7 +14,8 @@ prints one JSON summary; then another run may be asked for. Ids go on over all r
     backends {name: n}, pods {name: items executed}, batches, batch_items, labels, p50_ms, p99_ms,
     late_p99_ms, late_max_ms, cpu_share,
     parts [{name, seconds, sent, not_ok, most_open (requests at once), least_rate (answers a second, in the
-    slowest 5 s), p50_ms, p99_ms, max_ms}]
+    slowest 5 s), p50_ms, p99_ms, max_ms, within {backend: n} (who answered what was both sent and answered
+    within the part)}]
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ class Observed(Connection):
         """See httptools."""
         super().on_header(name, value)
         if name.lower() == b"x-penstock-backend":
-            self.run.backends[value.decode()] += 1
+            backend = value.decode()
+            self.run.backends[backend] += 1
+            if self.entry:
+                self.run.backend_of[self.entry.number] = backend
 
     def on_message_complete(self) -> None:
         """See httptools."""
@@ -134,6 +138,7 @@ class Run(OpenLoop):
     def __init__(self, order: dict[str, Any], executed: Executed, first_number: int) -> None:
         self.executed = executed
         self.backends: collections.Counter[str] = collections.Counter()
+        self.backend_of: dict[int, str] = {}
         self.bodies_of_errors: dict[int, str] = {}
         self.marks: list[tuple[float, str]] = []
         self.ids = Ids()
@@ -220,9 +225,14 @@ class Run(OpenLoop):
                     "most_open": most_open(self.ledger.entries, begin, end),
                     "least_rate": round(least_rate(self.ledger.entries, begin, end), 1),
                     **_latencies(mine, 0.5, 0.99, 1.0),
+                    "within": self._within(begin, end),
                 }
             )
         return parts
+
+    def _within(self, begin: float, end: float) -> dict[str, int]:
+        there = [entry for entry in self.ledger.entries if begin <= entry.sent and entry.ended <= end]
+        return dict(collections.Counter(self.backend_of.get(entry.number, "") for entry in there))
 
 
 def most_open(entries: list[Entry], begin: float, end: float) -> int:
