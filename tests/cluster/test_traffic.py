@@ -44,13 +44,14 @@ DELETED = {10: "old", 100: "new"}
 CHANGE = "change"
 
 EXCHANGES = """
+# The ids are none of the ledger's.
 import asyncio, json, sys
 import aiohttp
 async def main():
     limit = asyncio.Semaphore(8)
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         async def exchange(number, url, headers):
-            body = {"instances": [{"id": number}]}
+            body = {"instances": [{"id": -1 - number}]}
             async with limit, session.post(url, json=body, headers=headers) as answer:
                 return answer.status, dict(answer.headers), await answer.json(content_type=None)
         asked = enumerate(json.load(sys.stdin))
@@ -129,7 +130,7 @@ def test_traffic_is_shared_alike_by_every_router_and_weights_change_without_loss
         )
         for name, spec in (
             ("old", {"replicas": 2}),
-            ("new", {"replicas": 2}),
+            ("new", {"replicas": 1}),
             ("copied", {"replicas": 1}),
             ("asleep", {"replicas": 0, "autoscaling": asleep}),
         )
@@ -137,18 +138,11 @@ def test_traffic_is_shared_alike_by_every_router_and_weights_change_without_loss
     shares = split("s", "e", {"old": 50, "new": 50})
     shares["spec"]["backends"][1]["match"] = RULES
     shares["spec"]["mirrors"] = [{"name": "copied", "compare": {"ignore": IGNORED}}, {"name": "asleep"}]
+    own = {"router": {"dedicated": True, "replicas": ROUTER_PODS}, "coldStart": {"maxPending": 20_000}}
+    affinity = {"cookie": {"name": "session"}}
+    static = [{"path": "/healthz", "body": "well"}]
     namespace.apply(
-        ledger_code(),
-        *made,
-        endpoint(
-            "e",
-            "old",
-            router={"dedicated": True, "replicas": ROUTER_PODS},
-            sessionAffinity={"cookie": {"name": "session"}},
-            static=[{"path": "/healthz", "body": "well"}],
-            coldStart={"maxPending": 20_000},
-        ),
-        shares,
+        ledger_code(), *made, endpoint("e", "old", sessionAffinity=affinity, static=static, **own), shares
     )
     for name in ("old", "new", "copied"):
         namespace.wait_ready("modelbackend", name, seconds=240)
@@ -165,6 +159,11 @@ def test_traffic_is_shared_alike_by_every_router_and_weights_change_without_loss
     assert [pods(each) for each in routers.ask(*KEYS)] == [kept] * ROUTER_PODS
     a_missing_backend_fails_or_is_shared(namespace, routers)
 
+    # Requests without a key from now on: their draw is exact.
+    shares = split("s", "e", {"old": 100, "new": 0})
+    shares["spec"] |= {"onMissing": "Share", "mirrors": []}
+    namespace.apply(endpoint("e", "old", **own), shares)
+    namespace.wait_ready("modelendpoint", "e")
     rate = float(request.config.getoption("--weights-rate"))
     rounds = int(request.config.getoption("--loss-rounds"))
     summary, seconds = through_weights(namespace, load, routers, rate=rate, rounds=rounds)
@@ -185,6 +184,7 @@ def test_traffic_is_shared_alike_by_every_router_and_weights_change_without_loss
     assert_nothing_lost(summary)
     for part in shown:
         assert_share(int(part["name"]) / 100, part["within"])
+    shares_are_exact(namespace, load)
 
 
 def rules_come_before_weights(routers: Routers) -> None:
@@ -200,7 +200,7 @@ def keys_stay(routers: Routers) -> list[str]:
     """One pod for a key, and for the cookie that a router set, in every router; the pods of KEYS."""
     first, *rest = (pods(each) for each in routers.ask(*KEYS))
     assert rest == [first] * (ROUTER_PODS - 1)
-    assert len(set(first)) == 4
+    assert len(set(first)) == 3
     answers = [answer for (answer,) in routers.ask({})]
     cookies = [fields["set-cookie"].partition(";")[0] for _, fields, _ in answers]
     again = routers.ask(*[{"cookie": cookie} for cookie in cookies])
@@ -249,15 +249,14 @@ def through_weights(
 ) -> tuple[dict[str, Any], list[float]]:
     """Requests all along, while `new` gets WEIGHTS for a second each; in each round a pod of each is deleted.
 
+    That of `new` is its only one, while it has all requests: these are held for its successor.
+
     Returns:
         The ledger, in whose parts each weight has the name of its percentage, once the status says that all
         routers have it; and the seconds from the writing of each weight until the last router had it.
     """
     path = f"/apis/penstock.dev/v1alpha1/namespaces/{namespace.name}/trafficsplits/s"
     api = namespace.cluster.api()
-    shares = split("s", "e", {"old": 100, "new": 0})
-    shares["spec"] |= {"onMissing": "Share", "mirrors": []}
-    namespace.apply(shares)
     written: list[tuple[float, dict[str, int]]] = []
 
     def write(weights: dict[str, int]) -> bool:
@@ -293,10 +292,29 @@ def through_weights(
                 enough = begun + rate * SECONDS_EACH
                 wait_for("some requests", lambda: load.mark(str(percent))["answered"] >= enough)  # noqa: B023
             load.mark(CHANGE)
-            for name in DELETED.values():
-                wait_settled(namespace, 2, f"penstock.dev/backend={name}")
+            for name, count in (("old", 2), ("new", 1)):
+                wait_settled(namespace, count, f"penstock.dev/backend={name}")
     summary = load.stop()
-    return summary, [watch.last_router(weights, at) - at for at, weights in written]
+    ends = [(at, watch.last_router(weights, at)) for at, weights in written]
+    return summary, [end - at for at, end in ends if end is not None]
+
+
+def shares_are_exact(namespace: Namespace, load: Load) -> None:
+    """Of 4000 requests, weights of 90 and 10 give 3600 and 400, each within 2 a router."""
+    namespace.apply(split("s", "e", {"old": 90, "new": 10}))
+    namespace.wait_ready("trafficsplit", "s")
+    wanted = [("old", 90, 90), ("new", 10, 10)]
+
+    def taken_up() -> bool:
+        status = (namespace.get("trafficsplit", "s") or {})["status"]
+        return [(each["name"], each["desired"], each.get("applied")) for each in status["weights"]] == wanted
+
+    wait_for("the weights in every router", taken_up)
+    load.start(namespace.url("e"), rate=400, count=4000)
+    summary = load.finish(seconds=300)
+    assert_nothing_lost(summary)
+    assert abs(summary["backends"]["new"] - 400) <= 2 * ROUTER_PODS, summary["backends"]
+    assert summary["backends"]["old"] + summary["backends"]["new"] == 4000
 
 
 class SettingsWatch:
@@ -326,22 +344,27 @@ class SettingsWatch:
         assert self._process.stdout is not None
         self._seen.extend(json.loads(line) for line in self._process.stdout)
 
-    def last_router(self, weights: dict[str, int], since: float) -> float:
-        """When the last router took up weights that were written then."""
+    def last_router(self, weights: dict[str, int], since: float) -> float | None:
+        """When the last router took up weights that were written then; None where one was not seen to."""
         first: dict[str, float] = {}
         for seen in self._seen:
             if seen["at"] > since and seen["weights"] == weights:
                 first.setdefault(seen["router"], seen["at"])
-        assert len(first) == self._routers, (weights, first)
-        return max(first.values())
+        return max(first.values()) if len(first) == self._routers else None
 
     def __enter__(self) -> Self:
+        def looks() -> bool:
+            return len({seen["router"] for seen in self._seen}) == self._routers
+
+        wait_for("a look at every router", looks)
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._reading.join()
+        self._process.stdout.close()
         self._process.wait()
 
 
