@@ -32,6 +32,7 @@ from penstock_wire.headers import (
     get,
 )
 from penstock_wire.item_streams import stream_type
+from penstock_wire.method_names import UNNAMED, cancellable_field, name_in_path
 from penstock_wire.process import log
 
 _BAD_ANSWER = Reason.BAD_ANSWER.value.encode()
@@ -53,6 +54,7 @@ class ModelServer:
         self._ready_path = ready_path
         self._secret = reconfigure_secret.encode()
         self._config = b""
+        self._cancellable = b""
         self._batch_limit: int | None = None
         self._model: Model | None = None
         self._methods: dict[str, Model] = {}
@@ -71,6 +73,11 @@ class ModelServer:
         self._methods = dict(methods or {})
         self._default = default
         self._model = model
+        # A thread would go on without its connection.
+        ends = {name: each.shape.asynchronous for name, each in self._methods.items()}
+        if default:
+            ends[UNNAMED] = model.shape.asynchronous
+        self._cancellable = cancellable_field(ends)
 
     async def handle(self, request: http.Request) -> http.Response:
         """Answer one request (a `penstock_wire.http.Handler`)."""
@@ -145,7 +152,7 @@ class ModelServer:
             return model
         field = get(request.headers, METHOD)
         if field is None:
-            name = request.path.rpartition("/")[2].rpartition(":")[2]
+            name = name_in_path(request.path)
             served = methods.get(name)
             if served is None and self._default:
                 return model
@@ -210,8 +217,8 @@ class ModelServer:
         if self._model is None:
             raise PenstockError(Reason.NOT_READY, "the model is loading")
         headers: Headers = ((b"content-type", b"application/json"),)
-        if all(model.shape.asynchronous for model in (self._methods or {"": self._model}).values()):
-            headers = (*headers, (CANCELLABLE, b"1"))  # a thread would go on
+        if self._cancellable:
+            headers = (*headers, (CANCELLABLE, self._cancellable))
         if self._model.takes_config:
             headers = (*headers, (CONFIG, self._config))
         return http.Response(status=200, headers=headers, body=b'{"state":"ready"}')

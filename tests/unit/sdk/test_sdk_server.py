@@ -408,15 +408,6 @@ async def test_the_ready_path_answers_with_and_without_a_query(ask: Ask) -> None
         assert (await ask(double, [], method=method, target=target))[0] == 200
 
 
-@pytest.mark.parametrize("function", [double, double_async])
-async def test_the_ready_path_says_whether_calls_end_with_their_connection(
-    ask: Ask, function: Callable[..., Any]
-) -> None:
-    """A thread would go on."""
-    _, _, answer = await ask(function, b"", method="GET", target="/")
-    assert get(answer.headers, b"x-penstock-cancellable") == (b"1" if function is double_async else None)
-
-
 async def test_before_it_is_loaded_the_server_is_not_ready() -> None:
     server = ModelServer("/health")
     for method, target in (("GET", "/health"), ("POST", "/")):
