@@ -25,8 +25,8 @@ generator yields), `model` (runs the model on a request's items), `instances_res
 it), `server` (the HTTP side), `arguments` (of commands), `serve` (the model server's command). `cli` and
 `__main__` are the command `penstock`, `local` is its `run`; `client` writes resources (`Client`).
 `in_process` (`@batch`) stands by itself, `testing` serves a class in a test. `composition` (`@backend`,
-`.bind`) makes one application of several classes, `handles` (`Handle`) are how they call each other, and
-`export` writes the application's resources.
+`.bind`) makes one application of several classes, `handles` (`Handle`) are how they call each other,
+`call_chain` ends their circles, and `export` writes the application's resources.
 """
 
 from penstock.call_context import Context, context
@@ -36,6 +36,7 @@ from penstock.decorators import batched
 from penstock.end import END
 from penstock.errors import (
     AnswerError,
+    CallCycle,
     CompositionError,
     ControlError,
     DeadlineExceeded,
@@ -54,6 +55,7 @@ __all__ = [
     "END",
     "AnswerError",
     "Application",
+    "CallCycle",
     "Client",
     "CompositionError",
     "Context",

@@ -20,6 +20,8 @@ STICKY: Final = b"x-penstock-sticky"
 METHOD: Final = b"x-penstock-method"
 MODEL_ID: Final = b"x-penstock-model-id"
 """Which of a server's models a request is for: it shares a batch with such alone, and a pod where it can."""
+CALL_CHAIN: Final = b"x-penstock-call-chain"
+"""The endpoints that handles have called on the way to this request (`call_chain`)."""
 QUEUE: Final = b"x-penstock-queue"
 NOT_ADMITTED: Final = b"x-penstock-not-admitted"
 REASON: Final = b"x-penstock-reason"
@@ -63,10 +65,10 @@ PER_CONNECTION: Final = HOP_BY_HOP | {b"content-length"}
 
 _LONGEST_MS: Final = 10**12
 
-TO_MODEL: Final = frozenset({METHOD, MODEL_ID})
+TO_MODEL: Final = frozenset({METHOD, MODEL_ID, CALL_CHAIN})
 """The `x-penstock-*` fields of a client that a model gets."""
 
-FROM_CLIENT: Final = frozenset({METHOD, MODEL_ID, SHARD_KEY, TIMEOUT_MS, PRIORITY})
+FROM_CLIENT: Final = frozenset({METHOD, MODEL_ID, SHARD_KEY, TIMEOUT_MS, PRIORITY, CALL_CHAIN})
 """The `x-penstock-*` fields that a client may send; the edge drops the others."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import UpstreamError, UpstreamTimeout
+from penstock.errors import CallCycle, UpstreamError, UpstreamTimeout
 from penstock.handles.arguments import Call
 from penstock.handles.place import Remote, is_unknown, unknown
 from penstock.handles.stream import Events
@@ -220,9 +220,11 @@ def refused(status: int, headers: Headers, body: bytes, call: Call) -> UpstreamE
     reason = (get(headers, REASON) or b"").decode("latin-1") or str(document.get("reason") or "")
     request_id = (get(headers, REQUEST_ID) or b"").decode("latin-1") or call.request_id
     detail = document.get("detail") or body[:200].decode("utf-8", "replace") or "no body"
-    kind = UpstreamTimeout if reason == "deadline" else UpstreamError
+    kind = _KINDS.get(reason, UpstreamError)
+    # NB: what a circle's error says is not said again at each call of it.
+    text = str(detail) if kind is CallCycle else f"{status} {reason or 'without a reason'}: {detail}"
     return kind(
-        f"{call.endpoint}: {status} {reason or 'without a reason'}: {detail}",
+        text if kind is CallCycle else f"{call.endpoint}: {text}",
         status=status,
         reason=reason,
         request_id=request_id,
@@ -230,6 +232,9 @@ def refused(status: int, headers: Headers, body: bytes, call: Call) -> UpstreamE
         endpoint=call.endpoint,
         body=body,
     )
+
+
+_KINDS: dict[str, type[UpstreamError]] = {"deadline": UpstreamTimeout, "call_cycle": CallCycle}
 
 
 class RemotePieces:
@@ -265,11 +270,13 @@ class RemotePieces:
             return _piece(data)
         problem = _piece(data)
         problem = problem if isinstance(problem, dict) else {}
-        status = problem.get("status")
-        raise UpstreamError(
-            f"{self._call.endpoint}: the stream failed: {problem.get('reason')}: {problem.get('detail')}",
+        status, reason = problem.get("status"), str(problem.get("reason") or "")
+        kind = _KINDS.get(reason, UpstreamError)
+        text = f"{self._call.endpoint}: the stream failed: {problem.get('reason')}: {problem.get('detail')}"
+        raise kind(
+            str(problem.get("detail")) if kind is CallCycle else text,
             status=status if isinstance(status, int) else 500,
-            reason=str(problem.get("reason") or ""),
+            reason=reason,
             request_id=self._call.request_id,
             endpoint=self._call.endpoint,
         )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from penstock import call_context
 from penstock.encoding import decode
-from penstock.errors import AnswerError, ArgumentsError, DeadlineExceeded, UpstreamError
+from penstock.errors import AnswerError, ArgumentsError, CallCycle, DeadlineExceeded, UpstreamError
 from penstock.handles.arguments import Call
 from penstock.in_process.stream import Stream
 from penstock.instances_response import described
@@ -134,6 +134,10 @@ def _failed(error: Exception, call: Call) -> Exception:
         and error.request_id == call.request_id
     ):
         return error
+    if isinstance(error, CallCycle):
+        return CallCycle(
+            str(error), status=508, reason=error.reason, request_id=call.request_id, endpoint=call.endpoint
+        )
     if isinstance(error, DeadlineExceeded) and not isinstance(error, UpstreamError):
         return call.late()
     if isinstance(error, ArgumentsError):

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol, cast
 
+from penstock import call_chain
 from penstock.call_context import deadline as context_deadline
 from penstock.end import END
 from penstock.errors import AnswerError, DeadlineExceeded, SlowReader
@@ -136,7 +137,7 @@ class Batcher:
         deadline = NEVER if timeout is None else now + timeout
         if given is not None and given < deadline:
             deadline = given
-        call = Call(self._key, owner, value, now, deadline, answer)
+        call = Call(self._key, owner, value, now, deadline, answer, call_chain.inherited())
         self._queue.add(call)
         if deadline < NEVER:
             self._timed = True
@@ -222,7 +223,11 @@ class Batcher:
         self._busy += 1
         self._batches.add(batch)
         # NB: in a context of its own. It is not one caller's: what one has set there is not the others'.
-        batch.task = self.loop.create_task(self._run(batch), context=contextvars.Context())
+        context = contextvars.Context()
+        chains = [call.chain for call in _calls(parts) if call.chain]
+        if chains:
+            context.run(call_chain.begin_batch, chains)
+        batch.task = self.loop.create_task(self._run(batch), context=context)
         batch.task.add_done_callback(lambda _: self._ended(batch))
 
     def _release(self, batch: Batch) -> None:
