@@ -239,7 +239,7 @@ class _Code:
         try:
             async with contextlib.aclosing(self._model.stream(items, self._shared)) as steps:
                 async for events in steps:
-                    yield [(index, piece if ends(piece) else _through_json(piece)) for index, piece in events]
+                    yield [(index, _sent(piece)) for index, piece in events]
         except (asyncio.CancelledError, GeneratorExit):
             context.cancel_calls()
             raise
@@ -253,6 +253,13 @@ class _Code:
         context = call_context.of_batch([context or Context() for _, context in values], self._limit)
         call_context.resume(context)
         return items, context
+
+
+def _sent(piece: Any) -> Any:
+    """A piece as a client gets it; bytes are sent as they are."""
+    if isinstance(piece, bytes | bytearray | memoryview):
+        return bytes(piece)
+    return piece if ends(piece) else _through_json(piece)
 
 
 async def _awaited(batcher: Batcher, item: Any) -> Any:

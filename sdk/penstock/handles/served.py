@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from penstock import call_context
-from penstock.encoding import decode
+from penstock.encoding import decode, encode
 from penstock.errors import AnswerError, ArgumentsError, CallCycle, DeadlineExceeded, UpstreamError
 from penstock.handles.arguments import Call
+from penstock.handles.stream import Events, read_event
 from penstock.in_process.stream import Stream
 from penstock.instances_response import described
 from penstock.response import Response, to_http
+from penstock.streamed_response import rendered
 from penstock_wire import instances_form
 from penstock_wire.errors import Reason
+from penstock_wire.item_streams import EVENTS
 
 
 class Method(Protocol):
@@ -47,7 +50,8 @@ class ServedHere:
         try:
             sent = method.send(item, members)
             if isinstance(sent, Stream):
-                answered: Any = [_checked(piece, call) async for piece in sent]
+                pieces = [_checked(piece, call) async for piece in sent]
+                answered: Any = decode([encode(pieces)])[0]  # in an answer of JSON bytes have their text
             else:
                 answered = await sent
         except Exception as error:
@@ -96,19 +100,32 @@ class Pieces:
         call: what was asked.
     """
 
-    __slots__ = ("_call", "_pieces")
+    __slots__ = ("_call", "_events", "_pieces", "_unread")
 
     def __init__(self, pieces: Stream[Any], call: Call) -> None:
         self._pieces = pieces
         self._call = call
+        self._events = Events(call.endpoint)
+        self._unread: list[tuple[bytes, bytes]] = []
 
     async def __anext__(self) -> Any:
-        try:
-            return _checked(await anext(self._pieces), self._call)
-        except StopAsyncIteration:
-            raise
-        except Exception as error:
-            raise _failed(error, self._call) from error
+        while not self._unread:
+            try:
+                piece = _checked(await anext(self._pieces), self._call)
+            except StopAsyncIteration:
+                if self._events.cut:
+                    text = f"{self._call.endpoint}: the stream ended within an event"
+                    raise _upstream(502, "connection_lost", text, self._call) from None
+                raise
+            except Exception as error:
+                raise _failed(error, self._call) from error
+            if not isinstance(piece, bytes) and not self._events.cut:
+                return piece
+            # Bytes are what a client gets as they are: one event, several, or a part of one.
+            self._unread = self._events.feed(rendered(piece, EVENTS))
+            self._unread.reverse()
+        name, data = self._unread.pop()
+        return read_event(name, data, self._call.endpoint, self._call.request_id)
 
     def close(self) -> None:
         """See `stream.Pieces`."""
@@ -148,10 +165,11 @@ def _failed(error: Exception, call: Call) -> Exception:
 
 
 def _error(reason: Reason, detail: str, call: Call) -> UpstreamError:
+    text = f"{call.endpoint}: {reason.status} {reason.value}: {detail}"
+    return _upstream(reason.status, reason.value, text, call)
+
+
+def _upstream(status: int, reason: str, text: str, call: Call) -> UpstreamError:
     return UpstreamError(
-        f"{call.endpoint}: {reason.status} {reason.value}: {detail}",
-        status=reason.status,
-        reason=reason.value,
-        request_id=call.request_id,
-        endpoint=call.endpoint,
+        text, status=status, reason=reason, request_id=call.request_id, endpoint=call.endpoint
     )

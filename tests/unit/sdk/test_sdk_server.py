@@ -66,11 +66,11 @@ def joined(text: list[str], lang: list[str] = "en") -> list[str]:  # type: ignor
     return [f"{word}-{language}" for word, language in zip(text, lang, strict=True)]
 
 
-def single(item: int) -> int:
+def single(item: Any) -> Any:
     return 2 * item
 
 
-async def single_async(item: int) -> int:
+async def single_async(item: Any) -> Any:
     await asyncio.sleep(0)
     return 2 * item
 
