@@ -55,6 +55,7 @@ class ModelServer:
         self._secret = reconfigure_secret.encode()
         self._config = b""
         self._cancellable = b""
+        self._one_config = asyncio.Lock()
         self._batch_limit: int | None = None
         self._model: Model | None = None
         self._methods: dict[str, Model] = {}
@@ -182,15 +183,29 @@ class ModelServer:
         except (ValueError, RecursionError) as error:
             raise PenstockError(Reason.BAD_JSON, f"expected a config in JSON: {error}") from error
         try:
-            await model.reconfigure(config)
+            # NB: who asks may leave before it ends. One that has begun goes on: a configuration of which a
+            # half was taken would be none.
+            name = get(request.headers, CONFIG) or _UNNAMED
+            taking = asyncio.ensure_future(self._take(model, config, name))
+            taking.add_done_callback(_retrieved)
+            await asyncio.shield(taking)
         except Exception as error:
             # NB: what the operator's user wrote, not a client's data: the message is reported.
             text = f"reconfigure raised {described(error)}"
             status = 422 if isinstance(error, ValueError | TypeError | LookupError) else 500
             raise PenstockError(Reason.MODEL_FAILED, text, status=status) from error
-        self._config = get(request.headers, CONFIG) or _UNNAMED
-        log("reconfigured")
         return http.Response(status=204)
+
+    async def _take(self, model: Model, config: Any, name: bytes) -> None:
+        """Give the model a userConfig, when it has ended what it does with the one before."""
+        async with self._one_config:
+            try:
+                await model.reconfigure(config)
+            except Exception as error:
+                log("reconfigure failed", level="error", error=described(error))
+                raise
+            self._config = name
+        log("reconfigured")
 
     def _openapi(self, model: Model) -> http.Response:
         """What is served, as a document."""
@@ -222,6 +237,12 @@ class ModelServer:
         if self._model.takes_config:
             headers = (*headers, (CONFIG, self._config))
         return http.Response(status=200, headers=headers, body=b'{"state":"ready"}')
+
+
+def _retrieved(task: asyncio.Future[None]) -> None:
+    """What a task raised need not be asked for again: it was logged."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _shared(model: Model, parameters: instances_form.Parameters) -> dict[str, Any]:
