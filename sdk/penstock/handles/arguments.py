@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock import call_chain, call_context
-from penstock.encoding import encode
+from penstock.encoding import encode, path_of
 from penstock.errors import AnswerError, CallCycle, UpstreamTimeout
 from penstock.handles.pending import HandleResponse
 from penstock.handles.stream import HandleStream
@@ -267,13 +267,14 @@ def _check(value: Any, name: str, endpoint: str) -> None:
         each, level = left.pop()
         if isinstance(each, HandleStream):
             raise TypeError(
-                f"{endpoint}: expected a value for {name}, found a stream: read its pieces and give them as "
-                "a list ([piece async for piece in stream])"
+                f"{endpoint}: expected a value for {name}, found a stream{_at(value, each)}: read its "
+                "pieces and give them as a list ([piece async for piece in stream])"
             )
         if isinstance(each, HandleResponse):
             raise TypeError(
                 f"{endpoint}: expected values in {name}, found a call that was not awaited within a "
-                f"{type(value).__name__}: await it first, or give it as an argument of its own"
+                f"{type(value).__name__}{_at(value, each)}: await it first, or give it as an argument of its "
+                "own"
             )
         if level < MAX_LEVELS:
             if isinstance(each, list | tuple | set | frozenset):
@@ -283,6 +284,11 @@ def _check(value: Any, name: str, endpoint: str) -> None:
                 left += [(inner, level + 1) for inner in each.values()]
             elif dataclasses.is_dataclass(each) and not isinstance(each, type):
                 left += [(getattr(each, field.name, None), level + 1) for field in dataclasses.fields(each)]
+
+
+def _at(whole: Any, value: Any) -> str:
+    path = path_of(whole, value)
+    return f" at {path}" if path else ""
 
 
 def _plain(values: Any) -> bool:

@@ -14,7 +14,7 @@ from penstock.handles.stream import Events, read_event
 from penstock.in_process.stream import Stream
 from penstock.instances_response import described
 from penstock.response import Response, to_http
-from penstock.streamed_response import rendered
+from penstock.streamed_response import in_band, rendered
 from penstock_wire import instances_form
 from penstock_wire.errors import Reason
 from penstock_wire.item_streams import EVENTS
@@ -50,8 +50,10 @@ class ServedHere:
         try:
             sent = method.send(item, members)
             if isinstance(sent, Stream):
-                pieces = [_checked(piece, call) async for piece in sent]
-                answered: Any = decode([encode(pieces)])[0]  # in an answer of JSON bytes have their text
+                pieces = [piece async for piece in sent]
+                # A `Response` stands for what ends a stream; in an answer of JSON bytes have their text.
+                last = pieces[-1] if pieces else None
+                answered: Any = last if isinstance(last, Response) else decode([encode(pieces)])[0]
             else:
                 answered = await sent
         except Exception as error:
@@ -100,18 +102,19 @@ class Pieces:
         call: what was asked.
     """
 
-    __slots__ = ("_call", "_events", "_pieces", "_unread")
+    __slots__ = ("_begun", "_call", "_events", "_pieces", "_unread")
 
     def __init__(self, pieces: Stream[Any], call: Call) -> None:
         self._pieces = pieces
         self._call = call
         self._events = Events(call.endpoint)
+        self._begun = False
         self._unread: list[tuple[bytes, bytes]] = []
 
     async def __anext__(self) -> Any:
         while not self._unread:
             try:
-                piece = _checked(await anext(self._pieces), self._call)
+                piece = await anext(self._pieces)
             except StopAsyncIteration:
                 if self._events.cut:
                     text = f"{self._call.endpoint}: the stream ended within an event"
@@ -119,6 +122,9 @@ class Pieces:
                 raise
             except Exception as error:
                 raise _failed(error, self._call) from error
+            if isinstance(piece, Response):
+                self._refuse(piece)
+            self._begun = True
             if not isinstance(piece, bytes) and not self._events.cut:
                 return piece
             # Bytes are what a client gets as they are: one event, several, or a part of one.
@@ -126,6 +132,17 @@ class Pieces:
             self._unread.reverse()
         name, data = self._unread.pop()
         return read_event(name, data, self._call.endpoint, self._call.request_id)
+
+    def _refuse(self, answer: Response) -> None:
+        """Raise what a `Response` among the pieces means."""
+        if not self._begun:
+            _checked(answer, self._call)
+            raise TypeError(
+                f"{self._call.endpoint}: expected stream=True for a method that is a generator, found an "
+                "answer that is no stream"
+            )
+        late = AnswerError("expected a Response before the first piece of a stream, found one behind it")
+        read_event(b"error", encode(in_band(late)), self._call.endpoint, self._call.request_id)
 
     def close(self) -> None:
         """See `stream.Pieces`."""

@@ -66,6 +66,17 @@ class Echo:
         yield [b"data: half" for _ in items]
 
     @penstock.batched
+    def answers(self, items: list[Any]) -> Iterator[list[Any]]:
+        for piece in [1] * items[0]:
+            yield [piece]
+        yield [penstock.Response(201, body=b"made")]
+
+    @penstock.batched
+    def returns(self, items: list[Any]) -> Iterator[list[Any]]:
+        yield from ()
+        return items  # type: ignore[return-value]
+
+    @penstock.batched
     def wrong(self, items: list[Any]) -> Iterator[list[Any]]:
         yield [
             b'event: error\ndata: {"status": 507, "reason": "full", "detail": "no room"}\n\n' for _ in items
@@ -160,6 +171,22 @@ async def test_bytes_that_a_stream_yields_are_the_events_that_they_say(echo: Han
     assert (raised.value.status, raised.value.reason) == (507, "full")
     whole = await echo.stream(RAW)
     assert (base64.b64decode(whole[0]), whole[3]) == (b'data: [1, "a"]\n\n', [0, 1])
+
+
+async def test_a_generator_that_answers_or_returns(echo: Handle) -> None:
+    """A `Response` is the whole answer where a stream has not begun; what is returned nobody would see."""
+    answer = await echo.answers(1)
+    assert (answer.status, answer.body) == (201, b"made")
+    stream = echo.options(stream=True)
+    with pytest.raises(TypeError, match="found an answer that is no stream"):
+        await anext(stream.answers(0))
+    with pytest.raises(UpstreamError, match="expected a Response before the first piece") as raised:
+        _ = [piece async for piece in stream.answers(1)]
+    assert (raised.value.status, raised.value.reason) == (502, "bad_answer")
+    for call in (echo.returns([1]), anext(stream.returns([1]))):
+        with pytest.raises(UpstreamError, match="found a list that it returns: yield it") as raised:
+            await call
+        assert raised.value.reason == "bad_answer"
 
 
 async def test_in_a_test_a_stream_of_bytes_has_them_as_they_are() -> None:
