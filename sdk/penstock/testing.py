@@ -34,7 +34,6 @@ from penstock.handles.served import Method as Sendable
 from penstock.handles.served import ServedHere
 from penstock.in_process.batcher import Batcher
 from penstock.in_process.decorator import Changes
-from penstock.in_process.key_fields import key_fields
 from penstock.in_process.settings import MAX_CONCURRENT, BatchSettings, changed
 from penstock.item_pieces import Events, ends
 from penstock.model import Model
@@ -42,7 +41,7 @@ from penstock.response import Response
 from penstock.target import Served, target_of
 from penstock.target import Target as Built
 from penstock.threads import in_thread
-from penstock_wire.headers import MODEL_ID, Headers
+from penstock_wire.headers import KEY_FIELDS, MODEL_ID, Headers
 
 
 class Method:
@@ -115,7 +114,9 @@ class Method:
             context = Context(self._fields)
             if self._timeout is not None:
                 context.deadline = time.monotonic() + self._timeout
-        fields = () if context is None else key_fields(context.fields)
+        fields = (
+            () if context is None else tuple(sorted(each for each in context.fields if each[0] in KEY_FIELDS))
+        )
         key = (encode(sorted(members.items())), fields)
         shared = self._model.shape.bind_shared(members)
         batcher = self._batchers.get(key)

@@ -65,6 +65,21 @@ PER_CONNECTION: Final = HOP_BY_HOP | {b"content-length"}
 
 _LONGEST_MS: Final = 10**12
 
+KEY_FIELDS: Final = frozenset(
+    {
+        b"accept",
+        b"accept-language",
+        b"authorization",
+        b"content-language",
+        b"content-type",
+        b"cookie",
+        b"origin",
+        METHOD,
+        MODEL_ID,
+    }
+)
+"""Fields that a model may act upon: requests that differ in one share no batch."""
+
 TO_MODEL: Final = frozenset({METHOD, MODEL_ID, CALL_CHAIN})
 """The `x-penstock-*` fields of a client that a model gets."""
 

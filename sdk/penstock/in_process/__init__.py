@@ -4,6 +4,5 @@ It stands on the sidecar's own pure parts: its queue, its search for bad request
 
 Read in this order: `settings` (what may be changed while it runs), `call` (one caller's item), `stream` (what
 a caller of a generator reads), `function` (how the decorated function is run), `batcher` (one queue, and the
-batches that are under way), `decorator` (`@penstock.batch`, one queue for each instance) and
-`key_fields` (what parts the requests of `penstock.testing`).
+batches that are under way) and `decorator` (`@penstock.batch`, one queue for each instance).
 """

@@ -19,8 +19,7 @@ from penstock_wire.control.settings import Batching
 from penstock_wire.headers import (
     ATTEMPT,
     CALL_CHAIN,
-    METHOD,
-    MODEL_ID,
+    KEY_FIELDS,
     PREFIX,
     REQUEST_ID,
     STICKY,
@@ -32,19 +31,6 @@ from penstock_wire.headers import (
 )
 from penstock_wire.http import Request
 
-KEY_FIELDS = frozenset(
-    {
-        b"accept",
-        b"accept-language",
-        b"authorization",
-        b"content-language",
-        b"content-type",
-        b"cookie",
-        b"origin",
-        METHOD,
-        MODEL_ID,
-    }
-)
 SHARED_FIELDS = frozenset(
     {
         b"baggage",
