@@ -2,13 +2,14 @@
 
 The model has `run_batch`, which takes a list for each of its arguments, or only `run`, which is then called
 for each item of a batch. `Batcher.run` is called with one of each, from as many threads as there are; an
-argument that a caller leaves out has its default.
+argument that a caller leaves out has its default: that of the model's `run`, where it has both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
 from concurrent.futures import CancelledError
 from typing import Any
@@ -20,14 +21,14 @@ class Batcher:
     """Gathers calls from threads into calls of `model.run_batch`.
 
     Args:
-        model: has a blocking `run_batch`, or a blocking `run`.
+        model: has a blocking `run_batch`, or a blocking `run`, or both, with the same arguments.
         batch_size: calls of a batch at most.
         batch_collect_delay_s: seconds that a part-full batch may wait for more.
     """
 
     def __init__(self, model: Any, batch_size: int, batch_collect_delay_s: float = 0.0) -> None:
         settings = penstock.batch(max_batch_size=batch_size, batch_wait_timeout=batch_collect_delay_s)
-        self._run = settings(model.run_batch if hasattr(model, "run_batch") else one_by_one(model.run))
+        self._run = settings(in_lists(model) if hasattr(model, "run_batch") else one_by_one(model.run))
         self._stopped = False
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
@@ -63,6 +64,19 @@ class Batcher:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def in_lists(model: Any) -> Any:
+    """The model's `run_batch`; where it has a `run`, too, with that one's arguments and defaults."""
+    if not hasattr(model, "run"):
+        return model.run_batch
+    names = list(inspect.signature(model.run).parameters)
+
+    @functools.wraps(model.run)
+    def run_batch(*columns: list[Any], **named: list[Any]) -> Any:
+        return model.run_batch(**dict(zip(names, columns, strict=False)), **named)
+
+    return run_batch
 
 
 def one_by_one(run: Any) -> Any:

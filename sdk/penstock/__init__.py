@@ -16,17 +16,17 @@
 `python -m penstock.serve model:Digits --init-kwargs '{"path": "svc.joblib"}'` serves it,
 `penstock run` does so behind a sidecar and a router.
 
-Read in this order: `errors`, `end` (`END`), `decorators` (`@batched`), `response` (`Response`), `validation`
-(by pydantic) and `signature` (what a method takes), `target` (from `module:Class` to what is served),
-`encoding` (JSON in and out), `request_ids`, `call_context` (`context()`), `multiplexed` (many models in one
-process), `threads` and `steps` (blocking code), `answer_list` (what a method returned), `item_pieces` (what a
-generator yields), `model` (runs the model on a request's items), `instances_response`, `item_answers` and
-`streamed_response` (answers as HTTP), `openapi` (what is served, as a document), `try_page` (a page to try
-it), `server` (the HTTP side), `arguments` (of commands), `serve` (the model server's command). `cli` and
-`__main__` are the command `penstock`, `local` is its `run`; `client` writes resources (`Client`).
-`in_process` (`@batch`) stands by itself, `testing` serves a class in a test. `composition` (`@backend`,
-`.bind`) makes one application of several classes, `handles` (`Handle`) are how they call each other, and
-`export` writes the application's resources.
+Read in this order: `errors`, `end` (`END`), `decorators` (`@batched`), `response` (`Response`),
+`array_validation` and `validation` (by pydantic), `signature` (what a method takes), `target` (from
+`module:Class` to what is served), `encoding` (JSON in and out), `request_ids`, `call_context` (`context()`),
+`multiplexed` (many models in one process), `threads` and `steps` (blocking code), `answer_list` (what a
+method returned), `item_pieces` (what a generator yields), `model` (runs the model on a request's items),
+`instances_response`, `item_answers` and `streamed_response` (answers as HTTP), `openapi` (what is served, as
+a document), `try_page` (a page to try it), `server` (the HTTP side), `arguments` (of commands), `serve` (the
+model server's command). `cli` and `__main__` are the command `penstock`, `local` is its `run`; `client`
+writes resources (`Client`). `in_process` (`@batch`) stands by itself, `testing` serves a class in a test.
+`composition` (`@backend`, `.bind`) makes one application of several classes, `handles` (`Handle`) are how
+they call each other, `call_chain` ends their circles, and `export` writes the application's resources.
 """
 
 from penstock.call_context import Context, context
@@ -36,6 +36,7 @@ from penstock.decorators import batched
 from penstock.end import END
 from penstock.errors import (
     AnswerError,
+    CallCycle,
     CompositionError,
     ControlError,
     DeadlineExceeded,
@@ -54,6 +55,7 @@ __all__ = [
     "END",
     "AnswerError",
     "Application",
+    "CallCycle",
     "Client",
     "CompositionError",
     "Context",

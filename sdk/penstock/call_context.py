@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 
 from penstock import request_ids
+from penstock_wire.call_chain import deepest
 from penstock_wire.contract import BACKEND_ENV, NAMESPACE_ENV, POD_ENV
-from penstock_wire.headers import MODEL_ID, REQUEST_ID, TIMEOUT_MS, Headers, get, timeout_ms
+from penstock_wire.headers import CALL_CHAIN, MODEL_ID, REQUEST_ID, TIMEOUT_MS, Headers, get, timeout_ms
 
 
 class Context:
@@ -105,6 +106,9 @@ def of_batch(contexts: Sequence[Context], batch_limit: int) -> Context:
     """
     shared = [field for field in contexts[0].fields if all(field in each.fields for each in contexts)]
     fields = [field for field in shared if field[0] not in (REQUEST_ID, TIMEOUT_MS)]
+    chains = [chain for each in contexts if (chain := get(each.fields, CALL_CHAIN)) is not None]
+    if chains:
+        fields = [*[field for field in fields if field[0] != CALL_CHAIN], (CALL_CHAIN, deepest(chains))]
     ids = b",".join([get(each.fields, REQUEST_ID) or b"" for each in contexts])
     # NB: an object of its own also for one request: what is called for it here ends with it, not with who
     # waits for it.

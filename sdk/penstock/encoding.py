@@ -38,7 +38,7 @@ class _NoJson(TypeError):
             whole: the value that it stands in, whose JSON was wanted.
         """
         value = self.value
-        path = _path(whole, value)
+        path = path_of(whole, value)
         at = f" at {path}" if path else ""
         wanted, kind = f"expected a value that has a JSON form{at}, found", type(value).__name__
         if value is END:
@@ -48,14 +48,17 @@ class _NoJson(TypeError):
             )
         if type(value) in NO_JSON:
             return f"{wanted} a {kind}: {NO_JSON[type(value)]}"
-        if isinstance(value, Awaitable):
-            return f"{wanted} a {kind} that was not awaited: await it first"
+        # NB: a handle's stream has an `__await__`, too, which says that it cannot be awaited.
         if isinstance(value, AsyncIterable):
             return f"{wanted} a {kind}, whose pieces come one by one: read them into a list first"
+        if isinstance(value, Awaitable):
+            return f"{wanted} a {kind} that was not awaited: await it first"
+        if isinstance(value, Iterable) and not isinstance(value, type):
+            return f"{wanted} a {kind}: make a list, or a dict, of it"
         return f"a value of type {kind} has no JSON{at}"
 
 
-def _path(whole: Any, wanted: Any) -> str:
+def path_of(whole: Any, wanted: Any) -> str:
     """Where a value stands in another one; empty where it is the whole, or is not found."""
     left: list[tuple[Any, str]] = [(whole, "$")]
     for _ in range(SEEN):
@@ -109,6 +112,8 @@ def encode(value: Any) -> bytes:
 
 
 def _said(error: Exception, whole: Any) -> str:
+    if isinstance(error, RecursionError):
+        return "expected a value that has a JSON form, found one that holds itself, or is nested too deep"
     return error.said(whole) if isinstance(error, _NoJson) else str(error)
 
 

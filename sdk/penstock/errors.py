@@ -11,6 +11,7 @@ Tree::
     EndpointNotFound    a handle's endpoint does not exist (a KeyError)
     UpstreamError       a call by a handle failed
         UpstreamTimeout     it had no answer in time (a DeadlineExceeded, too)
+        CallCycle           calls go round in a circle
     CompositionError    an application cannot be made of what was bound
 """
 
@@ -131,3 +132,7 @@ class UpstreamError(Exception):
 
 class UpstreamTimeout(UpstreamError, DeadlineExceeded):
     """A call by a handle had no answer before its deadline, or the endpoint said that it would have none."""
+
+
+class CallCycle(UpstreamError):
+    """Calls of handles go round in a circle; the message has the endpoints, in the order of the calls."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.encoding import encode
-from penstock.errors import AnswerError, ArgumentsError
+from penstock.errors import AnswerError, ArgumentsError, CallCycle
 from penstock.response import Response, to_http
 from penstock_wire import http
 from penstock_wire.errors import PenstockError, Reason
@@ -55,6 +55,8 @@ def failed(error: Exception, *, count: int, request_id: str = "") -> http.Respon
         return PenstockError(Reason.BAD_ANSWER, str(error)).response(request_id=request_id)
     if isinstance(error, ArgumentsError):
         return PenstockError(Reason.MISSING_ARGUMENTS, str(error)).response(request_id=request_id)
+    if isinstance(error, CallCycle) and count == 1:
+        return PenstockError(Reason.CALL_CYCLE, str(error)).response(request_id=request_id)
     # NB: the items of a batch are of several clients: what the model said of one of them is not sent to all.
     detail = f"the model raised {described(error) if count == 1 else type(error).__name__}"
     return PenstockError(Reason.MODEL_FAILED, detail).response(request_id=request_id)
@@ -98,6 +100,8 @@ def problem_of(failures: Sequence[tuple[int, Any]], *, several: bool) -> Penstoc
         failures: exceptions and `Response` objects with the indices of their items; at least one.
         several: the request has several items.
     """
+    if isinstance(failures[0][1], CallCycle) and not several:
+        return PenstockError(Reason.CALL_CYCLE, str(failures[0][1]))
     words = [_words(answer, several=several) for _, answer in failures]
     shown = [
         f"item {index}: {text}" if several else text for (index, _), text in zip(failures, words, strict=True)

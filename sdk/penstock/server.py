@@ -32,6 +32,7 @@ from penstock_wire.headers import (
     get,
 )
 from penstock_wire.item_streams import stream_type
+from penstock_wire.method_names import UNNAMED, cancellable_field, name_in_path
 from penstock_wire.process import log
 
 _BAD_ANSWER = Reason.BAD_ANSWER.value.encode()
@@ -53,6 +54,8 @@ class ModelServer:
         self._ready_path = ready_path
         self._secret = reconfigure_secret.encode()
         self._config = b""
+        self._cancellable = b""
+        self._one_config = asyncio.Lock()
         self._batch_limit: int | None = None
         self._model: Model | None = None
         self._methods: dict[str, Model] = {}
@@ -71,6 +74,11 @@ class ModelServer:
         self._methods = dict(methods or {})
         self._default = default
         self._model = model
+        # A thread would go on without its connection.
+        ends = {name: each.shape.asynchronous for name, each in self._methods.items()}
+        if default:
+            ends[UNNAMED] = model.shape.asynchronous
+        self._cancellable = cancellable_field(ends)
 
     async def handle(self, request: http.Request) -> http.Response:
         """Answer one request (a `penstock_wire.http.Handler`)."""
@@ -145,7 +153,7 @@ class ModelServer:
             return model
         field = get(request.headers, METHOD)
         if field is None:
-            name = request.path.rpartition("/")[2].rpartition(":")[2]
+            name = name_in_path(request.path)
             served = methods.get(name)
             if served is None and self._default:
                 return model
@@ -175,15 +183,29 @@ class ModelServer:
         except (ValueError, RecursionError) as error:
             raise PenstockError(Reason.BAD_JSON, f"expected a config in JSON: {error}") from error
         try:
-            await model.reconfigure(config)
+            # NB: who asks may leave before it ends. One that has begun goes on: a configuration of which a
+            # half was taken would be none.
+            name = get(request.headers, CONFIG) or _UNNAMED
+            taking = asyncio.ensure_future(self._take(model, config, name))
+            taking.add_done_callback(_retrieved)
+            await asyncio.shield(taking)
         except Exception as error:
             # NB: what the operator's user wrote, not a client's data: the message is reported.
             text = f"reconfigure raised {described(error)}"
             status = 422 if isinstance(error, ValueError | TypeError | LookupError) else 500
             raise PenstockError(Reason.MODEL_FAILED, text, status=status) from error
-        self._config = get(request.headers, CONFIG) or _UNNAMED
-        log("reconfigured")
         return http.Response(status=204)
+
+    async def _take(self, model: Model, config: Any, name: bytes) -> None:
+        """Give the model a userConfig, when it has ended what it does with the one before."""
+        async with self._one_config:
+            try:
+                await model.reconfigure(config)
+            except Exception as error:
+                log("reconfigure failed", level="error", error=described(error))
+                raise
+            self._config = name
+        log("reconfigured")
 
     def _openapi(self, model: Model) -> http.Response:
         """What is served, as a document."""
@@ -210,11 +232,17 @@ class ModelServer:
         if self._model is None:
             raise PenstockError(Reason.NOT_READY, "the model is loading")
         headers: Headers = ((b"content-type", b"application/json"),)
-        if all(model.shape.asynchronous for model in (self._methods or {"": self._model}).values()):
-            headers = (*headers, (CANCELLABLE, b"1"))  # a thread would go on
+        if self._cancellable:
+            headers = (*headers, (CANCELLABLE, self._cancellable))
         if self._model.takes_config:
             headers = (*headers, (CONFIG, self._config))
         return http.Response(status=200, headers=headers, body=b'{"state":"ready"}')
+
+
+def _retrieved(task: asyncio.Future[None]) -> None:
+    """What a task raised need not be asked for again: it was logged."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _shared(model: Model, parameters: instances_form.Parameters) -> dict[str, Any]:

@@ -7,9 +7,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import Executor
 from typing import Any
 
+from penstock.errors import AnswerError
 from penstock.threads import in_thread
 
 _OVER = object()
+
+
+def _next(generator: Iterator[Any]) -> Any:
+    """The next step, `_OVER` behind the last one (raises AnswerError where it returns a value, too)."""
+    try:
+        return next(generator)
+    except StopIteration as stop:
+        if stop.value is not None:
+            raise AnswerError(
+                "expected a generator to yield its answers, found a "
+                f"{type(stop.value).__name__} that it returns: yield it"
+            ) from None
+        return _OVER
 
 
 async def steps_of(
@@ -22,6 +36,7 @@ async def steps_of(
         executor: the threads of blocking code.
 
     Raises:
+        AnswerError: it returned a value, which nobody would see.
         Exception: whatever the generator raised.
     """
     if isinstance(generator, AsyncIterator):
@@ -33,7 +48,7 @@ async def steps_of(
                 await generator.aclose()
         return
     try:
-        while (step := await in_thread(executor, lambda: next(generator, _OVER))) is not _OVER:
+        while (step := await in_thread(executor, lambda: _next(generator))) is not _OVER:
             yield step
     finally:
         if inspect.isgenerator(generator):

@@ -14,7 +14,7 @@ import msgspec
 from penstock import call_context
 from penstock.encoding import encode
 from penstock.end import END
-from penstock.errors import AnswerError
+from penstock.errors import AnswerError, CallCycle
 from penstock.instances_response import described, failed, respond
 from penstock.item_answers import answer_of, fields_of
 from penstock.item_pieces import Events, ends
@@ -231,6 +231,8 @@ def in_band(error: Any) -> dict[str, Any]:
         reason, detail = error.reason, error.detail
     elif isinstance(error, AnswerError):
         reason, detail = Reason.BAD_ANSWER, str(error)
+    elif isinstance(error, CallCycle):
+        reason, detail = Reason.CALL_CYCLE, str(error)
     else:
         reason, detail = Reason.MODEL_FAILED, f"the model failed with {described(error)}"
     return {"status": reason.status, "reason": reason.value, "detail": detail}

@@ -17,6 +17,8 @@ import asyncio
 import contextlib
 import copy
 import inspect
+import math
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, Unpack
@@ -39,7 +41,7 @@ from penstock.response import Response
 from penstock.target import Served, target_of
 from penstock.target import Target as Built
 from penstock.threads import in_thread
-from penstock_wire.headers import MODEL_ID
+from penstock_wire.headers import KEY_FIELDS, MODEL_ID, Headers
 
 
 class Method:
@@ -49,12 +51,14 @@ class Method:
         batches: the items of each run of the method.
     """
 
-    def __init__(self, model: Model, settings: BatchSettings) -> None:
-        self._model_id: str | None = None
+    def __init__(self, model: Model, settings: BatchSettings, gate: _Gate) -> None:
+        self._gate = gate
+        self._fields: Headers = ()
+        self._timeout: float | None = None
         self._model = model
         self._settings = settings
         # As in a sidecar: requests that differ in a parameter share no batch.
-        self._batchers: dict[bytes, Batcher] = {}
+        self._batchers: dict[tuple[bytes, Headers], Batcher] = {}
         self.batches: list[list[Any]] = []
 
     def __call__(self, item: Any, /, **parameters: Any) -> Any:
@@ -69,14 +73,28 @@ class Method:
         """
         return self.send(_through_json(item), _through_json(parameters))
 
-    def options(self, *, model_id: str) -> Self:
-        """The same method, for requests that are for one of several models.
+    def options(
+        self,
+        *,
+        model_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """The same method, for requests that say more; what is not named stays.
 
         Args:
-            model_id: which one, as in `x-penstock-model-id`.
+            model_id: which of several models they are for, as in `x-penstock-model-id`.
+            headers: their header fields, as in `context().headers`; they are added to those that are there.
+            timeout: seconds after which a call raises `DeadlineExceeded`, as `context().seconds_left` has it.
         """
+        fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._fields}
+        fields |= {name.lower(): value for name, value in (headers or {}).items()}
+        if model_id is not None:
+            fields[MODEL_ID.decode()] = model_id
         made = copy.copy(self)
-        vars(made)["_model_id"] = model_id
+        vars(made)["_fields"] = tuple((name.encode(), value.encode()) for name, value in fields.items())
+        if timeout is not None:
+            vars(made)["_timeout"] = _seconds(timeout)
         return made
 
     @property
@@ -92,35 +110,73 @@ class Method:
             members: what a client sends beside `instances`.
         """
         context = call_context.current()
-        if self._model_id is not None:
-            context = Context(((MODEL_ID, self._model_id.encode()),))
-        key = encode([sorted(members.items()), "" if context is None else context.model_id])
+        if self._fields or self._timeout is not None:
+            context = Context(self._fields)
+            if self._timeout is not None:
+                context.deadline = time.monotonic() + self._timeout
+        fields = (
+            () if context is None else tuple(sorted(each for each in context.fields if each[0] in KEY_FIELDS))
+        )
+        key = (encode(sorted(members.items())), fields)
         shared = self._model.shape.bind_shared(members)
         batcher = self._batchers.get(key)
         if batcher is None:
-            code = _Code(self._model, shared, self.batches, self._settings.max_batch_size)
+            code = _Code(self._model, shared, self.batches, self._settings.max_batch_size, self._gate)
             batcher = self._batchers[key] = Batcher(code, self._settings)
         if self._model.shape.generator:
-            return batcher.stream(None, (item, context))
-        return _awaited(batcher, (item, context))
+            return batcher.stream(None, (item, context), None if context is None else context.deadline)
+        return _awaited(batcher, item, context)
 
 
 class Target(Method):
     """A served object: called itself it is its default method; the others are attributes."""
 
     def __init__(self, served: Served, settings: BatchSettings, executor: ThreadPoolExecutor) -> None:
-        super().__init__(Model(served, executor), settings)
+        super().__init__(Model(served, executor), settings, gate := _Gate())
         self._default = served.default
         self._methods = {
-            name: Method(Model(each, executor), settings) for name, each in served.methods.items()
+            name: Method(Model(each, executor), settings, gate) for name, each in served.methods.items()
         }
 
-    def options(self, *, model_id: str) -> Self:
-        """See `Method.options`."""
-        made = super().options(model_id=model_id)
-        methods = {name: each.options(model_id=model_id) for name, each in self._methods.items()}
+    def options(
+        self,
+        *,
+        model_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """See `Method.options`; for all methods."""
+        made = super().options(model_id=model_id, headers=headers, timeout=timeout)
+        methods = {
+            name: each.options(model_id=model_id, headers=headers, timeout=timeout)
+            for name, each in self._methods.items()
+        }
         vars(made)["_methods"] = methods
         return made
+
+    def method(self, name: str) -> Method:
+        """A method by its name, as `x-penstock-method` has it; also one that is called as one of these.
+
+        Raises:
+            AttributeError: there is none of this name.
+        """
+        if name not in self._methods:
+            names = ", ".join(sorted(self._methods))
+            raise AttributeError(f"expected one of the methods {names}, found {name}")
+        return self._methods[name]
+
+    async def reconfigure(self, config: Any) -> None:
+        """Give the object a userConfig, when no batch is with it; calls that are made meanwhile wait.
+
+        Args:
+            config: any JSON value.
+
+        Raises:
+            TypeError: the class has no method `reconfigure`.
+            Exception: whatever that raised; the object keeps what it has.
+        """
+        async with self._gate.closed():
+            await self._model.reconfigure(_through_json(config))
 
     def by_name(self) -> dict[str | None, Sendable]:
         """All methods; the default one by None."""
@@ -137,10 +193,9 @@ class Target(Method):
         return super().__call__(item, **parameters)
 
     def __getattr__(self, name: str) -> Method:
-        methods: dict[str, Method] = self.__dict__.get("_methods", {})
-        if name not in methods:
-            raise AttributeError(f"expected one of the methods {', '.join(sorted(methods))}, found {name}")
-        return methods[name]
+        if name.startswith("__") or "_methods" not in self.__dict__:
+            raise AttributeError(name)
+        return self.method(name)
 
 
 @contextlib.asynccontextmanager
@@ -211,10 +266,47 @@ async def _hook(served: Served, name: str, executor: ThreadPoolExecutor) -> None
             await result
 
 
+class _Gate:
+    """Batches go through it, unless it is closed for a moment without any."""
+
+    def __init__(self) -> None:
+        self._one_closes = asyncio.Lock()
+        self._opened, self._empty = asyncio.Event(), asyncio.Event()
+        self._opened.set()
+        self._empty.set()
+        self._inside = 0
+
+    @contextlib.asynccontextmanager
+    async def entered(self) -> AsyncIterator[None]:
+        while not self._opened.is_set():
+            await self._opened.wait()
+        self._inside += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if not self._inside:
+                self._empty.set()
+
+    @contextlib.asynccontextmanager
+    async def closed(self) -> AsyncIterator[None]:
+        async with self._one_closes:
+            self._opened.clear()
+            try:
+                await self._empty.wait()
+                yield
+            finally:
+                self._opened.set()
+
+
 class _Code:
     """Runs batches of a served method, and notes them."""
 
-    def __init__(self, model: Model, shared: dict[str, Any], batches: list[list[Any]], limit: int) -> None:
+    def __init__(
+        self, model: Model, shared: dict[str, Any], batches: list[list[Any]], limit: int, gate: _Gate
+    ) -> None:
+        self._gate = gate
         self._model = model
         self._limit = limit
         self._shared = shared
@@ -225,26 +317,28 @@ class _Code:
         return self._model.shape.generator
 
     async def answers(self, owner: object, values: Sequence[Any]) -> list[Any]:
-        items, context = self._begin(values)
-        try:
-            return await self._model.run(items, self._shared, by_item=True)
-        except asyncio.CancelledError:
-            context.cancel_calls()
-            raise
-        finally:
-            context.end()
+        async with self._gate.entered():
+            items, context = self._begin(values)
+            try:
+                return await self._model.run(items, self._shared, by_item=True)
+            except asyncio.CancelledError:
+                context.cancel_calls()
+                raise
+            finally:
+                context.end()
 
     async def pieces(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[Events, None]:
-        items, context = self._begin(values)
-        try:
-            async with contextlib.aclosing(self._model.stream(items, self._shared)) as steps:
-                async for events in steps:
-                    yield [(index, piece if ends(piece) else _through_json(piece)) for index, piece in events]
-        except (asyncio.CancelledError, GeneratorExit):
-            context.cancel_calls()
-            raise
-        finally:
-            context.end()
+        async with self._gate.entered():
+            items, context = self._begin(values)
+            try:
+                async with contextlib.aclosing(self._model.stream(items, self._shared)) as steps:
+                    async for events in steps:
+                        yield [(index, _sent(piece)) for index, piece in events]
+            except (asyncio.CancelledError, GeneratorExit):
+                context.cancel_calls()
+                raise
+            finally:
+                context.end()
 
     def _begin(self, values: Sequence[tuple[Any, Context | None]]) -> tuple[list[Any], Context]:
         """Note a batch, and whom it answers."""
@@ -255,9 +349,22 @@ class _Code:
         return items, context
 
 
-async def _awaited(batcher: Batcher, item: Any) -> Any:
-    answer = await batcher.answer(None, item)
+def _sent(piece: Any) -> Any:
+    """A piece as a client gets it; bytes are sent as they are."""
+    if isinstance(piece, bytes | bytearray | memoryview):
+        return bytes(piece)
+    return piece if ends(piece) else _through_json(piece)
+
+
+async def _awaited(batcher: Batcher, item: Any, context: Context | None) -> Any:
+    answer = await batcher.answer(None, (item, context), None if context is None else context.deadline)
     return answer if isinstance(answer, Response) else _through_json(answer)
+
+
+def _seconds(timeout: object) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise ValueError(f"expected a timeout above 0 seconds, found {timeout!r}")
+    return timeout
 
 
 def _through_json(value: Any) -> Any:

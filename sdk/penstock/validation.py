@@ -1,22 +1,36 @@
-"""Arguments checked and made by pydantic, where a method's annotations name a type of pydantic's.
+"""Arguments checked and made as a method's annotations say: by pydantic, and numpy's arrays.
 
-pydantic is never imported here: who annotates with one of its types has imported it.
+pydantic is imported where an annotation says something of a value, and only then.
 """
 
 from __future__ import annotations
 
+import collections.abc
 import inspect
-import sys
+import json
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from penstock.array_validation import arrays_of
 from penstock.errors import ArgumentsError
 from penstock_wire.process import log
 
 SHOWN = 10
 """Faults of one argument that are said at most."""
+
+_LISTS = frozenset(
+    {
+        list,
+        collections.abc.Sequence,
+        collections.abc.MutableSequence,
+        collections.abc.Collection,
+        collections.abc.Iterable,
+    }
+)
+_ANY = frozenset({Any, object, inspect.Parameter.empty})
+_NOT_VALIDATED = "a parameter is not validated"
 
 
 class Validator(Protocol):
@@ -42,7 +56,7 @@ class Validator(Protocol):
 def validators_of(
     function: Callable[..., Any], names: Sequence[str], *, listed: Sequence[str], where: str
 ) -> Mapping[str, Validator]:
-    """The validators of a method's parameters; none, unless one of them is annotated with a pydantic type.
+    """The validators of a method's parameters that are annotated with a type.
 
     A parameter whose annotation means nothing here is not validated, and a warning says so: it may be there
     for a type checker alone, or a mistake.
@@ -53,20 +67,17 @@ def validators_of(
         listed: those of them that get a list, whose annotation is that of its elements.
         where: how messages call the method.
     """
-    if "pydantic" not in sys.modules:
-        return {}
-    hints = _hints(function, names, where)
-    wanted: dict[str, Any] = {}
-    for name in names:
-        hint = hints.get(name, Any)
-        if name in listed:
-            elements = typing.get_args(hint)
-            hint = elements[0] if len(elements) == 1 else Any
-        if hint is not Any:
-            wanted[name] = hint
-    if not any(map(_is_pydantic, wanted.values())):
-        return {}
-    return {name: _Pydantic(hint) for name, hint in wanted.items()}
+    validators: dict[str, Validator] = {}
+    for name, hint in _hints(function, names, where).items():
+        wanted = _element(hint, f"{where}: {name}") if name in listed else hint
+        validator = None if _says_nothing(wanted) else _validator(wanted, f"{where}: {name}")
+        if validator is not None:
+            validators[name] = validator
+    return validators
+
+
+def _says_nothing(hint: Any) -> bool:
+    return isinstance(hint, typing.TypeVar) or (isinstance(hint, collections.abc.Hashable) and hint in _ANY)
 
 
 def _hints(function: Callable[..., Any], names: Sequence[str], where: str) -> dict[str, Any]:
@@ -80,10 +91,10 @@ def _hints(function: Callable[..., Any], names: Sequence[str], where: str) -> di
             continue
         alone = types.SimpleNamespace(__annotations__={name: annotations[name]})
         try:
-            hints |= typing.get_type_hints(alone, globalns=scope, include_extras=True)
+            hints |= typing.get_type_hints(alone, scope, _class_names(plain, scope), include_extras=True)
         except (NameError, TypeError, AttributeError, SyntaxError) as error:
             log(
-                "a parameter is not validated: its annotation cannot be resolved",
+                f"{_NOT_VALIDATED}: its annotation cannot be resolved",
                 level="warning",
                 parameter=f"{where}: {name}",
                 expected="a type that is there when the model is loaded, not under `if TYPE_CHECKING` alone",
@@ -93,15 +104,63 @@ def _hints(function: Callable[..., Any], names: Sequence[str], where: str) -> di
     return hints
 
 
-def _is_pydantic(hint: Any) -> bool:
-    """Whether a type is of pydantic's, or consists of such, `Annotated` with its fields included."""
-    pending = [hint]
-    while pending:
-        each = pending.pop()
-        if hasattr(each, "__pydantic_core_schema__") or type(each).__module__.partition(".")[0] == "pydantic":
-            return True
-        pending += [*typing.get_args(each), *getattr(each, "__metadata__", ())]
-    return False
+def _class_names(function: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
+    """What the classes around a method define: as text, its annotations may name it without them."""
+    names: dict[str, Any] = {}
+    owner: Any = None
+    for part in getattr(function, "__qualname__", "").split(".")[:-1]:
+        owner = scope.get(part) if owner is None else getattr(owner, part, None)
+        if not isinstance(owner, type):  # within a function, whose names nobody has any more
+            return {}
+        names |= vars(owner)
+    return names
+
+
+def _element(hint: Any, parameter: str) -> Any:
+    """The type of a list's elements, for a parameter that gets one for all items of a batch."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _element(arguments[0], parameter)
+    if origin in _LISTS:
+        return arguments[0]
+    if origin is tuple and arguments[1:] == (...,):
+        return arguments[0]
+    if not (_says_nothing(hint) or hint in _LISTS or hint is tuple):
+        log(
+            f"{_NOT_VALIDATED}: a batched method gets a list of items",
+            level="warning",
+            parameter=parameter,
+            expected="an annotation such as list[int], whose elements are items",
+            found=_shown(hint),
+        )
+    return Any
+
+
+def _validator(hint: Any, parameter: str) -> Validator | None:
+    """What checks a parameter of this type; None where nothing can, which is logged."""
+    if (arrays := arrays_of(hint)) is not None:
+        return arrays
+    try:
+        import pydantic
+    except ModuleNotFoundError:
+        log(f"{_NOT_VALIDATED}: pydantic is not installed", parameter=parameter, found=_shown(hint))
+        return None
+    try:
+        return _Pydantic(hint)
+    except (pydantic.errors.PydanticUserError, TypeError, NameError, AttributeError) as error:
+        log(
+            f"{_NOT_VALIDATED}: pydantic cannot say what its annotation means",
+            level="warning",
+            parameter=parameter,
+            expected="a type that a value of JSON can have or make",
+            found=_shown(hint),
+            error=str(error).partition("\n")[0],
+        )
+        return None
+
+
+def _shown(hint: Any) -> str:
+    return hint.__qualname__ if type(hint) is type else str(hint)
 
 
 class _Pydantic:
@@ -114,22 +173,56 @@ class _Pydantic:
     def __init__(self, hint: Any) -> None:
         import pydantic
 
-        self._adapter = pydantic.TypeAdapter(hint)
         self._error = pydantic.ValidationError
+        self._adapter = pydantic.TypeAdapter(hint)
+        self._unusual = pydantic.errors.PydanticUserError
+        # Bytes are base64 in JSON, here as in answers; pydantic has that for texts of JSON alone, and takes
+        # the setting only of a type that has none of its own, which a list is.
+        self._of_text: pydantic.TypeAdapter[list[Any]] | None = None
+        if _has_bytes(self._adapter.core_schema):
+            config = pydantic.ConfigDict(val_json_bytes="base64", ser_json_bytes="base64")
+            self._of_text = pydantic.TypeAdapter(list[hint], config=config)
 
     def __call__(self, value: Any, path: str) -> Any:
+        of_text = self._of_text
         try:
-            return self._adapter.validate_python(value)
+            if of_text is None:
+                return self._adapter.validate_python(value)
+            return of_text.validate_json(json.dumps([value]))[0]
         except self._error as error:
             faults = error.errors(include_url=False, include_context=False, include_input=False)
-        paths = [path + _path(fault["loc"]) for fault in faults[:SHOWN]]
+        within = 0 if of_text is None else 1
+        paths = [path + _path(fault["loc"][within:]) for fault in faults[:SHOWN]]
         said = [f"{where}: {fault['msg']}" for where, fault in zip(paths, faults, strict=False)]
         more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
         raise ArgumentsError("; ".join(said) + more, paths=paths)
 
     def schema(self) -> dict[str, Any]:
-        """See `Validator.schema`."""
-        return self._adapter.json_schema(ref_template="#/components/schemas/{model}")
+        """See `Validator.schema`; empty of a type that JSON Schema has no words for."""
+        adapter = self._adapter if self._of_text is None else self._of_text
+        try:
+            schema: dict[str, Any] = adapter.json_schema(ref_template="#/components/schemas/{model}")
+        except self._unusual:
+            return {}
+        if self._of_text is None:
+            return schema
+        items: dict[str, Any] = schema["items"]
+        return items | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
+
+
+def _has_bytes(schema: Any) -> bool:
+    """Whether a type has bytes in it, but for a pydantic model's: it says itself how it reads them."""
+    left = [schema]
+    while left:
+        each = left.pop()
+        if isinstance(each, Mapping):
+            if each.get("type") == "bytes":
+                return True
+            if each.get("type") != "model":
+                left += each.values()
+        elif isinstance(each, list | tuple):
+            left += each
+    return False
 
 
 def _path(place: Sequence[int | str]) -> str:

@@ -172,7 +172,7 @@ class Sidecar:
         self._path = dispatcher = Dispatcher(
             send=self._model.send,
             begin=self._model.begin,
-            cancellable=lambda: self._model.cancellable,
+            cancellable=self._model.is_cancellable,
             exact_timer=ExactTimer,
             protocol=protocol,
             batching=self._default.batching,

@@ -15,6 +15,7 @@ from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.control.settings import Batching, Settings
+from penstock_wire.headers import METHOD, get
 from penstock_wire.http import Done, GivenUp, GiveUp, Request, Response, UpstreamAnswer, UpstreamError
 from penstock_wire.item_streams import ITEM_STREAMS_TYPE
 from tests.support.model_stream import ModelStream
@@ -72,7 +73,7 @@ class Scripted:
         base: seconds a batch takes.
         item: seconds that each item adds.
         behaviour: what a run ends with, None for the right answer (`{"got": item}` for each item).
-        cancellable: it ends a run that is given up.
+        cancellable: it ends a run that is given up; of a method's name, one of this method alone.
         batching: fields of the policy.
     """
 
@@ -87,7 +88,7 @@ class Scripted:
         base: float = 1.0,
         item: float = 0.0,
         behaviour: Behaviour | None = None,
-        cancellable: bool = False,
+        cancellable: bool | bytes = False,
         **batching: Any,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -102,7 +103,7 @@ class Scripted:
             batching=Batching(**batching),
             observer=self.metrics,
             clock=self.loop.time,
-            cancellable=lambda: cancellable,
+            cancellable=lambda request: cancellable in (True, get(request.headers, METHOD)),
             streamed=StreamedSends(
                 open=self.open, send=self.send, cut=lambda _: None, clock=self.loop.time, items=True
             ),

@@ -4,9 +4,9 @@ Read in this order: `contract` (ports, names, paths and environment variables), 
 words), `http` (the two Protocols that every data plane stands on, with `http.server` and `http.client` behind
 them), `hop` (many requests on one connection between router and sidecar), `control` (settings down, reports
 up), `json_slices` (JSON cut into bytes), `instances_form` (a request that sidecar and SDK both read) and
-`item_streams` (streams of single items). Then what every process shares: `process` (the command line),
-`addresses`, `durations`, `timers` and `exact_timer`, `request_ids`, `access_log`, `closed_paths` (paths
-closed to requests from outside), `extras` (which extra a command needs), `tracing` (OpenTelemetry), `build`
-and `_mypyc` (what is
-compiled).
+`item_streams` (streams of single items), `method_names` (which method a request calls), `call_chain` (which
+calls it is made within). Then what every process shares: `process` (the command line), `addresses`,
+`durations`, `timers` and `exact_timer`, `request_ids`, `access_log`, `closed_paths` (paths closed to requests
+from outside), `extras` (which extra a command needs), `tracing` (OpenTelemetry), `build` and `_mypyc` (what
+is compiled).
 """

@@ -55,6 +55,7 @@ class Reason(enum.StrEnum):
     BATCH_FAILED = "batch_failed", 502, "The batch that held the request failed"
     SLOW_READER = "slow_reader", 499, "The client read its answer too slowly"
     CLIENT_GONE = "client_gone", 499, "The client went away before its answer"
+    CALL_CYCLE = "call_cycle", 508, "Calls between endpoints go round in a circle", True
     INTERNAL = "internal", 500, "An unexpected error in Penstock", True
 
     def __new__(cls, word: str, status: int, headline: str, from_model: bool = False) -> Self:  # noqa: FBT001, FBT002

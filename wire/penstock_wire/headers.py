@@ -20,6 +20,8 @@ STICKY: Final = b"x-penstock-sticky"
 METHOD: Final = b"x-penstock-method"
 MODEL_ID: Final = b"x-penstock-model-id"
 """Which of a server's models a request is for: it shares a batch with such alone, and a pod where it can."""
+CALL_CHAIN: Final = b"x-penstock-call-chain"
+"""The endpoints that handles have called on the way to this request (`call_chain`)."""
 QUEUE: Final = b"x-penstock-queue"
 NOT_ADMITTED: Final = b"x-penstock-not-admitted"
 REASON: Final = b"x-penstock-reason"
@@ -34,7 +36,7 @@ RECONFIGURE: Final = b"x-penstock-reconfigure"
 BATCH_LIMIT: Final = b"x-penstock-batch-limit"
 """With each probe of a model's ready path: items that a batch holds at most now."""
 CANCELLABLE: Final = b"x-penstock-cancellable"
-"""`1` of a model's ready path: a call ends at once when its connection is closed."""
+"""Of a model's ready path: which calls end at once when their connection is closed (`method_names`)."""
 CONFIG: Final = b"x-penstock-config"
 """Names a userConfig: sent with it, and returned by the model's ready path while it is the one in force."""
 TRACEPARENT: Final = b"traceparent"
@@ -63,10 +65,25 @@ PER_CONNECTION: Final = HOP_BY_HOP | {b"content-length"}
 
 _LONGEST_MS: Final = 10**12
 
-TO_MODEL: Final = frozenset({METHOD, MODEL_ID})
+KEY_FIELDS: Final = frozenset(
+    {
+        b"accept",
+        b"accept-language",
+        b"authorization",
+        b"content-language",
+        b"content-type",
+        b"cookie",
+        b"origin",
+        METHOD,
+        MODEL_ID,
+    }
+)
+"""Fields that a model may act upon: requests that differ in one share no batch."""
+
+TO_MODEL: Final = frozenset({METHOD, MODEL_ID, CALL_CHAIN})
 """The `x-penstock-*` fields of a client that a model gets."""
 
-FROM_CLIENT: Final = frozenset({METHOD, MODEL_ID, SHARD_KEY, TIMEOUT_MS, PRIORITY})
+FROM_CLIENT: Final = frozenset({METHOD, MODEL_ID, SHARD_KEY, TIMEOUT_MS, PRIORITY, CALL_CHAIN})
 """The `x-penstock-*` fields that a client may send; the edge drops the others."""
 
 

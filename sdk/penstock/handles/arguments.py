@@ -10,13 +10,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from penstock import call_context
-from penstock.encoding import encode
-from penstock.errors import AnswerError, UpstreamTimeout
+from penstock import call_chain, call_context
+from penstock.encoding import encode, path_of
+from penstock.errors import AnswerError, CallCycle, UpstreamTimeout
 from penstock.handles.pending import HandleResponse
 from penstock.handles.stream import HandleStream
 from penstock_wire.contract import REQUEST_ID as REQUEST_ID_FORM
 from penstock_wire.headers import (
+    CALL_CHAIN,
     METHOD,
     MODEL_ID,
     REQUEST_ID,
@@ -86,6 +87,7 @@ class Call:
         deadline: when it fails, by `time.monotonic`; None for never.
         request_id: of the request.
         headers: its fields but for the time that is left.
+        cycle: why it may not be made, None where it may.
     """
 
     endpoint: str
@@ -95,6 +97,7 @@ class Call:
     deadline: float | None
     request_id: str
     headers: Headers
+    cycle: CallCycle | None = None
 
     @property
     def has_operands(self) -> bool:
@@ -185,14 +188,17 @@ async def _value(given: Any) -> Any:
     return await given if isinstance(given, HandleResponse) else given
 
 
-def call_of(endpoint: str, options: Options, args: tuple[Any, ...], named: Mapping[str, Any]) -> Call:
-    """Check the arguments of a call, and take over what its caller has: deadline, request id, trace.
+def call_of(
+    endpoint: str, options: Options, args: tuple[Any, ...], named: Mapping[str, Any], *, namespace: str = ""
+) -> Call:
+    """Check the arguments of a call, and take over what its caller has: deadline, request id, trace, chain.
 
     Args:
         endpoint: its name.
         options: of the handle.
         args: the item, or nothing where the item is an object of the named ones.
         named: members of the item; beside an item, what stands beside `instances`.
+        namespace: the endpoint's; empty where nobody knows.
 
     Raises:
         TypeError: several arguments without a name, or one that holds a call or a stream.
@@ -224,6 +230,13 @@ def call_of(endpoint: str, options: Options, args: tuple[Any, ...], named: Mappi
     if options.stream:
         headers.append((b"accept", EVENTS))
     headers += [field for field in inherited if field[0] in (TRACEPARENT, TRACESTATE)]
+    cycle = None
+    try:
+        chain = call_chain.longer(call_chain.inherited(), endpoint, namespace)
+        headers.append((CALL_CHAIN, chain))
+    except CallCycle as error:
+        error.request_id = request_id.decode()
+        cycle = error
     return Call(
         endpoint=endpoint,
         args=args,
@@ -232,6 +245,7 @@ def call_of(endpoint: str, options: Options, args: tuple[Any, ...], named: Mappi
         deadline=deadline,
         request_id=request_id.decode(),
         headers=tuple(headers),
+        cycle=cycle,
     )
 
 
@@ -253,13 +267,14 @@ def _check(value: Any, name: str, endpoint: str) -> None:
         each, level = left.pop()
         if isinstance(each, HandleStream):
             raise TypeError(
-                f"{endpoint}: expected a value for {name}, found a stream: read its pieces and give them as "
-                "a list ([piece async for piece in stream])"
+                f"{endpoint}: expected a value for {name}, found a stream{_at(value, each)}: read its "
+                "pieces and give them as a list ([piece async for piece in stream])"
             )
         if isinstance(each, HandleResponse):
             raise TypeError(
                 f"{endpoint}: expected values in {name}, found a call that was not awaited within a "
-                f"{type(value).__name__}: await it first, or give it as an argument of its own"
+                f"{type(value).__name__}{_at(value, each)}: await it first, or give it as an argument of its "
+                "own"
             )
         if level < MAX_LEVELS:
             if isinstance(each, list | tuple | set | frozenset):
@@ -269,6 +284,11 @@ def _check(value: Any, name: str, endpoint: str) -> None:
                 left += [(inner, level + 1) for inner in each.values()]
             elif dataclasses.is_dataclass(each) and not isinstance(each, type):
                 left += [(getattr(each, field.name, None), level + 1) for field in dataclasses.fields(each)]
+
+
+def _at(whole: Any, value: Any) -> str:
+    path = path_of(whole, value)
+    return f" at {path}" if path else ""
 
 
 def _plain(values: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from types import ModuleType
 from typing import Any, TypedDict, Unpack
@@ -14,6 +15,7 @@ from penstock.handles.loop_thread import shared_loop
 from penstock.handles.pending import HandleResponse, running_loop
 from penstock.handles.place import Place, Remote, look_up, place_of, read_url
 from penstock.handles.stream import HandleStream, Pieces
+from penstock_wire.contract import NAMESPACE_ENV
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -106,9 +108,10 @@ class Handle:
         Raises:
             TypeError: arguments that cannot be sent. All else is raised where the answer is awaited.
         """
-        call = call_of(self._endpoint, self._options, args, named)
+        namespace = self._namespace or os.environ.get(NAMESPACE_ENV, "")
+        call = call_of(self._endpoint, self._options, args, named, namespace=namespace)
         try:
-            place: Place | Exception = self._place()
+            place: Place | Exception = call.cycle or self._place()
         except (EndpointNotFound, ValueError) as error:
             place = error
         loop = running_loop() or shared_loop() if isinstance(place, Remote | Exception) else place.loop

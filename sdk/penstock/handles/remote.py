@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import UpstreamError, UpstreamTimeout
+from penstock.errors import CallCycle, UpstreamError, UpstreamTimeout
 from penstock.handles.arguments import Call
 from penstock.handles.place import Remote, is_unknown, unknown
-from penstock.handles.stream import Events
+from penstock.handles.stream import Events, kind_of, read_event
 from penstock.response import Response
 from penstock_wire import http
 from penstock_wire.headers import REASON, REQUEST_ID, Headers, get
@@ -220,9 +220,11 @@ def refused(status: int, headers: Headers, body: bytes, call: Call) -> UpstreamE
     reason = (get(headers, REASON) or b"").decode("latin-1") or str(document.get("reason") or "")
     request_id = (get(headers, REQUEST_ID) or b"").decode("latin-1") or call.request_id
     detail = document.get("detail") or body[:200].decode("utf-8", "replace") or "no body"
-    kind = UpstreamTimeout if reason == "deadline" else UpstreamError
+    kind = kind_of(reason)
+    # NB: what a circle's error says is not said again at each call of it.
+    text = str(detail) if kind is CallCycle else f"{status} {reason or 'without a reason'}: {detail}"
     return kind(
-        f"{call.endpoint}: {status} {reason or 'without a reason'}: {detail}",
+        text if kind is CallCycle else f"{call.endpoint}: {text}",
         status=status,
         reason=reason,
         request_id=request_id,
@@ -261,31 +263,8 @@ class RemotePieces:
             self._unread = self._events.feed(data)
             self._unread.reverse()
         name, data = self._unread.pop()
-        if name != b"error":
-            return _piece(data)
-        problem = _piece(data)
-        problem = problem if isinstance(problem, dict) else {}
-        status = problem.get("status")
-        raise UpstreamError(
-            f"{self._call.endpoint}: the stream failed: {problem.get('reason')}: {problem.get('detail')}",
-            status=status if isinstance(status, int) else 500,
-            reason=str(problem.get("reason") or ""),
-            request_id=self._call.request_id,
-            endpoint=self._call.endpoint,
-        )
+        return read_event(name, data, self._call.endpoint, self._call.request_id)
 
     def close(self) -> None:
         """See `Pieces.close`."""
         self._opened.abort()
-
-
-def _piece(data: bytes) -> Any:
-    """The value of an event's data; its text where it is no JSON."""
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.MsgspecError, RecursionError):
-        pass
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return data.decode("utf-8", "replace")

@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from penstock import call_context
-from penstock.encoding import decode
-from penstock.errors import AnswerError, ArgumentsError, DeadlineExceeded, UpstreamError
+from penstock.encoding import decode, encode
+from penstock.errors import AnswerError, ArgumentsError, CallCycle, DeadlineExceeded, UpstreamError
 from penstock.handles.arguments import Call
+from penstock.handles.stream import Events, read_event
 from penstock.in_process.stream import Stream
 from penstock.instances_response import described
 from penstock.response import Response, to_http
+from penstock.streamed_response import in_band, rendered
 from penstock_wire import instances_form
 from penstock_wire.errors import Reason
+from penstock_wire.item_streams import EVENTS
 
 
 class Method(Protocol):
@@ -47,7 +50,10 @@ class ServedHere:
         try:
             sent = method.send(item, members)
             if isinstance(sent, Stream):
-                answered: Any = [_checked(piece, call) async for piece in sent]
+                pieces = [piece async for piece in sent]
+                # A `Response` stands for what ends a stream; in an answer of JSON bytes have their text.
+                last = pieces[-1] if pieces else None
+                answered: Any = last if isinstance(last, Response) else decode([encode(pieces)])[0]
             else:
                 answered = await sent
         except Exception as error:
@@ -96,19 +102,47 @@ class Pieces:
         call: what was asked.
     """
 
-    __slots__ = ("_call", "_pieces")
+    __slots__ = ("_begun", "_call", "_events", "_pieces", "_unread")
 
     def __init__(self, pieces: Stream[Any], call: Call) -> None:
         self._pieces = pieces
         self._call = call
+        self._events = Events(call.endpoint)
+        self._begun = False
+        self._unread: list[tuple[bytes, bytes]] = []
 
     async def __anext__(self) -> Any:
-        try:
-            return _checked(await anext(self._pieces), self._call)
-        except StopAsyncIteration:
-            raise
-        except Exception as error:
-            raise _failed(error, self._call) from error
+        while not self._unread:
+            try:
+                piece = await anext(self._pieces)
+            except StopAsyncIteration:
+                if self._events.cut:
+                    text = f"{self._call.endpoint}: the stream ended within an event"
+                    raise _upstream(502, "connection_lost", text, self._call) from None
+                raise
+            except Exception as error:
+                raise _failed(error, self._call) from error
+            if isinstance(piece, Response):
+                self._refuse(piece)
+            self._begun = True
+            if not isinstance(piece, bytes) and not self._events.cut:
+                return piece
+            # Bytes are what a client gets as they are: one event, several, or a part of one.
+            self._unread = self._events.feed(rendered(piece, EVENTS))
+            self._unread.reverse()
+        name, data = self._unread.pop()
+        return read_event(name, data, self._call.endpoint, self._call.request_id)
+
+    def _refuse(self, answer: Response) -> None:
+        """Raise what a `Response` among the pieces means."""
+        if not self._begun:
+            _checked(answer, self._call)
+            raise TypeError(
+                f"{self._call.endpoint}: expected stream=True for a method that is a generator, found an "
+                "answer that is no stream"
+            )
+        late = AnswerError("expected a Response before the first piece of a stream, found one behind it")
+        read_event(b"error", encode(in_band(late)), self._call.endpoint, self._call.request_id)
 
     def close(self) -> None:
         """See `stream.Pieces`."""
@@ -134,6 +168,10 @@ def _failed(error: Exception, call: Call) -> Exception:
         and error.request_id == call.request_id
     ):
         return error
+    if isinstance(error, CallCycle):
+        return CallCycle(
+            str(error), status=508, reason=error.reason, request_id=call.request_id, endpoint=call.endpoint
+        )
     if isinstance(error, DeadlineExceeded) and not isinstance(error, UpstreamError):
         return call.late()
     if isinstance(error, ArgumentsError):
@@ -144,10 +182,11 @@ def _failed(error: Exception, call: Call) -> Exception:
 
 
 def _error(reason: Reason, detail: str, call: Call) -> UpstreamError:
+    text = f"{call.endpoint}: {reason.status} {reason.value}: {detail}"
+    return _upstream(reason.status, reason.value, text, call)
+
+
+def _upstream(status: int, reason: str, text: str, call: Call) -> UpstreamError:
     return UpstreamError(
-        f"{call.endpoint}: {reason.status} {reason.value}: {detail}",
-        status=reason.status,
-        reason=reason.value,
-        request_id=call.request_id,
-        endpoint=call.endpoint,
+        text, status=status, reason=reason, request_id=call.request_id, endpoint=call.endpoint
     )

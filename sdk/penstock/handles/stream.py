@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from penstock.errors import UpstreamError
+import msgspec
+
+from penstock.errors import CallCycle, UpstreamError, UpstreamTimeout
 from penstock.handles import scope
 from penstock.handles.pending import refuse_running_loop, running_loop
 
@@ -202,3 +205,48 @@ def _event(text: bytes) -> tuple[bytes, bytes]:
         elif key == b"event":
             name = value
     return name, b"\n".join(data)
+
+
+def read_event(name: bytes, data: bytes, endpoint: str, request_id: str) -> Any:
+    """The piece that an event is.
+
+    Args:
+        name: of the event; empty for a piece.
+        data: likewise.
+        endpoint: its name, for messages.
+        request_id: of the request.
+
+    Raises:
+        UpstreamError: it is the error that ends the stream.
+    """
+    if name != b"error":
+        return _piece(data)
+    problem = _piece(data)
+    problem = problem if isinstance(problem, dict) else {}
+    status, reason, detail = problem.get("status"), str(problem.get("reason") or ""), problem.get("detail")
+    kind = kind_of(reason)
+    raise kind(
+        str(detail) if kind is CallCycle else f"{endpoint}: the stream failed: {reason or None}: {detail}",
+        status=status if isinstance(status, int) else 500,
+        reason=reason,
+        request_id=request_id,
+        endpoint=endpoint,
+    )
+
+
+def kind_of(reason: str) -> type[UpstreamError]:
+    """The error for a reason (`x-penstock-reason`)."""
+    kinds: dict[str, type[UpstreamError]] = {"deadline": UpstreamTimeout, "call_cycle": CallCycle}
+    return kinds.get(reason, UpstreamError)
+
+
+def _piece(data: bytes) -> Any:
+    """The value of an event's data; its text where it is no JSON."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return data.decode("utf-8", "replace")

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol, cast
 
+from penstock import call_chain
 from penstock.call_context import deadline as context_deadline
 from penstock.end import END
 from penstock.errors import AnswerError, DeadlineExceeded, SlowReader
@@ -98,29 +99,30 @@ class Batcher:
 
     # Calls
 
-    async def answer(self, owner: object, value: Any) -> Any:
+    async def answer(self, owner: object, value: Any, deadline: float | None = None) -> Any:
         """Make one call and wait for its answer.
 
         Args:
             owner: the instance, where it is a method.
             value: what `BatchedCode.bind` returned.
+            deadline: of the call, by `time.monotonic`; None = that of the request that is answered here.
 
         Raises:
             DeadlineExceeded: it has none in time.
             Exception: what the function raised for it, or returned in its place.
         """
         future: asyncio.Future[Any] = self.loop.create_future()
-        call = self._enter(owner, value, future)
+        call = self._enter(owner, value, future, deadline)
         try:
             return await future
         except BaseException:
             self._leave(call)
             raise
 
-    def stream(self, owner: object, value: Any) -> Stream[Any]:
+    def stream(self, owner: object, value: Any, deadline: float | None = None) -> Stream[Any]:
         """Make one call of a generator; arguments as for `answer`."""
         pieces = Pieces()
-        call = self._enter(owner, value, pieces)
+        call = self._enter(owner, value, pieces, deadline)
         return Stream(pieces, lambda: self._leave(call))
 
     def apply(self, settings: BatchSettings) -> None:
@@ -130,13 +132,17 @@ class Batcher:
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._schedule)
 
-    def _enter(self, owner: object, value: Any, answer: asyncio.Future[Any] | Pieces) -> Call:
+    def _enter(
+        self, owner: object, value: Any, answer: asyncio.Future[Any] | Pieces, given: float | None
+    ) -> Call:
         now = time.monotonic()
-        timeout, given = self._settings.timeout, context_deadline()
+        timeout = self._settings.timeout
+        if given is None:
+            given = context_deadline()
         deadline = NEVER if timeout is None else now + timeout
         if given is not None and given < deadline:
             deadline = given
-        call = Call(self._key, owner, value, now, deadline, answer)
+        call = Call(self._key, owner, value, now, deadline, answer, call_chain.inherited())
         self._queue.add(call)
         if deadline < NEVER:
             self._timed = True
@@ -222,7 +228,11 @@ class Batcher:
         self._busy += 1
         self._batches.add(batch)
         # NB: in a context of its own. It is not one caller's: what one has set there is not the others'.
-        batch.task = self.loop.create_task(self._run(batch), context=contextvars.Context())
+        context = contextvars.Context()
+        chains = [call.chain for call in _calls(parts) if call.chain]
+        if chains:
+            context.run(call_chain.begin_batch, chains)
+        batch.task = self.loop.create_task(self._run(batch), context=context)
         batch.task.add_done_callback(lambda _: self._ended(batch))
 
     def _release(self, batch: Batch) -> None:

@@ -31,11 +31,12 @@ class Call(QueuedRequest):
         arrived: when it was made, in the clock's time.
         deadline: when it raises `DeadlineExceeded`; `NEVER` for never.
         answer: what gets the answer.
+        chain: of calls that it was made in.
 
     `batch` is the batch that it is in.
     """
 
-    __slots__ = ("answer", "batch", "owner", "value")
+    __slots__ = ("answer", "batch", "chain", "owner", "value")
 
     def __init__(
         self,
@@ -45,11 +46,13 @@ class Call(QueuedRequest):
         arrived: float,
         deadline: float,
         answer: asyncio.Future[Any] | Pieces,
+        chain: bytes = b"",
     ) -> None:
         super().__init__(key, _REQUEST, b"", _ITEMS, (), arrived, deadline, deadline)
         self.owner = owner
         self.value = value
         self.answer = answer
+        self.chain = chain
         self.batch: Any = None
 
     def succeed(self, value: Any) -> None:

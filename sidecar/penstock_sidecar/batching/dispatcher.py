@@ -32,6 +32,7 @@ from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import PenstockError
+from penstock_wire.http import Request
 from penstock_wire.process import log
 from penstock_wire.timers import TIMER_SLACK
 
@@ -51,7 +52,7 @@ class Dispatcher:
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
         begin: begins to send without a task, where that is possible; see `runner.BatchRunner`.
         exact_timer: makes a timer for waits of less than the loop's own resolution.
-        cancellable: whether the model ends a call whose connection is closed.
+        cancellable: whether the model ends a call of a request's method when its connection is closed.
 
     Attributes:
         admission: decides whether a request gets in.
@@ -76,7 +77,7 @@ class Dispatcher:
         streamed: StreamedSends | None = None,
         begin: Begin | None = None,
         exact_timer: MakeTimer | None = None,
-        cancellable: Callable[[], bool] = lambda: False,
+        cancellable: Callable[[Request], bool] = lambda _: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock

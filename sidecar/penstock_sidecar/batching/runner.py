@@ -124,7 +124,7 @@ class BatchRunner:
         streamed: sends what may be answered by a stream for several clients, None where nothing is.
         begin: begins to send without a task, where that is possible; not used where runs are traced or may
             be streamed.
-        cancellable: whether the model ends a call whose connection is closed.
+        cancellable: whether the model ends a call of a request's method when its connection is closed.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class BatchRunner:
         begin: Begin | None = None,
         trace: Trace | None = None,
         streamed: StreamedSends | None = None,
-        cancellable: Callable[[], bool] = lambda: False,
+        cancellable: Callable[[Request], bool] = lambda _: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._cancellable = cancellable
@@ -252,12 +252,16 @@ class BatchRunner:
         if batch.drop_departed is not None:
             batch.drop_departed()
         # NB: with a model that would go on without its client, the slot would be free too early.
-        elif not batch.given_up and not batch.is_wanted() and self._cancellable():
+        elif not batch.given_up and not batch.is_wanted() and self._is_cancellable(batch):
             batch.given_up = True
             if batch.give_up is not None:
                 batch.give_up()
             elif batch.task is not None:
                 batch.task.cancel()
+
+    def _is_cancellable(self, batch: Batch) -> bool:
+        # NB: of some protocols a batch has requests of several methods.
+        return all(self._cancellable(part.work.request) for part in batch.parts)
 
     def expire(self, now: float) -> float | None:
         """Answer those whose clients wait no longer; returns when to look again."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from penstock_sidecar.model.restart_detector import ListenerIdentity
 from penstock_wire.headers import CANCELLABLE, Headers, get
@@ -43,6 +43,7 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.method_names import is_cancellable, read_cancellable
 from penstock_wire.process import log
 
 LOADING_PERIOD = 0.25
@@ -84,8 +85,7 @@ class Model:
         said: the fields of each probe.
 
     `ready` says whether to send here, `gone` whether the process that was there is not: a connection was
-    refused, or another process listens, which has answered no probe yet; `cancellable` that the model ends a
-    call whose connection is closed.
+    refused, or another process listens, which has answered no probe yet.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Model:
         self._blindness_told = False
         self._life = 0
         self._when_connected = functools.partial(self._connected, self._check_prepared)
-        self.cancellable = False
+        self._cancellable: Mapping[str, bool] = {}
         self.ready = False
         self.gone = False
         self.message = f"GET {ready_path} has not been answered yet"
@@ -222,6 +222,10 @@ class Model:
             self._went_wrong(error)
             raise
 
+    def is_cancellable(self, request: Request) -> bool:
+        """Whether the model ends a call of this request's method when its connection is closed."""
+        return is_cancellable(self._cancellable, request.headers, request.path)
+
     def lost(self, address: tuple[str, int]) -> None:
         """An idle connection was ended by the server there: look at once whether that is the model's end."""
         if address == (self._host, self._port):
@@ -311,7 +315,7 @@ class Model:
             if 200 <= answer.status < 400:
                 self._failures = 0
                 self._tell_blindness()
-                self.cancellable = get(answer.headers, CANCELLABLE) == b"1"
+                self._cancellable = read_cancellable(get(answer.headers, CANCELLABLE))
                 self._set(ready=True, message="")
                 looked(answer.headers)
             else:
@@ -350,7 +354,7 @@ class Model:
         news = message != self.message
         self.ready, self.gone, self.message = ready, gone, message
         if gone:
-            self.cancellable = False  # the next process may be another program
+            self._cancellable = {}  # the next process may be another program
         now = asyncio.get_running_loop().time()
         if turned or (news and not ready and now > self._logged_at + LOG_SECONDS):
             self._logged_at = now

@@ -6,7 +6,8 @@ another comes or the model was started anew. A model that never took any is not 
 
 Each POST carries the pod's secret, which shows a model server that its own sidecar asks, and a name drawn
 for it. A server that says at its ready path which name is in force (the SDK's does) cannot be reconfigured
-behind the sidecar's back: with another name than the last that was sent, it is given its own again.
+behind the sidecar's back: with another name than the last that was sent, it is given its own again. With
+the name of one whose answer did not come in time it has taken that after all.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Reconfigure:
         self._secret = secret.encode()
         self._name: bytes | None = None  # of what is in force, None before anything was sent or seen
         self._tried = b""  # of what was sent last
+        self._tried_config: bytes | None = None
         self._posts = 0
         self._posting = False
         self._overwritten = False
@@ -123,7 +125,11 @@ class Reconfigure:
             return False
         if self._name is None:  # it may be of the sidecar's process before this one
             self._name = name
-        if name in (self._name, self._tried):  # NB: what was sent last may be in force, its answer lost
+        if name == self._name:
+            return False
+        if name == self._tried:  # it is in force, and its answer was lost, or later than we waited
+            if name:
+                self._took_late(name)
             return False
         if not self._overwritten:
             log(OVERWRITTEN, level="error", version=self._version)
@@ -133,6 +139,13 @@ class Reconfigure:
             return False
         self._in_force = self._refused = None
         return True
+
+    def _took_late(self, name: bytes) -> None:
+        self._name = name
+        self._in_force = self._last_good = self._tried_config
+        self._refused = None
+        if self._in_force == self._wanted:
+            self._tell(report.Reconfigure(version=self._version, ok=True))
 
     def _lost(self) -> report.Reconfigure:
         text = f"{OVERWRITTEN}, and there is no userConfig to restore; restart the pod"
@@ -207,7 +220,7 @@ class Reconfigure:
         if self._secret:
             headers = (*headers, (RECONFIGURE, self._secret))
         self._posts += 1
-        self._posting, self._tried = True, name
+        self._posting, self._tried, self._tried_config = True, name, config
         try:
             answer = await self._send(Request("POST", path, headers, config or b"null"), SECONDS)
         except UpstreamError as error:

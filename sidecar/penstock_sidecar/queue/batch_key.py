@@ -2,9 +2,9 @@
 
 Three kinds of fields: those a model may act upon (`KEY_FIELDS` and the policy's `batchKeyHeaders`) are part
 of the key, so a batch has one set of them; those that only describe the caller (`SHARED_FIELDS`) are
-forwarded where they are equal across the batch; all others reach the model only with a request that has its
-batch to itself. Where each item carries its own fields (a protocol without `key_fields`), only the policy's
-are part of the key.
+forwarded where they are equal across the batch (of chains of calls the deepest is); all others reach the
+model only with a request that has its batch to itself. Where each item carries its own fields (a protocol
+without `key_fields`), only the policy's are part of the key.
 """
 
 from __future__ import annotations
@@ -14,34 +14,23 @@ from operator import itemgetter
 
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.request import QueuedRequest
+from penstock_wire.call_chain import deepest
 from penstock_wire.control.settings import Batching
 from penstock_wire.headers import (
     ATTEMPT,
-    METHOD,
-    MODEL_ID,
+    CALL_CHAIN,
+    KEY_FIELDS,
     PREFIX,
     REQUEST_ID,
     STICKY,
     TIMEOUT_MS,
     TO_MODEL,
     Headers,
+    get,
     timeout_ms,
 )
 from penstock_wire.http import Request
 
-KEY_FIELDS = frozenset(
-    {
-        b"accept",
-        b"accept-language",
-        b"authorization",
-        b"content-language",
-        b"content-type",
-        b"cookie",
-        b"origin",
-        METHOD,
-        MODEL_ID,
-    }
-)
 SHARED_FIELDS = frozenset(
     {
         b"baggage",
@@ -52,6 +41,7 @@ SHARED_FIELDS = frozenset(
         b"user-agent",
         b"x-forwarded-host",
         b"x-forwarded-proto",
+        CALL_CHAIN,
     }
 )
 MAX_REQUEST_IDS_BYTES = 4096
@@ -290,7 +280,11 @@ def _equal(works: Sequence[QueuedRequest]) -> Headers:
         names = {name for name in names if _values(shared, name) == _values(first, name)}
         if not names:
             break
-    return tuple([field for field in first if field[0] in names])
+    fields = tuple([field for field in first if field[0] in names and field[0] != CALL_CHAIN])
+    chains = [chain for work in works if (chain := get(work.shared, CALL_CHAIN)) is not None]
+    # NB: not only where all have it: calls that go round in a circle may share each of their batches with
+    # requests that are not part of it.
+    return (*fields, (CALL_CHAIN, deepest(chains))) if chains else fields
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:

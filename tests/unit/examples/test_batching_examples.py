@@ -123,6 +123,28 @@ def test_calls_from_threads_share_batches_of_any_model(module: Callable[[str], A
     batcher.stop()
 
 
+def test_arguments_that_a_caller_leaves_out_have_the_defaults_of_run(module: Callable[[str], Any]) -> None:
+    """As in Caikit, whose models have both; `run_batch` is given lists by name."""
+
+    class Model:
+        def run(self, text: str, mark: str = "!", *, times: int = 0) -> str:
+            raise AssertionError
+
+        def run_batch(self, **lists: list[Any]) -> list[str]:
+            assert sorted(lists) == ["mark", "text", "times"]
+            return [
+                text + mark * times
+                for text, mark, times in zip(lists["text"], lists["mark"], lists["times"], strict=True)
+            ]
+
+    batcher = module("batching/any_model").Batcher(Model(), batch_size=2)
+    assert batcher.run(text="a") == "a"
+    assert batcher.run("a", times=2) == "a!!"
+    with pytest.raises(TypeError, match="missing a required argument: 'text'"):
+        batcher.run(mark="?")
+    batcher.stop()
+
+
 def test_a_batcher_takes_a_model_that_has_only_run(module: Callable[[str], Any]) -> None:
     """An exception is that of its own call; with defaults, by position and by name."""
 

@@ -11,7 +11,7 @@ from penstock.decorators import Batched, mark_of
 def test_the_public_names_are_these() -> None:
     """Whoever takes a name away or adds one does it on purpose."""
     names = (
-        "AnswerError Application Client CompositionError Context ControlError DeadlineExceeded END "
+        "AnswerError Application CallCycle Client CompositionError Context ControlError DeadlineExceeded END "
         "EndpointNotFound Handle LoadError Response SlowReader UpstreamError UpstreamTimeout backend batch "
         "batched context multiplexed"
     )

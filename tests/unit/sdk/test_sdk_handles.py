@@ -495,10 +495,10 @@ async def test_a_method_that_is_no_generator_is_no_stream(there: Endpoint, handl
             lambda h: h(1, 2),
             "at most, found 2: give the arguments of a method with several parameters by name",
         ),
-        (lambda h: h([h(1)]), "expected values in the item, found a call that was not awaited within a list"),
+        (lambda h: h([h(1)]), "found a call that was not awaited within a list at $[0]: await it"),
         (
             lambda h: h(a={"b": [h(1)]}),
-            "expected values in a, found a call that was not awaited within a dict",
+            "expected values in a, found a call that was not awaited within a dict at $.b[0]: await it",
         ),
         (
             lambda h: h(h.options(stream=True)(1)),
@@ -511,7 +511,10 @@ async def test_a_method_that_is_no_generator_is_no_stream(there: Endpoint, handl
         ),
         (lambda h: h.options(timeout="1"), "expected a timeout in seconds or None, found '1'"),
         (lambda h: h.options(stream=1), "expected stream to be True or False, found 1"),
-        (lambda h: h(Boxed(h(1))), "found a call that was not awaited within a Boxed: await it first"),
+        (
+            lambda h: h(Boxed(h(1))),
+            "found a call that was not awaited within a Boxed at $.inner: await it first",
+        ),
         (lambda h: pickle.dumps(h(1)), "cannot be pickled: await it, and pickle its value"),
         (lambda h: pickle.dumps(h.options(stream=True)(1)), "read it, and pickle its pieces"),
         (lambda h: Handle(3), "expected the endpoint's name, found 3"),

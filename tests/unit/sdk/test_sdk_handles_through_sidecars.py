@@ -34,6 +34,10 @@ class Inner:
             (self.folder / "hangs").unlink()
 
     @penstock.batched
+    def block(self, items):
+        return items
+
+    @penstock.batched
     async def count(self, items):
         try:
             while True:
@@ -146,7 +150,7 @@ async def test_a_call_that_is_given_up_leaves_the_queue_downstream(
 async def test_a_call_that_is_given_up_ends_with_the_model_two_hops_down(
     composed: Composed, outer: Handle, tmp_path: Path
 ) -> None:
-    """Alone in its batch, and as the last of one; the place is free at once."""
+    """Alone in its batch, and as the last of one, beside methods that block; the place is free at once."""
     inner = Handle("inner", url=composed.urls["inner"])
     for client, arguments in ((outer, ("hang",)), (inner.hang, (1,))):
         call = client(*arguments)

@@ -184,6 +184,7 @@ async def test_a_response_in_a_slot_is_the_answer_to_its_item(
             f"{NO_JSON}[0], found penstock.END, which ends a stream only as a whole piece",
         ),
         (Boxed(NeverAwaited()), f"{NO_JSON}, found a NeverAwaited that was not awaited: await it first"),
+        ((each for each in "ab"), f"{NO_JSON.removesuffix(' at $.inner')}, found a generator: make a list"),
         (penstock.Response(200, body=object()), "a value of type object has no JSON"),
         (penstock.Response(200, {"a b": "1"}), "expected a header name"),
     ],

@@ -20,6 +20,7 @@ from penstock.model import Model
 from penstock.server import ModelServer
 from penstock.signature import read
 from penstock.target import Served, find
+from penstock_wire.headers import get
 from penstock_wire.http import Request
 
 MODULE = """
@@ -124,6 +125,41 @@ async def test_a_request_names_a_method_by_its_header_or_the_end_of_its_path(
 ) -> None:
     headers = {"x-penstock-method": method} if method else {}
     assert await ask(target, path, headers, instances=[2]) == (200, {"predictions": expected})
+
+
+@penstock.batched
+def blocks(items: list[Any]) -> list[Any]:
+    return items
+
+
+@penstock.batched
+async def waits(items: list[Any]) -> list[Any]:
+    return items
+
+
+@pytest.mark.parametrize(
+    ("functions", "default", "said"),
+    [
+        ({"predict": waits}, True, b"1"),
+        ({"predict": blocks}, True, None),
+        ({"predict": blocks, "embed": waits}, True, b"predict=0, embed=1, *=0"),
+        ({"predict": waits, "embed": blocks}, True, b"predict=1, embed=0, *=1"),
+        ({"predict": waits, "embed": blocks}, False, b"predict=1, embed=0"),
+    ],
+)
+async def test_the_ready_path_says_of_which_methods_a_call_ends_with_its_connection(
+    functions: dict[str, Callable[..., Any]], default: bool, said: bytes | None
+) -> None:
+    """A thread would go on."""
+    with ThreadPoolExecutor(1) as threads:
+        methods = {
+            name: Model(Served(shape=read(function, name), method=function), threads)
+            for name, function in functions.items()
+        }
+        server = ModelServer()
+        server.serve(methods["predict"], methods, default=default)
+        answer = await server.handle(Request("GET", "/", (), b""))
+    assert get(answer.headers, b"x-penstock-cancellable") == said
 
 
 @pytest.mark.parametrize(

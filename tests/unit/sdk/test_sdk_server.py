@@ -20,7 +20,6 @@ from penstock.model import Model
 from penstock.server import ModelServer
 from penstock.signature import read
 from penstock.target import Served
-from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
 
 Ask = Callable[..., Any]
@@ -66,11 +65,11 @@ def joined(text: list[str], lang: list[str] = "en") -> list[str]:  # type: ignor
     return [f"{word}-{language}" for word, language in zip(text, lang, strict=True)]
 
 
-def single(item: int) -> int:
+def single(item: Any) -> Any:
     return 2 * item
 
 
-async def single_async(item: int) -> int:
+async def single_async(item: Any) -> Any:
     await asyncio.sleep(0)
     return 2 * item
 
@@ -408,15 +407,6 @@ async def test_the_ready_path_answers_with_and_without_a_query(ask: Ask) -> None
         assert (await ask(double, [], method=method, target=target))[0] == 200
 
 
-@pytest.mark.parametrize("function", [double, double_async])
-async def test_the_ready_path_says_whether_calls_end_with_their_connection(
-    ask: Ask, function: Callable[..., Any]
-) -> None:
-    """A thread would go on."""
-    _, _, answer = await ask(function, b"", method="GET", target="/")
-    assert get(answer.headers, b"x-penstock-cancellable") == (b"1" if function is double_async else None)
-
-
 async def test_before_it_is_loaded_the_server_is_not_ready() -> None:
     server = ModelServer("/health")
     for method, target in (("GET", "/health"), ("POST", "/")):
@@ -438,76 +428,6 @@ async def test_a_header_that_would_be_two_is_a_bad_answer(ask: Ask, headers: dic
     """A model may repeat what a client said; its answer must not become another one."""
     status, document, _ = await ask(lambda item: penstock.Response(headers=headers), [1])
     assert (status, document["reason"]) == (502, "bad_answer")
-
-
-class Tuned:
-    """Takes a configuration."""
-
-    def __init__(self) -> None:
-        self.taken: list[tuple[Any, str]] = []
-
-    def predict(self, item: Any) -> Any:
-        return item
-
-    def reconfigure(self, config: Any) -> None:
-        if config == "boom":
-            raise RuntimeError("no device left")
-        if not isinstance(config, dict):
-            raise ValueError(f"expected an object, found {config!r}")
-        self.taken.append((config, threading.current_thread().name))
-
-
-class TunedAsync(Tuned):
-    async def reconfigure(self, config: Any) -> None:
-        await asyncio.sleep(0)
-        super().reconfigure(config)
-
-
-@pytest.fixture
-def configure(executor: ThreadPoolExecutor) -> Ask:
-    """Gives a model a configuration."""
-
-    async def send(model: Any, body: bytes) -> tuple[int, str]:
-        served = Served(
-            shape=read(model.predict, "predict"),
-            method=model.predict,
-            reconfigure=getattr(model, "reconfigure", None),
-        )
-        server = ModelServer()
-        server.serve(Model(served, executor))
-        answer = await server.handle(Request(method="POST", target="/-/reconfigure", headers=(), body=body))
-        return answer.status, json.loads(answer.body)["detail"] if answer.body else ""
-
-    return send
-
-
-@pytest.mark.parametrize("kind", [Tuned, TunedAsync])
-async def test_a_configuration_is_taken_and_one_that_is_refused_is_told_why(
-    configure: Ask, kind: type[Tuned]
-):
-    """204 when it is in force; what `reconfigure` raises is the problem's detail."""
-    model = kind()
-    assert await configure(model, b'{"threshold": 0.5}') == (204, "")
-    assert [config for config, _ in model.taken] == [{"threshold": 0.5}]
-    assert model.taken[0][1].startswith("model") == (kind is Tuned)
-    assert await configure(model, b"7") == (
-        422,
-        "reconfigure raised ValueError: expected an object, found 7",
-    )
-    assert await configure(model, b'"boom"') == (500, "reconfigure raised RuntimeError: no device left")
-    assert (await configure(model, b"{"))[0] == 400
-    assert len(model.taken) == 1
-
-
-async def test_a_model_without_the_method_takes_no_configuration(configure: Ask):
-    """It is no prediction either: 404 says what is missing."""
-
-    class Fixed:
-        def predict(self, item: Any) -> Any:
-            raise AssertionError
-
-    status, detail = await configure(Fixed(), b'{"instances": [1]}')
-    assert (status, "reconfigure(config)" in detail) == (404, True)
 
 
 async def fails_async(item: Any) -> Any:
@@ -564,34 +484,3 @@ async def test_an_answer_that_cannot_be_used_is_logged_with_the_ids(
     assert [line["message"] for line in lines] == ["the model's answer cannot be used"] * 2
     assert [line["request_ids"] for line in lines] == [["a", "b"]] * 2
     assert "expected 2 answers, found 1" in lines[0]["error"]
-
-
-async def test_a_configuration_is_taken_from_the_pods_sidecar_alone(executor: ThreadPoolExecutor):
-    """Without its secret 403, and nothing changes; the ready path names the one that is in force."""
-    model = Tuned()
-    server = ModelServer(reconfigure_secret="s3cret")
-    served = Served(shape=read(model.predict, "predict"), method=model.predict, reconfigure=model.reconfigure)
-    server.serve(Model(served, executor))
-
-    async def send(*headers: tuple[bytes, bytes], body: bytes = b"{}") -> int:
-        request = Request(method="POST", target="/-/reconfigure", headers=headers, body=body)
-        return (await server.handle(request)).status
-
-    async def in_force() -> bytes | None:
-        answer = await server.handle(Request(method="GET", target="/", headers=(), body=b""))
-        assert answer.status == 200
-        return get(answer.headers, b"x-penstock-config")
-
-    secret = (b"x-penstock-reconfigure", b"s3cret")
-    assert await in_force() == b""
-    assert await send() == 403
-    assert await send((b"x-penstock-reconfigure", b"s3cre")) == 403
-    assert await send((b"x-penstock-config", b"mine")) == 403
-    assert (model.taken, await in_force()) == ([], b"")
-    assert await send(secret, (b"x-penstock-config", b"one")) == 204
-    assert await in_force() == b"one"
-    assert await send(secret, (b"x-penstock-config", b"two"), body=b"7") == 422
-    assert await in_force() == b"one"
-    assert await send(secret) == 204
-    assert await in_force() == b"unnamed"
-    assert len(model.taken) == 2

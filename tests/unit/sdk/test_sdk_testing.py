@@ -123,3 +123,107 @@ async def test_targets_that_are_called_wrongly_say_so() -> None:
             pass
     async with serving(len) as length:
         assert await length("abc") == 3
+
+
+class Tunable:
+    """Says what it knows of its call, and takes a configuration."""
+
+    threshold = 0
+
+    def __init__(self) -> None:
+        self.busy = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    @penstock.batched
+    async def predict(self, items: list[Any]) -> list[Any]:
+        context = penstock.context()
+        return [
+            [self.threshold, context.headers.get("x-who"), context.headers.get("cookie"), context.request_ids]
+            for _ in items
+        ]
+
+    @penstock.batched
+    async def hang(self, items: list[Any]) -> list[Any]:
+        self.busy.set()
+        try:
+            await self.go_on.wait()
+        finally:
+            self.ended.set()
+        return [[self.threshold, penstock.context().seconds_left is not None] for _ in items]
+
+    @penstock.batched
+    async def options(self, items: list[Any]) -> list[Any]:
+        return items
+
+    async def reconfigure(self, config: Any) -> None:
+        if config["threshold"] < 0:
+            raise ValueError(f"expected a threshold of 0 or more, found {config['threshold']}")
+        self.threshold = config["threshold"]
+
+
+def kept_in(made: list[Tunable]) -> type[Tunable]:
+    """A class that notes its objects."""
+
+    class Kept(Tunable):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    return Kept
+
+
+async def test_requests_have_header_fields_and_part_where_a_sidecars_do() -> None:
+    """A batch has the fields that all its requests share; who is logged in as another shares none."""
+    async with serving(Tunable) as model:
+        who = model.options(headers={"X-Who": "me", "x-request-id": "r1"})
+        ann = who.options(headers={"cookie": "ann"})
+        answers = await asyncio.gather(who(1), model(2), ann(3), ann.method("predict")(4))
+        assert answers[:2] == [[0, None, None, ["r1", ""]]] * 2
+        assert answers[2] == answers[3] == [0, "me", "ann", ["r1"]]
+        assert model.batches == [[1, 2], [3]]
+        assert await model.method("options")(5) == 5
+        with pytest.raises(
+            AttributeError, match="expected one of the methods hang, options, predict, found x"
+        ):
+            model.method("x")
+
+
+async def test_a_calls_time_and_its_cancellation_reach_the_method() -> None:
+    made: list[Tunable] = []
+    async with serving(kept_in(made)) as model:
+        call = asyncio.ensure_future(model.hang(2))
+        await made[0].busy.wait()
+        call.cancel()
+        await made[0].ended.wait()
+        await asyncio.gather(call, return_exceptions=True)
+        hurried = model.options(timeout=0.05)
+        with pytest.raises(penstock.DeadlineExceeded):
+            await hurried.hang(1)
+    for timeout in (0, float("nan"), True):
+        with pytest.raises(ValueError, match="expected a timeout above 0 seconds"):
+            model.options(timeout=timeout)
+
+
+async def test_a_configuration_is_given_while_no_batch_runs() -> None:
+    """What is asked meanwhile waits; one that is refused changes nothing."""
+    made: list[Tunable] = []
+    async with serving(kept_in(made)) as model:
+        await model.reconfigure({"threshold": 1})
+        running = asyncio.ensure_future(model.options(timeout=60).hang(0))
+        await made[0].busy.wait()
+        change = asyncio.ensure_future(model.reconfigure({"threshold": 2}))
+        later = asyncio.ensure_future(model(0))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (change.done(), later.done(), model.batches) == (False, False, [])
+        made[0].go_on.set()
+        assert await running == [1, True]
+        await change
+        assert (await later)[0] == 2
+        with pytest.raises(ValueError, match="expected a threshold of 0 or more, found -1"):
+            await model.reconfigure({"threshold": -1})
+        assert (await model(0))[0] == 2
+    async with serving(Model) as model:
+        with pytest.raises(TypeError, match="expected a method reconfigure, found none"):
+            await model.reconfigure({})

@@ -1,23 +1,35 @@
-"""Annotations with pydantic's types: each item is checked and made by itself."""
+"""Annotations: each item is checked and made by itself, and what cannot be is said when it is loaded."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import datetime
+import inspect
 import json
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
+import numpy as np
 import pydantic
 import pytest
+import typing_extensions
 
 import penstock
 from penstock.errors import ArgumentsError
 from penstock.model import Model as Served
 from penstock.server import ModelServer
-from penstock.signature import read
+from penstock.signature import Shape, read
 from penstock.target import target_of
 from penstock.testing import serving
 from penstock_wire.http import Request
+
+T = TypeVar("T")
 
 
 class Size(pydantic.BaseModel):
@@ -56,11 +68,6 @@ def single(size: Size, word: str) -> Size:
     return size.model_copy(update={"width": len(word)})
 
 
-def plain(items: list[int]) -> list[Any]:
-    """No type of pydantic's: nothing is checked."""
-    return items
-
-
 async def test_items_arrive_as_their_annotations_say_and_a_bad_one_fails_alone() -> None:
     async with serving(Model) as model:
         good = {"name": "a", "sizes": [{"width": 2, "height": 3}]}
@@ -94,9 +101,167 @@ async def test_unmarked_methods_and_answers() -> None:
             await model.columns({"size": {}})
 
 
-def test_only_annotations_with_types_of_pydantics_are_looked_at() -> None:
-    assert read(penstock.batched(plain), "f").validators == {}
-    assert set(read(single, "f").validators) == {"size", "word"}
+@dataclasses.dataclass
+class Tree:
+    """Names itself."""
+
+    word: str
+    left: Tree | None = None
+
+
+class Options(typing_extensions.TypedDict, total=False):
+    """An object that stays one."""
+
+    times: typing_extensions.Required[int]
+    scale: float
+
+
+class Holder(Generic[T]):
+    """Its methods name what stands in it."""
+
+    class Inner(pydantic.BaseModel):
+        """As here."""
+
+        x: int
+
+    def one(self, item: Inner) -> Inner:
+        """One."""
+        return item
+
+    @penstock.batched
+    def open(self, items: list[T]) -> list[T]:
+        """Of any."""
+        return items
+
+
+def of(hint: Any) -> Shape:
+    """A function whose parameter has this annotation."""
+
+    def function(item: Any) -> Any:
+        return item
+
+    function.__annotations__["item"] = hint
+    return read(function, "f")
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "made", "bad", "path", "schema"),
+    [
+        (list[float], [1, 2.5], [1.0, 2.5], [1, "x"], "$[1]", {"items": {"type": "number"}, "type": "array"}),
+        (int | None, None, None, 1.5, "$", {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        ("int | None", 3, 3, "a", "$", {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        (Literal["a", "b"], "b", "b", "c", "$", {"enum": ["a", "b"], "type": "string"}),
+        (
+            Tree,
+            {"word": "a", "left": {"word": "b"}},
+            Tree("a", Tree("b")),
+            {"word": "a", "left": {"word": 1}},
+            "$.left.word",
+            None,
+        ),
+        ("list[Tree]", [{"word": "a"}], [Tree("a")], [{"word": "a"}, {}], "$[1].word", None),
+        (Options, {"times": 1}, {"times": 1}, {"scale": 1}, "$.times", None),
+        (
+            dict[str, tuple[int, str]],
+            {"a": [1, "b"]},
+            {"a": (1, "b")},
+            {"a": [1]},
+            "$.a[1]",
+            None,
+        ),
+        (Annotated[int, pydantic.Field(gt=0)], 1, 1, 0, "$", {"exclusiveMinimum": 0, "type": "integer"}),
+        (
+            datetime.date,
+            "2026-11-23",
+            datetime.date(2026, 11, 23),
+            "tomorrow",
+            "$",
+            {"format": "date", "type": "string"},
+        ),
+        (uuid.UUID, str(uuid.UUID(int=7)), uuid.UUID(int=7), "7", "$", {"format": "uuid", "type": "string"}),
+    ],
+)
+def test_types_of_python_are_checked_made_and_shown(
+    hint: Any, given: Any, made: Any, bad: Any, path: str, schema: Any
+) -> None:
+    shape = of(hint)
+    assert shape.bind(given) == {"item": made}
+    with pytest.raises(ArgumentsError) as raised:
+        shape.bind(bad)
+    assert path in raised.value.paths
+    shown = shape.validators["item"].schema()
+    assert shown if schema is None else shown == schema
+
+
+@pytest.mark.parametrize("form", [list[int], Sequence[int], tuple[int, ...], Annotated[list[int], "words"]])
+def test_of_a_batched_parameter_the_elements_are_the_items(form: Any) -> None:
+    def function(items: Any) -> Any:
+        return items
+
+    function.__annotations__["items"] = form
+    shape = read(penstock.batched(function), "f")
+    assert shape.bind("7") == {"items": 7}
+    with pytest.raises(ArgumentsError, match=r"^\$: Input should be a valid integer"):
+        shape.bind(1.5)
+
+
+@pytest.mark.parametrize("hint", [Any, object, list, Sequence, inspect.Parameter.empty])
+def test_what_says_nothing_of_an_item_is_not_looked_at(hint: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    def function(items: Any) -> Any:
+        return items
+
+    function.__annotations__["items"] = hint
+    assert read(penstock.batched(function), "f").validators == {}
+    assert read(Holder.open, "f", skip_self=True).validators == {}
+    assert capfd.readouterr().err == ""
+
+
+def test_a_method_may_name_what_its_class_defines() -> None:
+    bound = read(Holder.one, "f", skip_self=True).bind({"x": "1"})
+    assert bound == {"item": Holder.Inner(x=1)}
+
+
+@pytest.mark.parametrize(
+    ("hint", "batched", "message", "said"),
+    [
+        (threading.Lock, False, "pydantic cannot say what its annotation means", "Unable to generate"),
+        (np.ndarray, True, "a batched method gets a list of items", ""),
+        (int, True, "a batched method gets a list of items", ""),
+        (list[dict[str, np.ndarray]], True, "pydantic cannot say what its annotation means", "ndarray"),
+    ],
+)
+def test_what_cannot_be_validated_is_said_and_stays_as_it_is(
+    hint: Any, batched: bool, message: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def function(item: Any) -> Any:
+        return item
+
+    function.__annotations__["item"] = hint
+    shape = read(penstock.batched(function) if batched else function, "m:function")
+    assert shape.bind("as it is") == {"item": "as it is"}
+    (line,) = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert (line["level"], line["parameter"]) == ("warning", "m:function: item")
+    assert line["message"] == f"a parameter is not validated: {message}"
+    assert said in line.get("error", "")
+    assert line["found"]
+
+
+def test_without_pydantic_a_line_says_that_nothing_is_validated(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Arrays are made all the same; who annotates nothing sees nothing."""
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    assert of(Any).validators == {}
+    assert of(np.ndarray).bind([1])["item"].shape == (1,)
+    assert capfd.readouterr().err == ""
+    assert of(int).bind("as it is") == {"item": "as it is"}
+    line = json.loads(capfd.readouterr().err)
+    assert line["message"] == "a parameter is not validated: pydantic is not installed"
+
+
+def test_pydantic_is_imported_for_annotations_alone() -> None:
+    code = "import sys, penstock.serve; from penstock.signature import read; read(lambda item: item, 'f'); "
+    subprocess.run([sys.executable, "-c", code + "assert 'pydantic' not in sys.modules"], check=True)
 
 
 def test_one_annotation_that_cannot_be_resolved_leaves_the_others_validated(

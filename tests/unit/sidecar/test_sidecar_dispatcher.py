@@ -136,13 +136,14 @@ def test_fields_outside_the_key_do_not_part_requests_and_are_sent_only_where_equ
     async def main():
         s = Scripted()
         await asyncio.gather(
-            s.ask(1, traceparent="t1", user_agent="me", x_other="1"),
+            s.ask(1, traceparent="t1", user_agent="me", x_other="1", x_penstock_call_chain="a, b"),
             s.ask(2, traceparent="t2", user_agent="me", x_other="1"),
         )
         (run,) = s.runs
         assert run.fields[b"user-agent"] == b"me"
         assert b"traceparent" not in run.fields
         assert b"x-other" not in run.fields
+        assert run.fields[b"x-penstock-call-chain"] == b"a, b"  # the deepest is that of all
         assert run.fields[b"content-type"] == b"application/json"
         assert run.fields[b"x-request-id"] == b"id-(1.),id-(2.)"
         assert int(run.fields[b"x-penstock-timeout-ms"]) == 30_000

@@ -157,6 +157,22 @@ class TestLeaving:
 
         fake_loop.run(main())
 
+    @pytest.mark.parametrize("method", ["ends", "blocks"])
+    def test_whether_it_does_is_a_matter_of_its_method(self, method: str):
+        """A call that goes on without its client keeps its slot."""
+
+        async def main():
+            s = Scripted(base=10, cancellable=b"ends")
+            gone, behind = s.ask(1, x_penstock_method=method), s.ask(2)
+            await asyncio.sleep(0.1)
+            gone.cancel()
+            await asyncio.sleep(0.1)
+            assert s.batches() == ([[1], [2]] if method == "ends" else [[1]])
+            assert got(await behind) == [2]
+            await s.close()
+
+        fake_loop.run(main())
+
     def test_nor_is_it_searched_further(self):
         async def main():
             s = Scripted(behaviour=lambda run: Response(500, (), b""), cancellable=True)

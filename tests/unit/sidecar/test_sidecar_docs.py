@@ -10,6 +10,7 @@ import pytest
 from penstock_sidecar import config
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.queue import batch_key
+from penstock_wire import headers
 from tests.unit.sidecar.test_sidecar_metrics import Busy
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -35,5 +36,5 @@ def test_every_metric_is_documented():
 
 def test_the_fields_of_the_key_and_the_shared_ones_are_documented():
     sidecar, wire = (DOCS / "reference/sidecar.md").read_text(), (DOCS / "wire.md").read_text()
-    assert all(f"`{name.decode()}`" in sidecar for name in batch_key.KEY_FIELDS)
+    assert all(f"`{name.decode()}`" in sidecar for name in headers.KEY_FIELDS)
     assert all(f"`{name.decode()}`" in wire for name in batch_key.SHARED_FIELDS)

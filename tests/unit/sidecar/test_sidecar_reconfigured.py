@@ -159,13 +159,21 @@ async def test_what_is_in_force_is_compared_with_what_was_sent_last() -> None:
 
 
 async def test_a_configuration_whose_answer_was_lost_is_no_strangers() -> None:
+    """Nor one that the model took longer over than the sidecar waits: when it says so, it is in force."""
     world = World()
     world.reconfigure.want("A", 1)
     assert await world.reconfigure.apply()
     world.lose = True
     world.reconfigure.want("B", 2)
+    first = world.name
     assert await world.reconfigure.apply(), "the last one stays in force"
+    assert not world.observe(first)
+    assert world.reconfigure.result is not None
+    assert (world.reconfigure.result.ok, "cut" in world.reconfigure.result.message) == (False, True)
     assert not world.observe(world.name)
+    assert (world.reconfigure.result.version, world.reconfigure.result.ok) == (2, True)
+    assert not world.reconfigure.due
+    assert world.observe(first), "and what was before it is none of ours any more"
 
 
 async def test_what_another_sidecar_process_of_the_pod_gave_the_model_is_no_strangers() -> None:

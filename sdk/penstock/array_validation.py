@@ -1,0 +1,92 @@
+"""Arguments that a method annotates as numpy arrays; numpy is not imported here, but by who annotates so."""
+
+from __future__ import annotations
+
+import sys
+import types
+import typing
+from typing import Any
+
+from penstock.errors import ArgumentsError
+
+
+def _array_type(hint: Any) -> Any:
+    """The element type of an annotation `numpy.ndarray` or `NDArray[…]`; None where it is neither.
+
+    Returns:
+        A numpy dtype, or `Any` where the annotation leaves it open.
+    """
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if hint is numpy.ndarray:
+        return Any
+    if typing.get_origin(hint) is not numpy.ndarray:
+        return None
+    of_array = typing.get_args(hint)[1:]
+    kinds = typing.get_args(of_array[0]) if of_array else ()
+    try:
+        return Any if kinds in ((), (Any,)) else numpy.dtype(kinds[0])
+    except (TypeError, ValueError):  # a kind of numbers, such as numpy.floating
+        return Any
+
+
+def arrays_of(hint: Any) -> Arrays | None:
+    """The validator for an annotation of an array, or of one or None; None for another annotation."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        others = [each for each in typing.get_args(hint) if each is not type(None)]
+        kind = _array_type(others[0]) if len(others) == 1 else None
+        return None if kind is None else Arrays(kind, optional=True)
+    kind = _array_type(hint)
+    return None if kind is None else Arrays(kind)
+
+
+class Arrays:
+    """A `validation.Validator` that makes arrays of lists of numbers.
+
+    Args:
+        kind: the elements' dtype; `Any` for the one that fits them.
+        optional: null is None.
+    """
+
+    def __init__(self, kind: Any, *, optional: bool = False) -> None:
+        self._kind = kind
+        self._optional = optional
+
+    def __call__(self, value: Any, path: str) -> Any:
+        """See `Validator`; a null within is what JSON has in place of NaN, and becomes it again."""
+        if value is None and self._optional:
+            return None
+        numpy: Any = sys.modules["numpy"]
+        wanted = "an array" if self._kind is Any else f"an array of {self._kind}"
+        if not isinstance(value, list):
+            raise ArgumentsError(f"{path}: expected {wanted}, found {type(value).__name__}", paths=[path])
+        try:
+            array = numpy.asarray(value)
+            if array.dtype == object:
+                array = numpy.asarray(value, dtype=float)
+            if self._kind is Any or array.dtype == self._kind or not array.size:
+                return array if self._kind is Any else array.astype(self._kind)
+            self._check(array, numpy)
+            # Of the values again: numpy refuses those that are too large for it, and cuts those of an array.
+            return numpy.asarray(value, dtype=self._kind)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ArgumentsError(f"{path}: expected {wanted}, found {error}", paths=[path]) from error
+
+    def _check(self, array: Any, numpy: Any) -> None:
+        """Raise ValueError where numpy would make other values of an array's."""
+        wanted, given = self._kind.kind, array.dtype.kind
+        if wanted in "biufc" and given not in "biuf":
+            raise ValueError("an array of texts")
+        if wanted == "b":
+            raise ValueError("numbers")
+        if wanted in "iu" and given == "f":
+            bounds = numpy.iinfo(self._kind)
+            if (array % 1).any():
+                raise ValueError("numbers that are not whole")
+            if array.min() < bounds.min or array.max() > bounds.max:
+                raise ValueError("numbers that are out of its bounds")
+
+    def schema(self) -> dict[str, Any]:
+        """See `Validator.schema`."""
+        return {"type": ["array", "null"] if self._optional else "array"}
