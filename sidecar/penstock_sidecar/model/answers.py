@@ -20,6 +20,12 @@ _BUSY = frozenset({429, 503, 504})
 """Statuses of a model that has too much to do, which clients act upon."""
 
 
+class StreamCompleted(Response):
+    """An answer that all have had already."""
+
+    __slots__ = ()
+
+
 def admitted(answer: Response | UpstreamAnswer) -> bool:
     """Whether the model may have executed what it answers."""
     return answer.status != Reason.NOT_READY.status or get(answer.headers, NOT_ADMITTED) != b"1"

@@ -15,6 +15,14 @@ Outcome = Response | PenstockError
 """What a request ends with: an answer of the model, or an error of ours."""
 
 
+class TracedRequest(Request):
+    """A request with its span, which is set behind its making."""
+
+    __slots__ = ("span",)
+
+    span: Any
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QueuedRequest:
     """One accepted request. A subclass says what `finish` does with its outcome.

@@ -1,11 +1,14 @@
-"""A request and an answer; `http` says what they are for."""
+"""A request and an answer; `http` says what they are for.
+
+NB: where this module is compiled, so must be a module with a subclass: what reads a class that Python may
+extend looks each attribute up by its name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.headers import Headers
 
 if TYPE_CHECKING:
@@ -20,7 +23,6 @@ NO_BODY_STATUS: Final = frozenset({204, 304})
 """Final answers without a body, whatever their fields say (RFC 9110 sections 15.3.5 and 15.4.5)."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Request:
     """A request.
 
@@ -99,7 +101,6 @@ class Request:
         return self.target.partition("?")[0]
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Response:
     """An answer; fields as in `Request`.
 
