@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock_router.header_policy import AnswerFields
+from penstock_router.header_policy import AnswerFields, request_lines
 from penstock_router.pods import Pod, Pods
 from penstock_router.request_body import KEPT_BYTES, RequestBody
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import REQUEST_ID, TIMEOUT_MS, Headers
+from penstock_wire.headers import Headers
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
@@ -40,7 +40,6 @@ MAX_MOVES: Final = 4
 queue."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
 """Why a further try was made, beside the sidecars' own words."""
-_EXPECT: Final = (b"expect", b"100-continue")
 _UNREADY: Final = frozenset({Reason.MODEL_UNREACHABLE.value, Reason.NOT_READY.value})
 """Refusals by a pod whose model takes no requests now: it would refuse all that it gets."""
 
@@ -230,14 +229,18 @@ class ProxiedRequest:
         if left <= 0:
             raise PenstockError(Reason.DEADLINE, "the request's time was over before a pod could be asked")
         request = self.request
-        own = ((REQUEST_ID, self.identity), (TIMEOUT_MS, b"%d" % max(1, int(left * 1000))))
         out = Request(
-            request.method, request.target, self.shared, request.body, interim=self.interim, own=own
+            request.method,
+            request.target,
+            self.shared,
+            request.body,
+            interim=self.interim,
+            lines=request_lines(self.identity, left),
         )
         if self.body is not None:
             out.stream = self.body.begin()
             out.length = request.length
-            out.own = (*own, _EXPECT)
+            out.expects = True
         out.upgrade = request.upgrade
         out.fresh = self.moves > MAX_MOVES
         return out

@@ -254,15 +254,10 @@ class Forwarder:
     def _read(self, answer: Response | UpstreamAnswer) -> AnswerFields:
         """What the fields of an answer say; what it shares with others is read once for all of these."""
         headers = answer.headers
-        shared = answer.shared if isinstance(answer, Response) else None
         fields = self._fields
-        if shared is not None:
-            if fields.headers is not shared:
-                fields = self._fields = self._fields_of(shared)
-            beside = fields.beside(headers[len(shared) :])
-            return self._fields_of(headers) if beside is None else beside
         if fields.headers is not headers:
             fields = self._fields = self._fields_of(headers)
+        fields.take(answer.lines if isinstance(answer, Response) else b"")
         return fields
 
     def _fields_of(self, headers: Headers) -> AnswerFields:
@@ -322,7 +317,7 @@ class Forwarder:
         except Exception as unforeseen:  # whatever it was, the client gets an answer
             self._broken(proxied, unforeseen)
         else:
-            self._answer(proxied, answer, AnswerFields(answer.headers))
+            self._answer(proxied, answer, AnswerFields(answer.fields))
 
     async def _switch(self, proxied: ProxiedRequest, switched: Switched) -> None:
         """Switch protocols on both sides, and carry what they say until both have ended."""

@@ -31,10 +31,9 @@ _COMMON = {name: name for name in (*OWN, QUEUE, SERVER_TIMING)}
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _IN_VALUES: Final = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _MOST_LINES = limits.MAX_FIELDS
-_OF_AN_ANSWER = re.compile(
-    rb"(?:server-timing: ([!-~][ -~]*)\r\n)?x-request-id: ([!-~]+)\r\nx-penstock-queue: ([0-9]+)\r\n"
-)
-"""What a sidecar writes with nearly each answer, in this order."""
+_TIMING_LINE: Final = SERVER_TIMING + b": "
+_ID_LINE: Final = REQUEST_ID + b": "
+_QUEUE_LINE: Final = b"\r\n" + QUEUE + b": "
 
 
 class RequestHead:
@@ -320,13 +319,32 @@ def read_answer_lines(block: bytes) -> Headers:
     Raises:
         ValueError: they are none.
     """
-    usual = _OF_AN_ANSWER.fullmatch(block)
-    if usual is None:
-        return end_to_end(read_lines(block))
-    timing, identity, queued = usual.groups()
-    if timing is None:
-        return (REQUEST_ID, identity), (QUEUE, queued)
-    return (SERVER_TIMING, timing.rstrip(b" ")), (REQUEST_ID, identity), (QUEUE, queued)
+    return end_to_end(read_lines(block))
+
+
+def are_usual(block: bytes) -> bool:
+    """Whether the lines that an answer alone has are what a sidecar writes with nearly each: well-formed ones.
+
+    In this order, and nothing else: `server-timing`, where it says that, `x-request-id`, `x-penstock-queue`.
+
+    Args:
+        block: the lines.
+    """
+    at = len(block) - 3
+    while at > 0 and 48 <= block[at] <= 57:
+        at -= 1
+    if not (0 < at < len(block) - 3 and block.endswith(b"\r\n")):
+        return False
+    before = block[: at + 1]
+    if not before.endswith(_QUEUE_LINE):
+        return False
+    start = before.find(_ID_LINE)
+    # NB: that many line ends are those of the lines that are looked for, so nothing else ends a line.
+    ends = before.translate(None, _IN_VALUES)
+    if start == 0:
+        return ends == b"\r\n"
+    timing = before[: max(0, start)]
+    return ends == b"\r\n\r\n" and timing.startswith(_TIMING_LINE) and timing.endswith(b"\r\n")
 
 
 def end_to_end(fields: list[tuple[bytes, bytes]]) -> Headers:
