@@ -21,6 +21,7 @@ from penstock_wire.http import (
     RequestNotTaken,
     RequestUnread,
     Response,
+    UpstreamAnswer,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -99,6 +100,21 @@ class RequestTrace(Protocol):
         """It is over; with an error where its answer ended early."""
 
 
+class Owner:
+    """Who has a request, as that sees it: `forwarder.Forwarder`.
+
+    A base class, not a Protocol: see `answer.Carrier`. No object is made of it.
+    """
+
+    def opened(self, proxied: ProxiedRequest, answer: Response | UpstreamAnswer | UpstreamError) -> None:
+        """A pod has answered, or will not."""
+        raise NotImplementedError
+
+    def leave(self, proxied: ProxiedRequest) -> None:
+        """The client of a request has left."""
+        raise NotImplementedError
+
+
 class ProxiedRequest:
     """One client's request on its way.
 
@@ -113,6 +129,7 @@ class ProxiedRequest:
         client_ms: the client's own time for it, in milliseconds; -1 for one that cannot be read, None for
             none.
         route: what was taken from its target, as the client wrote it; empty for nothing.
+        owner: who has it.
     """
 
     __slots__ = (
@@ -128,6 +145,7 @@ class ProxiedRequest:
         "identity",
         "left",
         "moves",
+        "owner",
         "pod",
         "request",
         "route",
@@ -150,7 +168,9 @@ class ProxiedRequest:
         arrived: float,
         client_ms: int | None,
         route: bytes,
+        owner: Owner | None = None,
     ) -> None:
+        self.owner = owner
         self.exchange: Exchange | None = exchange  # None once it is answered, or its client gone
         self.state = state
         self.request = request
@@ -185,6 +205,16 @@ class ProxiedRequest:
         """Where it is noted what becomes of it; None where it is not traced."""
         self.give_up: Callable[[], object] | None = None
         """Ends what is under way for it."""
+
+    def opened(self, answer: Response | UpstreamAnswer | UpstreamError) -> None:
+        """A pod has answered, or will not."""
+        if self.owner is not None:
+            self.owner.opened(self, answer)
+
+    def leave(self) -> None:
+        """Its client has left."""
+        if self.owner is not None:
+            self.owner.leave(self)
 
     @property
     def kept(self) -> int:
