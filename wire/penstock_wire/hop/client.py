@@ -260,7 +260,7 @@ class HopClient(Link):
     def _answered(
         self, flags: int, slot: int, number: int, own: int, data: bytes, start: int, end: int
     ) -> None:
-        head = self._slots[slot] if slot < frames.SLOTS else None
+        head = self._slots[slot] if slot < len(self._slots) else None
         if head is None:
             raise ValueError(f"expected a slot with a head, found {slot}")
         length: int | None = None
