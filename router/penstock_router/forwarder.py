@@ -226,14 +226,8 @@ class Forwarder(Owner):
     ) -> None:
         refused: Unexecuted | None
         now = self._clock()
-        if isinstance(answer, UpstreamError):
-            pod.ends()
-            if not isinstance(answer, ConnectFailed):
-                self._pods.freed(proxied.backend, pod)
-            if proxied.exchange is None:
-                return
-            refused = failed(proxied, pod, answer, self._pods, now)
-        else:
+        # NB: what is asked first is nearly always so, and asked by comparing a type; of an exception it is not.
+        if isinstance(answer, Response) or not isinstance(answer, UpstreamError):
             fields = self._read(answer)
             whole = answer if isinstance(answer, Response) else self._stream(proxied, pod, answer, fields)
             if isinstance(answer, Response):
@@ -244,6 +238,13 @@ class Forwarder(Owner):
                     self._pods.freed(proxied.backend, pod)
                 self._answer(proxied, whole, fields, now)
                 return
+        else:
+            pod.ends()
+            if not isinstance(answer, ConnectFailed):
+                self._pods.freed(proxied.backend, pod)
+            if proxied.exchange is None:
+                return
+            refused = failed(proxied, pod, answer, self._pods, now)
         if proxied.exchange is None:
             return
         if refused.is_moved and proxied.moves < MAX_MOVES and self._send(proxied, proxied.backend, now):
@@ -352,7 +353,6 @@ class Forwarder(Owner):
                 close_in_background(answer.stream)
             return
         proxied.exchange = proxied.give_up = None
-        exchange.gone = None
         reason = fields.reason or (MODEL_ANSWER if answer.status >= 400 else "")
         out = self._outward(answer, proxied.identity, proxied.backend, fields)
         state = proxied.state
@@ -366,7 +366,9 @@ class Forwarder(Owner):
             out.headers = under_route(out.headers, route=proxied.route, host=host)
         self._log(proxied, out, answer.status, reason)
         stream = answer.stream
-        if isinstance(stream, AnswerStream):
+        if stream is None:
+            self._count(proxied, answer.status, reason, now)
+        elif isinstance(stream, AnswerStream):
             self._draw(proxied, answer.status, reason)
             stream.then(functools.partial(self._ended, proxied, answer.status, reason))
         else:

@@ -121,7 +121,7 @@ class AnswerFields:
             unit *= 10
             at -= 1
         self.queued = queued if lines[at] == 32 else -1
-        self.lines = b"" if lines.startswith(_ID_LINE) else lines[: lines.find(_ID_LINE)]
+        self.lines = b"" if lines.startswith(_ID_LINE) else lines[: lines.find(b"\n") + 1]
 
 
 def under_route(headers: Headers, *, route: bytes, host: bytes) -> Headers:

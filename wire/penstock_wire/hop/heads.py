@@ -33,6 +33,7 @@ _IN_VALUES: Final = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _MOST_LINES = limits.MAX_FIELDS
 _TIMING_LINE: Final = SERVER_TIMING + b": "
 _ID_LINE: Final = REQUEST_ID + b": "
+_CONTROLS_AS_SPACES: Final = bytes([46 if 0x20 <= byte <= 0x7E else 0x20 for byte in range(256)])
 _QUEUE_LINE: Final = b"\r\n" + QUEUE + b": "
 
 
@@ -338,13 +339,18 @@ def are_usual(block: bytes) -> bool:
     before = block[: at + 1]
     if not before.endswith(_QUEUE_LINE):
         return False
-    start = before.find(_ID_LINE)
-    # NB: that many line ends are those of the lines that are looked for, so nothing else ends a line.
-    ends = before.translate(None, _IN_VALUES)
-    if start == 0:
-        return ends == b"\r\n"
-    timing = before[: max(0, start)]
-    return ends == b"\r\n\r\n" and timing.startswith(_TIMING_LINE) and timing.endswith(b"\r\n")
+    # NB: that many controls are the ends of the lines that are looked for, so nothing else ends a line.
+    controls = before.translate(_CONTROLS_AS_SPACES).count(b" ")
+    if before.startswith(_ID_LINE):
+        return controls == 2
+    start = before.find(b"\n") + 1
+    timing, identity = before[:start], before[start:]
+    return (
+        controls == 4
+        and timing.startswith(_TIMING_LINE)
+        and timing.endswith(b"\r\n")
+        and identity.startswith(_ID_LINE)
+    )
 
 
 def end_to_end(fields: list[tuple[bytes, bytes]]) -> Headers:
