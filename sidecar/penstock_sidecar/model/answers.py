@@ -10,11 +10,11 @@ from penstock_wire.http import (
     ConnectFailed,
     ConnectionLost,
     NotAdmitted,
-    Response,
     UpstreamAnswer,
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.http.messages import Response
 
 _BUSY = frozenset({429, 503, 504})
 """Statuses of a model that has too much to do, which clients act upon."""
