@@ -19,7 +19,15 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock_router.attempts import MAX_MOVES, Owner, ProxiedRequest, RequestTrace, Unexecuted, answered, failed
+from penstock_router.attempts import (
+    MAX_MOVES,
+    Owner,
+    ProxiedRequest,
+    RequestTrace,
+    Unexecuted,
+    answered,
+    failed,
+)
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
 from penstock_router.mirrors import UPGRADE
@@ -226,7 +234,7 @@ class Forwarder(Owner):
     ) -> None:
         refused: Unexecuted | None
         now = self._clock()
-        # NB: what is asked first is nearly always so, and asked by comparing a type; of an exception it is not.
+        # NB: what is asked first is nearly always so, and is quick to ask; of an exception it is not.
         if isinstance(answer, Response) or not isinstance(answer, UpstreamError):
             fields = self._read(answer)
             whole = answer if isinstance(answer, Response) else self._stream(proxied, pod, answer, fields)
@@ -343,9 +351,7 @@ class Forwarder(Owner):
         log("request failed", level="error", error=repr(error), request_id=proxied.identity.decode())
         self._answer_error(proxied, PenstockError(Reason.INTERNAL, "the router failed to handle the request"))
 
-    def _answer(
-        self, proxied: ProxiedRequest, answer: Response, fields: AnswerFields, now: float
-    ) -> None:
+    def _answer(self, proxied: ProxiedRequest, answer: Response, fields: AnswerFields, now: float) -> None:
         """Send an answer, and count it."""
         exchange = proxied.exchange
         if exchange is None:  # its client left meanwhile

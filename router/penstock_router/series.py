@@ -42,8 +42,8 @@ class Series:
     """
 
     __slots__ = (
-        "_answers",
         "_above",
+        "_answers",
         "_last",
         "_place",
         "_reason",

@@ -100,9 +100,9 @@ def ready(*, data: tuple[str, int], admin: tuple[str, int]) -> None:
 def keep_what_is_here() -> None:
     """Have the garbage collector look at what is made from now on alone, and more rarely.
 
-    What is here when a process is ready stays for good: there is no use in walking through it again and again,
-    nor in looking after each few hundred objects that wait, as requests do, at what reference counting alone
-    takes away.
+    What is here when a process is ready stays for good: there is no use in walking through it again and
+    again, nor in looking after each few hundred objects that wait, as requests do, at what reference counting
+    alone takes away.
     """
     gc.collect()
     gc.freeze()

@@ -99,7 +99,9 @@ ID, QUEUED = b"x-request-id: a-1\r\n", b"x-penstock-queue: 12\r\n"
 TIMING = b"server-timing: queue;dur=0.1, model;dur=2\r\n"
 
 
-@pytest.mark.parametrize("block", [ID + QUEUED, TIMING + ID + QUEUED, ID + b"x-penstock-queue: 123456789012\r\n"])
+@pytest.mark.parametrize(
+    "block", [ID + QUEUED, TIMING + ID + QUEUED, ID + b"x-penstock-queue: 123456789012\r\n"]
+)
 def test_the_lines_of_nearly_each_answer_are_passed_on_unread(block: bytes) -> None:
     """They say what reading them says."""
     assert heads.are_usual(block)

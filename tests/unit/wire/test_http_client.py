@@ -474,5 +474,3 @@ async def test_requests_that_share_fields_differ_in_all_else(
     await upstream.send("127.0.0.1", peer.port, request, timeout=30)
     sent = b"%b %b HTTP/1.1\r\nx-a: 1\r\nhost: h\r\nx-id: %b\r\ncontent-length: 0\r\n\r\n"
     assert peer.requests == [sent % (method.encode(), target.encode(), own)]
-
-

@@ -324,7 +324,7 @@ def read_answer_lines(block: bytes) -> Headers:
 
 
 def are_usual(block: bytes) -> bool:
-    """Whether the lines that an answer alone has are what a sidecar writes with nearly each: well-formed ones.
+    """Whether an answer's own lines are what a sidecar writes with nearly each: well-formed ones.
 
     In this order, and nothing else: `server-timing`, where it says that, `x-request-id`, `x-penstock-queue`.
 

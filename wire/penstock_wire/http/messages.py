@@ -39,8 +39,8 @@ class Request:
         interim: gets the status and the fields of each interim answer (RFC 9110 section 15.2) but 101; None
             drops them. 100 is for this connection alone, and comes where it `expects`.
         fresh: send it on a new connection.
-        lines: further fields, of this request alone, of one that is sent: each with its line's end (CR LF). They
-            are sent as they are, so their maker must know their bytes.
+        lines: further fields, of this request alone, of one that is sent: each with its line's end (CR LF).
+            They are sent as they are, so their maker must know their bytes.
 
     `expects` asks the server, of one that is sent, whether it wants the stream (`Expect`).
 
