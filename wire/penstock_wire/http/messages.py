@@ -22,6 +22,9 @@ CONTINUE: Final = 100
 NO_BODY_STATUS: Final = frozenset({204, 304})
 """Final answers without a body, whatever their fields say (RFC 9110 sections 15.3.5 and 15.4.5)."""
 
+LAST_LINES: Final = [b"content-length: %d\r\n\r\n" % length for length in range(2048)]
+"""The end of a head, by the length of the body."""
+
 
 class Request:
     """A request.

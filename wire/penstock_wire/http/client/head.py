@@ -6,13 +6,12 @@ from typing import Final
 
 from penstock_wire.headers import PER_CONNECTION, Headers, end_to_end
 from penstock_wire.http import Request, UpstreamError
-from penstock_wire.http.server.head import LAST_LINES
+from penstock_wire.http.messages import LAST_LINES
 
 JOIN_BYTES: Final = 64 * 1024
 """Smaller request bodies are sent in one write with their head."""
 
 _NOT_SENT: Final = PER_CONNECTION | {b"expect"}  # this client does not wait for `100 Continue`
-_LAST_LINES: Final = LAST_LINES
 _END_OF_FIELDS: Final = b"\r\n\r\n"
 _MAY_LACK_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 _NAME_NO_FIELD: Final = frozenset({b"close", b"keep-alive", b"Keep-Alive", b"upgrade", b"Upgrade"})
@@ -76,7 +75,7 @@ def encode_head(request: Request, where: str) -> bytes:
         beginning = known.lines
     length = len(request.body)
     if request.stream is None and not request.upgrade and (length or request.method not in _MAY_LACK_BODY):
-        return beginning + own + (_LAST_LINES[length] if length < 2048 else _length_line(length) + b"\r\n")
+        return beginning + own + (LAST_LINES[length] if length < 2048 else _length_line(length) + b"\r\n")
     lines = [beginning, own]
     if request.expects:
         lines.append(b"expect: 100-continue\r\n")
