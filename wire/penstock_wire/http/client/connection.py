@@ -595,22 +595,3 @@ class Connection(Carrier):
             answer = Answer(101, headers, None, body)
             answer.tunnel = UpstreamTunnel(self, body)
             waiter.set_result(answer)
-
-
-class Ending:
-    """A `GiveUp` of what `begin` or `begin_open` has sent.
-
-    Args:
-        connection: where it was sent.
-        done: what gets its answer.
-    """
-
-    __slots__ = ("_connection", "_done")
-
-    def __init__(self, connection: Connection, done: Done | Opened) -> None:
-        self._connection = connection
-        self._done = done
-
-    def __call__(self) -> None:
-        """End it; see `Connection.give_up`."""
-        self._connection.give_up(self._done)

@@ -29,7 +29,7 @@ from penstock_wire.http import (
 from penstock_wire.http.client import peer_liveness
 from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer
 from penstock_wire.http.client.connecting import connect
-from penstock_wire.http.client.connection import MAX_HEAD_BYTES, Connection, Ending
+from penstock_wire.http.client.connection import MAX_HEAD_BYTES, Connection
 from penstock_wire.http.head_cache import HeadCache
 
 __all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]
@@ -133,7 +133,7 @@ class H1Upstream:
         except UpstreamError:
             self.put(connection)
             raise
-        return Ending(connection, done)
+        return _Ending(connection, done)
 
     def begin_open(
         self,
@@ -154,7 +154,7 @@ class H1Upstream:
         except UpstreamError:
             self.put(connection)
             raise
-        return Ending(connection, opened)
+        return _Ending(connection, opened)
 
     async def open(
         self,
@@ -319,3 +319,22 @@ class H1Upstream:
         self._idle.clear()
         for each in list(self._open):
             each.end()
+
+
+class _Ending:
+    """A `GiveUp` of what `begin` or `begin_open` has sent.
+
+    Args:
+        connection: where it was sent.
+        done: what gets its answer.
+    """
+
+    __slots__ = ("_connection", "_done")
+
+    def __init__(self, connection: Connection, done: Done | Opened) -> None:
+        self._connection = connection
+        self._done = done
+
+    def __call__(self) -> None:
+        """End it; see `Connection.give_up`."""
+        self._connection.give_up(self._done)
