@@ -35,7 +35,17 @@ with needs("penstock-router", "router"):
     from penstock_wire.hop.upstream import HopUpstream
     from penstock_wire.http.client.pool import H1Upstream
     from penstock_wire.http.server.server import H1Front
-    from penstock_wire.process import Parser, address, duration, log, on_signal, ready, run, set_log_level
+    from penstock_wire.process import (
+        Parser,
+        address,
+        duration,
+        keep_what_is_here,
+        log,
+        on_signal,
+        ready,
+        run,
+        set_log_level,
+    )
     from penstock_wire.tracing import Unavailable, started
 
 SILENCE_SECONDS = 3.0
@@ -190,6 +200,7 @@ class Process:
 
     async def _greet(self, data: tuple[str, int], admin: tuple[str, int]) -> None:
         await self._router.ready.wait()
+        keep_what_is_here()
         ready(data=data, admin=admin)
 
     async def _drain(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock_router.header_policy import AnswerFields
+from penstock_router.header_policy import AnswerFields, request_lines
 from penstock_router.pods import Pod, Pods
 from penstock_router.request_body import KEPT_BYTES, RequestBody
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import REQUEST_ID, TIMEOUT_MS, Headers
+from penstock_wire.headers import Headers
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
@@ -21,6 +21,7 @@ from penstock_wire.http import (
     RequestNotTaken,
     RequestUnread,
     Response,
+    UpstreamAnswer,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -40,7 +41,6 @@ MAX_MOVES: Final = 4
 queue."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
 """Why a further try was made, beside the sidecars' own words."""
-_EXPECT: Final = (b"expect", b"100-continue")
 _UNREADY: Final = frozenset({Reason.MODEL_UNREACHABLE.value, Reason.NOT_READY.value})
 """Refusals by a pod whose model takes no requests now: it would refuse all that it gets."""
 
@@ -100,6 +100,21 @@ class RequestTrace(Protocol):
         """It is over; with an error where its answer ended early."""
 
 
+class Owner:
+    """Who has a request, as that sees it: `forwarder.Forwarder`.
+
+    A base class, not a Protocol: see `answer.Carrier`. No object is made of it.
+    """
+
+    def opened(self, proxied: ProxiedRequest, answer: Response | UpstreamAnswer | UpstreamError) -> None:
+        """A pod has answered, or will not."""
+        raise NotImplementedError
+
+    def leave(self, proxied: ProxiedRequest) -> None:
+        """The client of a request has left."""
+        raise NotImplementedError
+
+
 class ProxiedRequest:
     """One client's request on its way.
 
@@ -114,6 +129,7 @@ class ProxiedRequest:
         client_ms: the client's own time for it, in milliseconds; -1 for one that cannot be read, None for
             none.
         route: what was taken from its target, as the client wrote it; empty for nothing.
+        owner: who has it.
     """
 
     __slots__ = (
@@ -129,6 +145,7 @@ class ProxiedRequest:
         "identity",
         "left",
         "moves",
+        "owner",
         "pod",
         "request",
         "route",
@@ -151,7 +168,9 @@ class ProxiedRequest:
         arrived: float,
         client_ms: int | None,
         route: bytes,
+        owner: Owner | None = None,
     ) -> None:
+        self.owner = owner
         self.exchange: Exchange | None = exchange  # None once it is answered, or its client gone
         self.state = state
         self.request = request
@@ -186,6 +205,16 @@ class ProxiedRequest:
         """Where it is noted what becomes of it; None where it is not traced."""
         self.give_up: Callable[[], object] | None = None
         """Ends what is under way for it."""
+
+    def opened(self, answer: Response | UpstreamAnswer | UpstreamError) -> None:
+        """A pod has answered, or will not."""
+        if self.owner is not None:
+            self.owner.opened(self, answer)
+
+    def leave(self) -> None:
+        """Its client has left."""
+        if self.owner is not None:
+            self.owner.leave(self)
 
     @property
     def kept(self) -> int:
@@ -230,14 +259,18 @@ class ProxiedRequest:
         if left <= 0:
             raise PenstockError(Reason.DEADLINE, "the request's time was over before a pod could be asked")
         request = self.request
-        own = ((REQUEST_ID, self.identity), (TIMEOUT_MS, b"%d" % max(1, int(left * 1000))))
         out = Request(
-            request.method, request.target, self.shared, request.body, interim=self.interim, own=own
+            request.method,
+            request.target,
+            self.shared,
+            request.body,
+            interim=self.interim,
+            lines=request_lines(self.identity, left),
         )
         if self.body is not None:
             out.stream = self.body.begin()
             out.length = request.length
-            out.own = (*own, _EXPECT)
+            out.expects = True
         out.upgrade = request.upgrade
         out.fresh = self.moves > MAX_MOVES
         return out

@@ -19,7 +19,15 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock_router.attempts import MAX_MOVES, ProxiedRequest, RequestTrace, Unexecuted, answered, failed
+from penstock_router.attempts import (
+    MAX_MOVES,
+    Owner,
+    ProxiedRequest,
+    RequestTrace,
+    Unexecuted,
+    answered,
+    failed,
+)
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
 from penstock_router.mirrors import UPGRADE
@@ -53,7 +61,7 @@ CLIENT_GONE: Final = 499
 _CLOSED: Final = "expected another path, found one that is a model's and its sidecar's own"
 
 
-class Forwarder:
+class Forwarder(Owner):
     """Answers the requests of endpoints.
 
     Args:
@@ -117,17 +125,18 @@ class Forwarder:
             self._clock(),
             head.client_ms,
             route,
+            self,
         )
         proxied.trace = trace
         if head.closed:
             self._refuse_closed(proxied)
             return
         if head.static is not None:
-            self._answer(proxied, head.static, AnswerFields(head.static.headers))
+            self._answer(proxied, head.static, AnswerFields(head.static.headers), proxied.arrived)
             return
         if head.steering is not None:
             proxied.steering = state.begin(head.steering, route)
-        exchange.gone = functools.partial(self._leave, proxied)
+        exchange.gone = proxied.leave
         most = state.settings.max_body_bytes
         if most is not None and max(len(request.body), request.length or 0) > most:
             size = f"one of {request.length or len(request.body)} bytes"
@@ -136,7 +145,7 @@ class Forwarder:
         if head.plain and proxied.body is None and not request.upgrade:
             backend, at_once = state.enter(proxied.steering)
             proxied.drawn = backend
-            if at_once and backend is not None and self._send(proxied, backend):
+            if at_once and backend is not None and self._send(proxied, backend, proxied.arrived):
                 return
         self._in_task(proxied, None)
 
@@ -174,7 +183,7 @@ class Forwarder:
 
     # -- at once --------------------------------------------------------------------------------------------
 
-    def _send(self, proxied: ProxiedRequest, backend: str) -> bool:
+    def _send(self, proxied: ProxiedRequest, backend: str, now: float) -> bool:
         """Send a request to a pod that a connection is there to; False where there is none."""
         steering = proxied.steering
         pod = self._pods.pick(backend) if steering is None else proxied.state.pick(backend, steering)
@@ -185,11 +194,11 @@ class Forwarder:
             give_up = self._upstream.begin_open(
                 address.host,
                 address.port,
-                proxied.upstream_request(self._clock()),
+                proxied.upstream_request(now),
                 proxied.left,
                 proxied.idle,
                 WHOLE_BYTES,
-                functools.partial(self._opened, proxied),
+                proxied.opened,
             )
         except PenstockError as error:
             self._answer_error(proxied, error)
@@ -209,8 +218,8 @@ class Forwarder:
             proxied.state.sent(backend, steering, pod)
         return True
 
-    def _opened(self, proxied: ProxiedRequest, answer: Response | UpstreamAnswer | UpstreamError) -> None:
-        """A pod has answered, or will not."""
+    def opened(self, proxied: ProxiedRequest, answer: Response | UpstreamAnswer | UpstreamError) -> None:
+        """See `Owner.opened`."""
         pod = proxied.pod
         assert pod is not None  # noqa: S101 - `begin_open` calls back later
         try:
@@ -224,27 +233,29 @@ class Forwarder:
         self, proxied: ProxiedRequest, pod: Pod, answer: Response | UpstreamAnswer | UpstreamError
     ) -> None:
         refused: Unexecuted | None
-        if isinstance(answer, UpstreamError):
+        now = self._clock()
+        # NB: what is asked first is nearly always so, and is quick to ask; of an exception it is not.
+        if isinstance(answer, Response) or not isinstance(answer, UpstreamError):
+            fields = self._read(answer)
+            whole = answer if isinstance(answer, Response) else self._stream(proxied, pod, answer, fields)
+            if isinstance(answer, Response):
+                pod.ends()
+            refused = answered(pod, fields, whole, self._pods, now)
+            if refused is None:
+                if isinstance(answer, Response):
+                    self._pods.freed(proxied.backend, pod)
+                self._answer(proxied, whole, fields, now)
+                return
+        else:
             pod.ends()
             if not isinstance(answer, ConnectFailed):
                 self._pods.freed(proxied.backend, pod)
             if proxied.exchange is None:
                 return
-            refused = failed(proxied, pod, answer, self._pods, self._clock())
-        else:
-            fields = self._read(answer)
-            whole = answer if isinstance(answer, Response) else self._stream(proxied, pod, answer, fields)
-            if isinstance(answer, Response):
-                pod.ends()
-            refused = answered(pod, fields, whole, self._pods, self._clock())
-            if refused is None:
-                if isinstance(answer, Response):
-                    self._pods.freed(proxied.backend, pod)
-                self._answer(proxied, whole, fields)
-                return
+            refused = failed(proxied, pod, answer, self._pods, now)
         if proxied.exchange is None:
             return
-        if refused.is_moved and proxied.moves < MAX_MOVES and self._send(proxied, proxied.backend):
+        if refused.is_moved and proxied.moves < MAX_MOVES and self._send(proxied, proxied.backend, now):
             proxied.moves += 1
             proxied.state.series(proxied.backend).retries += 1
             self._metrics.retried(refused.reason)
@@ -254,15 +265,10 @@ class Forwarder:
     def _read(self, answer: Response | UpstreamAnswer) -> AnswerFields:
         """What the fields of an answer say; what it shares with others is read once for all of these."""
         headers = answer.headers
-        shared = answer.shared if isinstance(answer, Response) else None
         fields = self._fields
-        if shared is not None:
-            if fields.headers is not shared:
-                fields = self._fields = self._fields_of(shared)
-            beside = fields.beside(headers[len(shared) :])
-            return self._fields_of(headers) if beside is None else beside
         if fields.headers is not headers:
             fields = self._fields = self._fields_of(headers)
+        fields.take(answer.lines if isinstance(answer, Response) else b"")
         return fields
 
     def _fields_of(self, headers: Headers) -> AnswerFields:
@@ -314,7 +320,7 @@ class Forwarder:
             if proxied.body is not None and proxied.body.too_long:
                 self._answer_error(proxied, _too_long(proxied.state, "a longer one"))
             else:
-                self._leave(proxied)
+                self.leave(proxied)
         except asyncio.CancelledError as cancelled:
             if proxied.exchange is None:
                 raise  # its client left
@@ -322,7 +328,7 @@ class Forwarder:
         except Exception as unforeseen:  # whatever it was, the client gets an answer
             self._broken(proxied, unforeseen)
         else:
-            self._answer(proxied, answer, AnswerFields(answer.headers))
+            self._answer(proxied, answer, AnswerFields(answer.fields), self._clock())
 
     async def _switch(self, proxied: ProxiedRequest, switched: Switched) -> None:
         """Switch protocols on both sides, and carry what they say until both have ended."""
@@ -339,13 +345,13 @@ class Forwarder:
 
     def _answer_error(self, proxied: ProxiedRequest, error: PenstockError) -> None:
         answer = error.response(request_id=proxied.identity.decode(), backend=proxied.backend, pod=self._pod)
-        self._answer(proxied, answer, AnswerFields(answer.headers))
+        self._answer(proxied, answer, AnswerFields(answer.headers), self._clock())
 
     def _broken(self, proxied: ProxiedRequest, error: BaseException) -> None:
         log("request failed", level="error", error=repr(error), request_id=proxied.identity.decode())
         self._answer_error(proxied, PenstockError(Reason.INTERNAL, "the router failed to handle the request"))
 
-    def _answer(self, proxied: ProxiedRequest, answer: Response, fields: AnswerFields) -> None:
+    def _answer(self, proxied: ProxiedRequest, answer: Response, fields: AnswerFields, now: float) -> None:
         """Send an answer, and count it."""
         exchange = proxied.exchange
         if exchange is None:  # its client left meanwhile
@@ -353,7 +359,6 @@ class Forwarder:
                 close_in_background(answer.stream)
             return
         proxied.exchange = proxied.give_up = None
-        exchange.gone = None
         reason = fields.reason or (MODEL_ANSWER if answer.status >= 400 else "")
         out = self._outward(answer, proxied.identity, proxied.backend, fields)
         state = proxied.state
@@ -367,19 +372,21 @@ class Forwarder:
             out.headers = under_route(out.headers, route=proxied.route, host=host)
         self._log(proxied, out, answer.status, reason)
         stream = answer.stream
-        if isinstance(stream, AnswerStream):
+        if stream is None:
+            self._count(proxied, answer.status, reason, now)
+        elif isinstance(stream, AnswerStream):
             self._draw(proxied, answer.status, reason)
             stream.then(functools.partial(self._ended, proxied, answer.status, reason))
         else:
-            self._count(proxied, answer.status, reason)
+            self._count(proxied, answer.status, reason, now)
         if out.stream is not None and proxied.ends is not None:
             out.stream = EndingStream(out.stream, proxied.ends)
         exchange.answer(out)
         if state.mirrors is not None:
             state.mirrors.offer(proxied, answer, reason)
 
-    def _leave(self, proxied: ProxiedRequest) -> None:
-        """The client of a request has left."""
+    def leave(self, proxied: ProxiedRequest) -> None:
+        """See `Owner.leave`."""
         if proxied.exchange is None:
             return
         proxied.exchange = None
@@ -391,11 +398,10 @@ class Forwarder:
     def _note(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
         """Log a request, and count it."""
         self._log(proxied, answer, status, reason)
-        self._count(proxied, status, reason)
+        self._count(proxied, status, reason, self._clock())
 
-    def _count(self, proxied: ProxiedRequest, status: int, reason: str) -> None:
+    def _count(self, proxied: ProxiedRequest, status: int, reason: str, now: float) -> None:
         """Count a request whose answer goes out at once, or goes nowhere."""
-        now = self._clock()
         if proxied.trace is not None:
             proxied.trace.ended(proxied, now, status, reason, None)
         steering, backend = proxied.steering, proxied.backend

@@ -18,7 +18,6 @@ from penstock_wire.headers import (
     QUEUE,
     REASON,
     REQUEST_ID,
-    SERVER_TIMING,
     TIMEOUT_MS,
     Headers,
     get,
@@ -35,6 +34,8 @@ _NAME_THIS_SERVER: Final = (b"location", b"content-location")
 """Fields of an answer with a URL that leads back to the server (RFC 9110 sections 10.2.2 and 8.7)."""
 
 _URL = re.compile(rb"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+_ID_LINE: Final = REQUEST_ID + b": "
+_MOST_QUEUED: Final = 10**9
 _FORWARDED = FROM_CLIENT - {TIMEOUT_MS}
 _REASONS = {reason.value.encode(): reason.value for reason in Reason}
 
@@ -74,7 +75,7 @@ class AnswerFields:
         headers: its fields.
     """
 
-    __slots__ = ("headers", "lines", "outward", "queued", "reason", "refuses")
+    __slots__ = ("_queued", "headers", "lines", "outward", "queued", "reason", "refuses")
 
     def __init__(self, headers: Headers) -> None:
         self.headers = headers
@@ -98,32 +99,29 @@ class AnswerFields:
                 self.refuses = True
             elif name == QUEUE and value.isdigit() and len(value) < 10:
                 self.queued = int(value)
+        self._queued = self.queued
         self.outward: Headers = tuple(outward)
         """The fields for the client."""
         self.lines = b""
         """Lines of further ones, which this answer alone has."""
 
-    def beside(self, own: Headers) -> AnswerFields | None:
-        """What these fields say together with those that an answer alone has.
+    def take(self, lines: bytes) -> None:
+        """Note what an answer with these fields says in lines of its own.
 
         Args:
-            own: these, whose values are of one line each.
-
-        Returns:
-            Theirs, with the very same `outward`; None where one of them is more than an id, a queue or a
-            timing.
+            lines: a timing or nothing, an id, a queue (see `hop.heads.are_usual`), or nothing at all.
         """
-        fields = AnswerFields(())
-        fields.headers, fields.outward, fields.queued = self.headers, self.outward, self.queued
-        fields.reason, fields.refuses = self.reason, self.refuses
-        for name, value in own:
-            if name == QUEUE and value.isdigit() and len(value) < 10:
-                fields.queued = int(value)
-            elif name == SERVER_TIMING and value.isascii() and not fields.lines:
-                fields.lines = b"%b: %b\r\n" % (name, value)
-            elif name != REQUEST_ID:
-                return None
-        return fields
+        if not lines:
+            self.queued, self.lines = self._queued, b""
+            return
+        at = len(lines) - 3
+        queued, unit = 0, 1
+        while 48 <= lines[at] <= 57 and unit < _MOST_QUEUED:
+            queued += unit * (lines[at] - 48)
+            unit *= 10
+            at -= 1
+        self.queued = queued if lines[at] == 32 else -1
+        self.lines = b"" if lines.startswith(_ID_LINE) else lines[: lines.find(b"\n") + 1]
 
 
 def under_route(headers: Headers, *, route: bytes, host: bytes) -> Headers:
@@ -167,6 +165,16 @@ def own_lines(identity: bytes, backend: bytes) -> bytes:
     if not backend:
         return b"x-request-id: %b\r\n" % identity
     return b"x-request-id: %b\r\nx-penstock-backend: %b\r\n" % (identity, backend)
+
+
+def request_lines(identity: bytes, left: float) -> bytes:
+    """The lines of the head of a request to a pod that are its own: its id, and the time that it has.
+
+    Args:
+        identity: the request's id.
+        left: seconds.
+    """
+    return b"x-request-id: %b\r\nx-penstock-timeout-ms: %d\r\n" % (identity, max(1, int(left * 1000)))
 
 
 def allows(endpoint: Endpoint, method: str) -> bool:

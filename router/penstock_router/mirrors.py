@@ -30,7 +30,7 @@ from penstock_router.arrived_head import MAX_HEAD_SIZE
 from penstock_router.attempts import TELLING_SECONDS
 from penstock_router.compare import Comparison, Rules
 from penstock_router.compare_queue import CompareQueue
-from penstock_router.header_policy import AnswerFields
+from penstock_router.header_policy import AnswerFields, request_lines
 from penstock_router.load_balancing import WeightedSelector
 from penstock_router.match_rules import MatchRules
 from penstock_router.metrics import Metrics
@@ -40,7 +40,7 @@ from penstock_router.response_body import WHOLE_BYTES, receive
 from penstock_wire.control.report import MirrorTotals
 from penstock_wire.control.router_settings import Endpoint, Mirror
 from penstock_wire.errors import MODEL_ANSWER, Reason
-from penstock_wire.headers import MIRROR, REQUEST_ID, TIMEOUT_MS, Headers, without
+from penstock_wire.headers import MIRROR, Headers, without
 from penstock_wire.http import (
     ConnectFailed,
     ConnectTimeout,
@@ -427,9 +427,9 @@ class Mirrors:
             return NO_ROOM
         if self._pods.may_be_waited_for(mirror.name) and self._is_held_for(mirror.name):
             return NO_ROOM
-        own = ((REQUEST_ID, copy.identity), (TIMEOUT_MS, b"%d" % max(1, int(copy.timeout * 1000))))
         request = copy.request
-        out = Request(request.method, request.target, mirror.fields(copy.shared), request.body, own=own)
+        out = Request(request.method, request.target, mirror.fields(copy.shared), request.body)
+        out.lines = request_lines(copy.identity, copy.timeout)
         copy.sent = now
         address = pod.address
         give_up = self._upstream.begin_open(
@@ -478,7 +478,7 @@ class Mirrors:
         if isinstance(answer, UpstreamError):
             self._failed(copy, pod, answer, seconds)
         else:
-            fields = AnswerFields(answer.headers)
+            fields = AnswerFields(answer.fields if isinstance(answer, Response) else answer.headers)
             self._pods.reached(pod)
             if fields.queued >= 0:
                 pod.reports_queue(fields.queued, self._clock())

@@ -207,7 +207,7 @@ class Pods:
         self._ready: dict[str, list[Pod]] = {}
         self._seen: dict[Address, float] = {}  # since when; who comes back is not new
         self._some_full_until = 0.0  # the latest `full_until`
-        self._some_refusing_until = 0.0  # likewise
+        self._some_refusing_until = 0.0  # likewise; 0 once that is over
         self._waiting: dict[str, dict[TakeRoom, None]] = {}  # by backend, who is asked next first
         self._by_address: dict[tuple[str, int], tuple[str, Pod]] = {}
         self._leaving: dict[tuple[str, int], tuple[str, Pod]] = {}  # pods no more, which have requests
@@ -242,15 +242,20 @@ class Pods:
 
     def available(self, backend: str) -> Sequence[Pod]:
         """The ready pods that did not just refuse because they drain."""
+        if not self._some_refusing_until:
+            return self.ready(backend)
         now = self._clock()
         if now >= self._some_refusing_until:
+            self._some_refusing_until = 0.0
             return self.ready(backend)
         return [pod for pod in self.ready(backend) if now >= pod.refusing_until]
 
     def reaches(self, backend: str) -> bool:
         """Whether one of the available pods took the last connection that was tried."""
-        now = self._clock()
-        return any(not pod.unreachable and now >= pod.refusing_until for pod in self.ready(backend))
+        for pod in self._ready.get(backend, ()):
+            if not pod.unreachable and (not pod.refusing_until or self._clock() >= pod.refusing_until):
+                return True
+        return False
 
     def reachable(self, backend: str) -> list[Pod]:
         """Those of the available pods that took the last connection that was tried."""
@@ -277,6 +282,8 @@ class Pods:
             pods = [pod for pod in pods if pod not in without]
         if not pods:
             return None
+        if len(pods) == 1 and not self._free:
+            return pods[0]
         now = self._clock()
         if backend in self._free and (free := self._next_free(backend, pods, now)) is not None:
             return free
@@ -366,6 +373,10 @@ class Pods:
     def _next_free(self, backend: str, pods: Sequence[Pod], now: float) -> Pod | None:
         """One of some pods at which a request would begin at once, each in turn; None where there is none."""
         free = self._free[backend]
+        if len(free) == 1:  # of one there are no turns
+            pod = next(iter(free))
+            if pod.free > 0 and pod.begins_at_once(now) and pod in pods:
+                return pod
         for pod in list(free):
             if pod.free <= 0:
                 del free[pod]

@@ -7,6 +7,7 @@ made of them.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 from penstock_wire.control.report import FIRST_BYTE_BUCKETS, FIRST_BYTE_SECONDS, BackendTotals
@@ -41,10 +42,13 @@ class Series:
     """
 
     __slots__ = (
+        "_above",
         "_answers",
         "_last",
+        "_place",
         "_reason",
         "_status",
+        "_up_to",
         "backend",
         "buckets",
         "endpoint",
@@ -60,6 +64,8 @@ class Series:
         self._answers: dict[tuple[int, str], Tally] = {}
         self._status, self._reason = 0, ""
         self._last: Tally | None = None  # of these
+        self._place = -1  # of the last answer in `buckets`, which has those above one time and up to another
+        self._above = self._up_to = math.inf
         self.buckets = [0] * FIRST_BYTE_BUCKETS
         """How many took so long, by upper bound; the last without one."""
         self.first = [0] * FIRST_BYTE_BUCKETS
@@ -87,7 +93,7 @@ class Series:
             drawn: it was drawn by weight, and has not been counted as such by `begun`.
         """
         tally = self._tally(status, reason)
-        place = bisect_left(FIRST_BYTE_SECONDS, seconds)
+        place = self._place_of(seconds)
         tally.total += 1
         self.buckets[place] += 1
         self.seconds += seconds
@@ -104,7 +110,15 @@ class Series:
             seconds: how long it took.
         """
         self._tally(status, reason).drawn += 1
-        self.first[bisect_left(FIRST_BYTE_SECONDS, seconds)] += 1
+        self.first[self._place_of(seconds)] += 1
+
+    def _place_of(self, seconds: float) -> int:
+        """The bucket of a time; nearly always that of the last one."""
+        if not self._above < seconds <= self._up_to:
+            self._place = place = bisect_left(FIRST_BYTE_SECONDS, seconds)
+            self._above = FIRST_BYTE_SECONDS[place - 1] if place else -math.inf
+            self._up_to = FIRST_BYTE_SECONDS[place] if place < len(FIRST_BYTE_SECONDS) else math.inf
+        return self._place
 
     def _tally(self, status: int, reason: str) -> Tally:
         tally = self._last

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import signal
 import time
@@ -244,10 +243,7 @@ class Sidecar:
         try:
             data_listener = await self._listen()
             admin_listener = await self._admin.listen(*config.admin, admin)
-            # What is here now stays for good: the collector need not walk through it again and again, nor
-            # look after each few requests at what reference counting alone takes away.
-            gc.freeze()
-            gc.set_threshold(10_000, 20, 20)
+            process.keep_what_is_here()
             process.ready(data=data_listener.address, admin=admin_listener.address)
             await self._stop.wait()
             return await self._end()

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock_sidecar.interfaces import Send
-from penstock_sidecar.queue.request import Slice
+from penstock_sidecar.queue.request import Slice, TracedRequest
 from penstock_wire.headers import REASON, Headers, get
 from penstock_wire.http import Exchange, Request, Response, Service, Tunnel, UpstreamError
 from penstock_wire.tracing import Spans, named, note_status
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 SERVICE_NAME = "penstock-sidecar"
-
-
-class TracedRequest(Request):
-    """A request with its span, which is set behind its making."""
-
-    span: Any = None
 
 
 class Tracing:

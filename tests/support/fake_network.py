@@ -102,7 +102,7 @@ class Network:
             self.connecting -= 1
         if connected is not None:
             connected()
-        identity = (get((*request.headers, *request.own), REQUEST_ID) or b"").decode()
+        identity = (get(request.fields, REQUEST_ID) or b"").decode()
         if self.room is not None and self.busy[host] >= self.room and identity not in self.first:
             self.refused += 1
             return WholeAnswer(503, FULL)

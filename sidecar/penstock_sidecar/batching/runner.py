@@ -25,9 +25,16 @@ from penstock_sidecar.batching.bisection import Bisection
 from penstock_sidecar.batching.failure_log import LOGGED_IDS, log_failed_batch
 from penstock_sidecar.batching.fault_tracker import FaultTracker
 from penstock_sidecar.batching.item_responses import refused
-from penstock_sidecar.batching.streaming import StreamCompleted, StreamedSends
+from penstock_sidecar.batching.streaming import StreamedSends
 from penstock_sidecar.interfaces import Send
-from penstock_sidecar.model.answers import admitted, failure, from_model, not_admitted, unresolved
+from penstock_sidecar.model.answers import (
+    StreamCompleted,
+    admitted,
+    failure,
+    from_model,
+    not_admitted,
+    unresolved,
+)
 from penstock_sidecar.protocols.base import BatchProtocol
 from penstock_sidecar.protocols.item_answers import is_form
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice

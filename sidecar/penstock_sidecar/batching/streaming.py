@@ -21,7 +21,7 @@ import msgspec
 from penstock_sidecar.batching.client_stream import ClientStream, too_slow
 from penstock_sidecar.batching.lone_stream import LoneStream
 from penstock_sidecar.interfaces import Open, Send
-from penstock_sidecar.model.answers import from_model
+from penstock_sidecar.model.answers import StreamCompleted, from_model
 from penstock_sidecar.protocols.envelope import read_string
 from penstock_sidecar.protocols.envelope_stream import Event, Splitter
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
@@ -221,10 +221,6 @@ class BatchStreams:
     def _over(self, index: int, reason: Reason | None) -> None:
         del self._clients[index]
         self._watcher.over(index, reason)
-
-
-class StreamCompleted(Response):
-    """An answer that all have had already."""
 
 
 class StreamedSends:

@@ -10,14 +10,20 @@ from penstock_wire.http import (
     ConnectFailed,
     ConnectionLost,
     NotAdmitted,
-    Response,
     UpstreamAnswer,
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.http.messages import Response
 
 _BUSY = frozenset({429, 503, 504})
 """Statuses of a model that has too much to do, which clients act upon."""
+
+
+class StreamCompleted(Response):
+    """An answer that all have had already."""
+
+    __slots__ = ()
 
 
 def admitted(answer: Response | UpstreamAnswer) -> bool:

@@ -9,10 +9,18 @@ from penstock_sidecar.queue.key import Key
 from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.errors import PenstockError
 from penstock_wire.headers import Headers
-from penstock_wire.http import Request, Response
+from penstock_wire.http.messages import Request, Response
 
 Outcome = Response | PenstockError
 """What a request ends with: an answer of the model, or an error of ours."""
+
+
+class TracedRequest(Request):
+    """A request with its span, which is set behind its making."""
+
+    __slots__ = ("span",)
+
+    span: Any
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

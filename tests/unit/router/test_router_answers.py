@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from penstock_router.header_policy import under_route
+from penstock_router.header_policy import AnswerFields, under_route
 from penstock_wire.headers import Headers
 from tests.support.ports import free_port
 from tests.support.raw_client import until_closed
@@ -140,3 +140,21 @@ async def test_an_endpoint_that_takes_no_get_takes_no_websocket(upstream: Any, r
     (seen,) = server.seen
     assert (seen.header("upgrade"), seen.header("connection")) == ("h2c", "upgrade")
     assert seen.header("http2-settings") is None
+
+
+def test_what_an_answer_says_in_lines_of_its_own_is_its_own() -> None:
+    """Answers that share their fields, one after another: nothing of one is said of the next."""
+    fields = AnswerFields(((b"content-type", b"a/b"), (b"x-penstock-queue", b"7")))
+    outward = fields.outward
+    timing = b"server-timing: a;dur=1\r\n"
+    said = []
+    for lines in (
+        timing + b"x-request-id: a\r\nx-penstock-queue: 12\r\n",
+        b"x-request-id: b\r\nx-penstock-queue: 123456789\r\n",
+        b"x-request-id: c\r\nx-penstock-queue: 1234567890\r\n",
+        b"",
+    ):
+        fields.take(lines)
+        said.append((fields.queued, fields.lines))
+        assert fields.outward is outward
+    assert said == [(12, timing), (123456789, b""), (-1, b""), (7, b"")]

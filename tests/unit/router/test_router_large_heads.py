@@ -32,8 +32,8 @@ def _endpoint() -> Callable[[Headers], object]:
 
 
 def _plain() -> Callable[[Headers], object]:
-    own = ((b"x-request-id", b"1"),)
-    return lambda headers: encode_head(Request("POST", "/p", headers, b"", own=own), "a:1")
+    lines = b"x-request-id: 1\r\n"
+    return lambda headers: encode_head(Request("POST", "/p", headers, b"", lines=lines), "a:1")
 
 
 def _slots() -> Callable[[Headers], object]:

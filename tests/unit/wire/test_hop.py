@@ -74,8 +74,8 @@ async def test_requests_that_share_fields_may_differ_in_all_else(pair: Pair) -> 
     shared = ((b"host", b"a"),)
     sent = [("POST", "/a"), ("POST", "/b"), ("PUT", "/b"), ("PUT", "/b"), ("POST", "/a")]
     for number, (method, target) in enumerate(sent):
-        own = ((b"x-request-id", b"%d" % number),)
-        await pair.send(Request(method, target, shared, b"%d" % number, own=own))
+        lines = b"x-request-id: %d\r\n" % number
+        await pair.send(Request(method, target, shared, b"%d" % number, lines=lines))
     got = [exchange.request for exchange in pair.server.exchanges]
     assert [(request.method, request.target) for request in got] == sent
     assert [request.headers for request in got] == [
@@ -105,7 +105,7 @@ async def test_who_asks_whether_to_send_a_body_is_answered(pair: Pair) -> None:
     assert len(pair.server.hops) == 1
     go, interim = asyncio.Event(), asyncio.Queue[int]()
     request = Request("POST", "/s", (), b"", stream=Given(go, b"later"), length=5)
-    request.own = ((b"expect", b"100-continue"),)
+    request.expects = True
     request.interim = lambda status, _: interim.put_nowait(status)
     asked = asyncio.create_task(pair.upstream.open(*pair.server.address, request, timeout=30))
     assert await asyncio.wait_for(interim.get(), SECONDS) == 100

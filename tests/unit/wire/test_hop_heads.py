@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_wire.hop import frames, heads
+from penstock_wire.http import Response
 from penstock_wire.http.server import limits
 
 NAMES = st.text(string.ascii_lowercase + string.digits + "-_", min_size=1, max_size=12).map(str.encode)
@@ -92,3 +93,50 @@ def test_a_head_that_comes_again_is_sent_no_third_time() -> None:
 def test_own_fields_are_kept_apart_in_order(own: bytes) -> None:
     fields = ((b"a", b"1"), (own, b"2"), (b"b", b"3"), (own, b"4"))
     assert heads.split(fields) == (((b"a", b"1"), (b"b", b"3")), ((own, b"2"), (own, b"4")))
+
+
+ID, QUEUED = b"x-request-id: a-1\r\n", b"x-penstock-queue: 12\r\n"
+TIMING = b"server-timing: queue;dur=0.1, model;dur=2\r\n"
+
+
+@pytest.mark.parametrize(
+    "block", [ID + QUEUED, TIMING + ID + QUEUED, ID + b"x-penstock-queue: 123456789012\r\n"]
+)
+def test_the_lines_of_nearly_each_answer_are_passed_on_unread(block: bytes) -> None:
+    """They say what reading them says."""
+    assert heads.are_usual(block)
+    answer = Response(200)
+    answer.lines = block
+    assert answer.fields == heads.read_answer_lines(block)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"",
+        b"\r\n",
+        b"12\r\n",
+        QUEUED,
+        TIMING + QUEUED,
+        ID + TIMING + QUEUED,
+        QUEUED + ID,
+        TIMING + TIMING + ID + QUEUED,
+        ID + ID + QUEUED,
+        ID + QUEUED + QUEUED,
+        ID + b"x-penstock-queue: \r\n",
+        ID + b"x-penstock-queue: 1a\r\n",
+        ID + b"x-penstock-queue: 12",
+        ID + b"x-penstock-queue: 12\n",
+        ID + b"\r\n" + QUEUED,
+        b"set-cookie: a\r\n" + ID + QUEUED,
+        b"server-timing: a\nset-cookie: b\r\n" + ID + QUEUED,
+        b"server-timing: a\r" + ID + QUEUED,
+        b"server-timing: a\0\r\n" + ID + QUEUED,
+        b"server-timing: \x80\r\n" + ID + QUEUED,
+        TIMING + b"x-request-id: a\nx-b: c\r\n" + QUEUED,
+        b"x-request-id: a\r\nset-cookie: b\r\n" + QUEUED,
+    ],
+)
+def test_all_other_lines_of_an_answer_are_read(block: bytes) -> None:
+    """So that none is passed on that could be taken for another."""
+    assert not heads.are_usual(block)

@@ -74,8 +74,9 @@ class Storm:
         body = body_of(number, size)
         path = chance.choice(("/p", "/s"))
         streamed = chance.random() < 0.4
-        own = ((b"x-request-id", b"%d" % number),)
-        request = Request("POST", f"{path}/{how}", ((b"host", b"a"),), b"" if streamed else body, own=own)
+        lines = b"x-request-id: %d\r\n" % number
+        whole = b"" if streamed else body
+        request = Request("POST", f"{path}/{how}", ((b"host", b"a"),), whole, lines=lines)
         if streamed:
             request.stream = Pieces(body, chance)
             request.length = chance.choice((None, size))

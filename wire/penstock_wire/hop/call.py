@@ -9,6 +9,7 @@ from typing import Protocol
 
 from penstock_wire.headers import Headers
 from penstock_wire.hop.bodies import Allowance, BodySender
+from penstock_wire.hop.heads import read_answer_lines
 from penstock_wire.http import (
     AnswerUnreadable,
     BodyReader,
@@ -141,7 +142,7 @@ class Call(Carrier):
                 log("interim answer failed", level="error", error=repr(error))
 
     def whole(
-        self, status: int, headers: Headers, body: bytes, length: int | None, shared: Headers | None = None
+        self, status: int, headers: Headers, body: bytes, length: int | None, lines: bytes = b""
     ) -> None:
         """The whole answer: give it to the caller."""
         if self.sender is not None or self._pump is not None:
@@ -153,12 +154,13 @@ class Call(Carrier):
                 read = Body(self)
                 read.feed(body)
                 read.finish()
+                fields = headers + read_answer_lines(lines)
                 opening.set_result(
-                    Answer(status, headers, len(body) if length is None and body else length, read)
+                    Answer(status, fields, len(body) if length is None and body else length, read)
                 )
             return
         answer = Response(status, headers, body)
-        answer.shared = shared
+        answer.lines = lines
         if self.head_only:
             answer.length = length
         waiter, self.waiter = self.waiter, None

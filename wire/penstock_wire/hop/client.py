@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock_wire.addresses import join
-from penstock_wire.headers import Headers, get
+from penstock_wire.headers import Headers
 from penstock_wire.hop import frames, heads
 from penstock_wire.hop.bodies import Allowance, BodySender
 from penstock_wire.hop.call import Call
@@ -38,8 +38,8 @@ from penstock_wire.http.server.head import METHODS
 from penstock_wire.process import log
 from penstock_wire.timers import EarliestTimer
 
-_pack = frames.HEADER.pack
-_METHODS = frozenset(METHODS.values())
+_pack: Final = frames.HEADER.pack
+_METHODS: Final = frozenset(METHODS.values())
 _LOOK_AGAIN = 0.001
 """Seconds between two looks at the deadlines, at least."""
 
@@ -122,7 +122,7 @@ class HopClient(Link):
             return False
         if request.method not in _METHODS or self.transport.is_closing():
             return False
-        if request.stream is not None and get(request.own, b"expect") is not None:
+        if request.expects:
             return False  # a hop has no answer to it
         # NB: the loop may not have reported the end of one that has idled.
         return bool(self._calls) or (
@@ -159,13 +159,13 @@ class HopClient(Link):
         return call, opening
 
     def _begin(self, request: Request, timeout: float) -> Call:
-        shared, own = request.headers, request.own
-        if not own:
-            shared, own = heads.split(shared)
+        shared, lines = request.headers, request.lines
         try:
-            lines = heads.write_lines(own)
+            if not lines:
+                shared, own = heads.split(shared)
+                lines = heads.write_lines(own)
             if len(lines) > frames.MAX_OWN:
-                shared, lines = (*shared, *own), b""
+                shared, lines = request.fields, b""
             slot = self._slot(request.method, request.target, shared)
         except ValueError as error:
             raise UpstreamError(f"the request for {self.where} cannot be sent: {error}") from error
@@ -260,7 +260,7 @@ class HopClient(Link):
     def _answered(
         self, flags: int, slot: int, number: int, own: int, data: bytes, start: int, end: int
     ) -> None:
-        head = self._slots[slot] if slot < frames.SLOTS else None
+        head = self._slots[slot] if slot < len(self._slots) else None
         if head is None:
             raise ValueError(f"expected a slot with a head, found {slot}")
         length: int | None = None
@@ -270,9 +270,11 @@ class HopClient(Link):
         body = start + own
         if body > end:
             raise ValueError("expected own fields within their frame")
-        headers = head.fields
+        headers, lines = head.fields, b""
         if own:
-            headers = headers + heads.read_answer_lines(data[start:body])
+            lines = data[start:body]
+            if not heads.are_usual(lines):
+                headers, lines = headers + heads.read_answer_lines(lines), b""
         call = self._calls.get(number)
         if call is None:  # it was given up
             if not 0 < number <= self._number:
@@ -283,12 +285,12 @@ class HopClient(Link):
             del self._calls[number]
             call.deadline = math.inf
             self._rest()
-            call.whole(head.status, headers, data[body:end], length, head.fields)
+            call.whole(head.status, headers, data[body:end], length, lines)
         elif body < end:
             raise ValueError("expected a body behind an answer's head only where it is whole")
         else:
             call.allowance = Allowance(self, number)
-            call.begins(head.status, headers, length)
+            call.begins(head.status, headers + heads.read_answer_lines(lines), length)
 
     def _for_call(self, call: Call, kind: int, flags: int, payload: bytes) -> None:
         if kind == frames.BODY:

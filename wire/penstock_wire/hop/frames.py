@@ -14,10 +14,20 @@ PROTOCOL: Final = b"penstock-hop/1"
 
 HEADER: Final = struct.Struct(">IIHBBH")
 """Bytes of the payload, number, bytes of the payload that are own fields, kind, flags, slot."""
-HEADER_BYTES = HEADER.size
+HEADER_BYTES: Final = 14
 
-HEAD, REQUEST, ANSWER, INTERIM, BODY, CREDIT, CANCEL, GOODBYE, ROOM, RECALL = range(1, 11)
-END, LENGTH = 1, 2
+HEAD: Final = 1
+REQUEST: Final = 2
+ANSWER: Final = 3
+INTERIM: Final = 4
+BODY: Final = 5
+CREDIT: Final = 6
+CANCEL: Final = 7
+GOODBYE: Final = 8
+ROOM: Final = 9
+RECALL: Final = 10
+END: Final = 1
+LENGTH: Final = 2
 """Flags: the body ends with this frame; the payload begins with the body's length (8 bytes)."""
 
 NUMBER: Final = struct.Struct(">I")
@@ -40,7 +50,7 @@ MAX_REQUESTS = 4096
 LAST_NUMBER: Final = 0xFFFFFFFF
 """In a goodbye: whatever was sent is still taken, and nothing more is to be sent."""
 
-_pack = HEADER.pack
+_pack: Final = HEADER.pack
 
 
 def frame(kind: int, number: int, payload: bytes = b"", *, flags: int = 0, slot: int = 0) -> bytes:

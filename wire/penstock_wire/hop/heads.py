@@ -31,10 +31,10 @@ _COMMON = {name: name for name in (*OWN, QUEUE, SERVER_TIMING)}
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _IN_VALUES: Final = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _MOST_LINES = limits.MAX_FIELDS
-_OF_AN_ANSWER = re.compile(
-    rb"(?:server-timing: ([!-~][ -~]*)\r\n)?x-request-id: ([!-~]+)\r\nx-penstock-queue: ([0-9]+)\r\n"
-)
-"""What a sidecar writes with nearly each answer, in this order."""
+_TIMING_LINE: Final = SERVER_TIMING + b": "
+_ID_LINE: Final = REQUEST_ID + b": "
+_CONTROLS_AS_SPACES: Final = bytes([46 if 0x20 <= byte <= 0x7E else 0x20 for byte in range(256)])
+_QUEUE_LINE: Final = b"\r\n" + QUEUE + b": "
 
 
 class RequestHead:
@@ -320,13 +320,37 @@ def read_answer_lines(block: bytes) -> Headers:
     Raises:
         ValueError: they are none.
     """
-    usual = _OF_AN_ANSWER.fullmatch(block)
-    if usual is None:
-        return end_to_end(read_lines(block))
-    timing, identity, queued = usual.groups()
-    if timing is None:
-        return (REQUEST_ID, identity), (QUEUE, queued)
-    return (SERVER_TIMING, timing.rstrip(b" ")), (REQUEST_ID, identity), (QUEUE, queued)
+    return end_to_end(read_lines(block))
+
+
+def are_usual(block: bytes) -> bool:
+    """Whether an answer's own lines are what a sidecar writes with nearly each: well-formed ones.
+
+    In this order, and nothing else: `server-timing`, where it says that, `x-request-id`, `x-penstock-queue`.
+
+    Args:
+        block: the lines.
+    """
+    at = len(block) - 3
+    while at > 0 and 48 <= block[at] <= 57:
+        at -= 1
+    if not (0 < at < len(block) - 3 and block.endswith(b"\r\n")):
+        return False
+    before = block[: at + 1]
+    if not before.endswith(_QUEUE_LINE):
+        return False
+    # NB: that many controls are the ends of the lines that are looked for, so nothing else ends a line.
+    controls = before.translate(_CONTROLS_AS_SPACES).count(b" ")
+    if before.startswith(_ID_LINE):
+        return controls == 2
+    start = before.find(b"\n") + 1
+    timing, identity = before[:start], before[start:]
+    return (
+        controls == 4
+        and timing.startswith(_TIMING_LINE)
+        and timing.endswith(b"\r\n")
+        and identity.startswith(_ID_LINE)
+    )
 
 
 def end_to_end(fields: list[tuple[bytes, bytes]]) -> Headers:

@@ -12,7 +12,6 @@ from typing import Final
 from penstock_wire.hop import frames
 from penstock_wire.hop.bodies import BodySender, Outlet
 
-_unpack = frames.HEADER.unpack_from
 _HEADER_BYTES: Final = frames.HEADER_BYTES
 _MAX_PAYLOAD: Final = frames.MAX_PAYLOAD
 _FLUSH_BYTES: Final = 256 * 1024
@@ -107,7 +106,9 @@ class Link(Outlet):
         size = len(data)
         need = _HEADER_BYTES
         while size - offset >= _HEADER_BYTES:
-            length, number, own, kind, flags, slot = _unpack(data, offset)
+            # NB: compiled, this takes a tenth of what `HEADER.unpack_from` does, which makes six objects.
+            length = _number(data, offset)
+            own = data[offset + 8] * 256 + data[offset + 9]
             if length > _MAX_PAYLOAD or own > length:
                 self.broken(f"expected a frame of at most {_MAX_PAYLOAD} bytes, found {length}, {own} own")
                 return
@@ -118,7 +119,16 @@ class Link(Outlet):
                 break
             self._frames += 1
             try:
-                self.frame_received(kind, flags, slot, number, own, data, start, end)
+                self.frame_received(
+                    data[offset + 10],
+                    data[offset + 11],
+                    data[offset + 12] * 256 + data[offset + 13],
+                    _number(data, offset + 4),
+                    own,
+                    data,
+                    start,
+                    end,
+                )
             except ValueError as error:
                 self.broken(str(error))
             if self.ended:
@@ -155,3 +165,8 @@ class Link(Outlet):
     def broken(self, why: str) -> None:
         """The peer does not keep to the protocol: end the connection."""
         raise NotImplementedError
+
+
+def _number(data: bytes, at: int) -> int:
+    """The number of four bytes at a place."""
+    return ((data[at] * 256 + data[at + 1]) * 256 + data[at + 2]) * 256 + data[at + 3]

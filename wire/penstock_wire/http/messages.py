@@ -1,11 +1,14 @@
-"""A request and an answer; `http` says what they are for."""
+"""A request and an answer; `http` says what they are for.
+
+NB: where this module is compiled, so must be a module with a subclass: what reads a class that Python may
+extend looks each attribute up by its name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.headers import Headers
 
 if TYPE_CHECKING:
@@ -19,8 +22,10 @@ CONTINUE: Final = 100
 NO_BODY_STATUS: Final = frozenset({204, 304})
 """Final answers without a body, whatever their fields say (RFC 9110 sections 15.3.5 and 15.4.5)."""
 
+LAST_LINES: Final = [b"content-length: %d\r\n\r\n" % length for length in range(2048)]
+"""The end of a head, by the length of the body."""
 
-@mypyc_attr(allow_interpreted_subclasses=True)
+
 class Request:
     """A request.
 
@@ -28,16 +33,19 @@ class Request:
         method: upper-case method.
         target: path and query as received, percent-encoding untouched.
         headers: end-to-end fields, names in lower case. Requests that share the very same object are cheaper
-            to send; what differs among them is then in `own`.
+            to send; what differs among them is then in `lines`.
         body: the whole body; empty where there is a stream.
         peer: the client's address, for logs.
         stream: the body as it comes, where it is not whole.
         length: bytes of the stream, None where its sender did not say.
         upgrade: the protocol that the client asks to switch to, as sent (`websocket`); empty for none.
         interim: gets the status and the fields of each interim answer (RFC 9110 section 15.2) but 101; None
-            drops them. 100 is for this connection alone, and comes where `own` has `expect`.
+            drops them. 100 is for this connection alone, and comes where it `expects`.
         fresh: send it on a new connection.
-        own: further fields, of this request alone, of one that is sent.
+        lines: further fields, of this request alone, of one that is sent: each with its line's end (CR LF).
+            They are sent as they are, so their maker must know their bytes.
+
+    `expects` asks the server, of one that is sent, whether it wants the stream (`Expect`).
 
     `shared` are the first of `headers` of one that was received, where they are an object that many requests
     have: what is made of them once holds for all of these. None = nobody knows.
@@ -48,12 +56,13 @@ class Request:
 
     __slots__ = (
         "body",
+        "expects",
         "fresh",
         "headers",
         "interim",
         "length",
+        "lines",
         "method",
-        "own",
         "peer",
         "recall",
         "shared",
@@ -74,7 +83,7 @@ class Request:
         upgrade: bytes = b"",
         interim: Interim | None = None,
         fresh: bool = False,  # noqa: FBT001, FBT002 - mypyc calls faster by position
-        own: Headers = (),
+        lines: bytes = b"",
     ) -> None:
         self.method = method
         self.target = target
@@ -86,7 +95,8 @@ class Request:
         self.upgrade = upgrade
         self.interim = interim
         self.fresh = fresh
-        self.own = own
+        self.lines = lines
+        self.expects = False
         self.shared: Headers | None = None
         self.recall: Callable[[], int] | None = None
 
@@ -94,12 +104,16 @@ class Request:
         return f"Request({self.method} {self.target}, {self.headers}, {self.body[:100]!r})"
 
     @property
+    def fields(self) -> Headers:
+        """All fields: `headers`, and behind them what `lines` hold."""
+        return self.headers + _fields_of(self.lines)
+
+    @property
     def path(self) -> str:
         """The target without its query."""
         return self.target.partition("?")[0]
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Response:
     """An answer; fields as in `Request`.
 
@@ -115,12 +129,12 @@ class Response:
         length: bytes of the stream, or of the body that an answer to HEAD leaves out; None where it is not
             knows.
 
-    `lines` are further fields, each with its line's end (CR LF): what the service itself says of this
-    answer alone. They are sent as they are, so their maker must know their bytes. `shared` is as in
-    `Request`.
+    `lines` are further fields, each with its line's end (CR LF), of this answer alone: of one that is sent
+    what the service itself says, and of one that was received what a sidecar says. They are sent as they
+    are, so their maker must know their bytes.
     """
 
-    __slots__ = ("body", "headers", "length", "lines", "shared", "status", "stream")
+    __slots__ = ("body", "headers", "length", "lines", "status", "stream")
 
     def __init__(
         self,
@@ -136,13 +150,16 @@ class Response:
         self.stream = stream
         self.length = length
         self.lines = b""
-        self.shared: Headers | None = None
 
     @property
     def fields(self) -> Headers:
         """All fields: `headers`, and behind them what `lines` hold."""
-        pairs = [line.partition(b": ") for line in self.lines.splitlines()]
-        return (*self.headers, *[(name, value) for name, _, value in pairs])
+        return self.headers + _fields_of(self.lines)
 
     def __repr__(self) -> str:
         return f"Response({self.status}, {self.headers}, {self.lines!r}, {self.body[:100]!r})"
+
+
+def _fields_of(lines: bytes) -> Headers:
+    pairs = [line.partition(b": ") for line in lines.splitlines()]
+    return tuple([(name, value) for name, _, value in pairs])

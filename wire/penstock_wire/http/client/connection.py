@@ -568,7 +568,8 @@ class Connection(Carrier):
         self._kept = True
         self._interim = None
         self._state = _IDLE
-        self._fields, self._framing, self._pieces = [], [], []  # an idle connection keeps no answer
+        if self._fields or self._framing or self._pieces:  # an idle connection keeps no answer
+            self._fields, self._framing, self._pieces = [], [], []
         if self.reusable:
             self.resume_reading()
             self._pool.put(self)

@@ -12,7 +12,6 @@ where a request cannot have run, for a caller that may send it again.
 from __future__ import annotations
 
 import asyncio
-import functools
 import ssl
 import time
 from collections.abc import Callable
@@ -93,7 +92,7 @@ class H1Upstream:
         self._connect_seconds = connect_seconds
         self._tls = tls
         # By address, the one that was used last at the end.
-        self._idle: dict[tuple[str, int], dict[Connection, None]] = {}
+        self._idle: dict[tuple[str, int], list[Connection]] = {}
         self._open: set[Watched] = set()
         self._retirements = 0
         self.known = HeadCache()
@@ -134,7 +133,7 @@ class H1Upstream:
         except UpstreamError:
             self.put(connection)
             raise
-        return functools.partial(connection.give_up, done)
+        return _Ending(connection, done)
 
     def begin_open(
         self,
@@ -155,7 +154,7 @@ class H1Upstream:
         except UpstreamError:
             self.put(connection)
             raise
-        return functools.partial(connection.give_up, opened)
+        return _Ending(connection, opened)
 
     async def open(
         self,
@@ -189,23 +188,19 @@ class H1Upstream:
             return self._take(key)
         # NB: the new connection takes a place in the pool, or a search for a bad request would fill a server
         # that bounds its connections.
-        if (idle := self._idle.get(key)) is not None:
-            oldest = next(iter(idle))
-            del idle[oldest]
-            if not idle:
-                del self._idle[key]
-            oldest.end()
+        if idle := self._idle.get(key):
+            idle.pop(0).end()
         return None
 
     def _take(self, key: tuple[str, int]) -> Connection | None:
         """The connection that was used last and is still good; those that are not are closed."""
         idle = self._idle.get(key)
-        if idle is None:
+        if not idle:
             return None
         now = time.monotonic()
         chosen: Connection | None = None
         while idle and chosen is None:
-            connection, _ = idle.popitem()
+            connection = idle.pop()
             age = now - connection.idle_since
             if (
                 connection.reusable
@@ -216,11 +211,8 @@ class H1Upstream:
                 chosen = connection
             else:
                 connection.end()
-        while idle and now - (oldest := next(iter(idle))).idle_since >= self._idle_seconds:
-            del idle[oldest]
-            oldest.end()
-        if not idle:
-            del self._idle[key]
+        while idle and now - idle[0].idle_since >= self._idle_seconds:
+            idle.pop(0).end()
         return chosen
 
     async def _connect(
@@ -247,8 +239,8 @@ class H1Upstream:
         connection.idle_since = time.monotonic()
         idle = self._idle.get(connection.key)
         if idle is None:
-            idle = self._idle[connection.key] = {}
-        idle[connection] = None
+            idle = self._idle[connection.key] = []
+        idle.append(connection)
 
     def adopt(self, connection: Watched) -> None:
         """Look after a connection's signs of life, and close it with all others."""
@@ -266,12 +258,15 @@ class H1Upstream:
         """See `connection.Pool`: a pod that is gone leaves nothing behind."""
         self._open.discard(lost)
         idle = self._idle.get(lost.key)
-        if idle is not None and lost in idle:
-            del idle[lost]
-            if not idle:
-                del self._idle[lost.key]
-            if self.on_idle_lost is not None:
-                self.on_idle_lost(lost.key)
+        if idle is None:
+            return
+        rested = lost in idle
+        if rested:
+            idle.remove(lost)
+        if not idle:
+            del self._idle[lost.key]  # `put` makes it anew for others that are busy now
+        if rested and self.on_idle_lost is not None:
+            self.on_idle_lost(lost.key)
 
     def silent(self, lost: Watched) -> None:
         """See `connection.Pool`: one silent connection stands for all, unless another has received since.
@@ -324,3 +319,22 @@ class H1Upstream:
         self._idle.clear()
         for each in list(self._open):
             each.end()
+
+
+class _Ending:
+    """A `GiveUp` of what `begin` or `begin_open` has sent.
+
+    Args:
+        connection: where it was sent.
+        done: what gets its answer.
+    """
+
+    __slots__ = ("_connection", "_done")
+
+    def __init__(self, connection: Connection, done: Done | Opened) -> None:
+        self._connection = connection
+        self._done = done
+
+    def __call__(self) -> None:
+        """End it; see `Connection.give_up`."""
+        self._connection.give_up(self._done)

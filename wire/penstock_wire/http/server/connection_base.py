@@ -17,7 +17,7 @@ from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
 from penstock_wire.http.client.peer_liveness import nothing_waits
 from penstock_wire.http.head_cache import HeadCache, RequestHead
-from penstock_wire.http.messages import NO_BODY_STATUS
+from penstock_wire.http.messages import LAST_LINES, NO_BODY_STATUS
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
 from penstock_wire.process import log
@@ -43,7 +43,7 @@ MUCH_BEHIND: Final = 4
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
-_LAST_LINES: Final = heads.LAST_LINES
+_LAST_LINES: Final = LAST_LINES
 _JOINED_BYTES: Final = 64 * 1024  # up to here one copy is cheaper than a second buffer to write
 
 

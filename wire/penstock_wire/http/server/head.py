@@ -29,8 +29,6 @@ METHODS = {
 
 _PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 _OUR_OWN = PER_CONNECTION | {b"date"}
-LAST_LINES = [b"content-length: %d\r\n\r\n" % length for length in range(2048)]
-"""The end of a head, by the length of the body."""
 _HOST = re.compile(
     rb"(?:\[[0-9A-Fa-fVv][0-9A-Fa-f:.\-_~!$&'()*+,;=]*\]|\[::[0-9A-Fa-f:.]*\]"
     rb"|(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?"
