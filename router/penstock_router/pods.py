@@ -183,7 +183,7 @@ class Pod:
         if self.free <= 0 or self._failures or now < self.refusing_until or now < self.full_until:
             return False
         share = self.share(now)
-        return share == 1.0 or self.in_flight < 1 or self.free * share >= 1
+        return share == 1.0 or self.in_flight < max(1.0, share * (self.in_flight + self.free))
 
 
 class Pods:
@@ -364,18 +364,27 @@ class Pods:
         return False
 
     def _next_free(self, backend: str, pods: Sequence[Pod], now: float) -> Pod | None:
-        """One of some pods at which a request would begin at once, each in turn; None where there is none."""
+        """One of some pods at which a request would begin at once; None where there is none.
+
+        Of the first two in turn it is the less loaded: pods that would begin many at once may be unlike.
+        """
         free = self._free[backend]
+        best: Pod | None = None
         for pod in list(free):
             if pod.free <= 0:
                 del free[pod]
             elif pod.begins_at_once(now) and pod in pods:
-                del free[pod]
-                free[pod] = None
-                return pod
-        if not free:
+                if best is not None:
+                    if pod.load(now) < best.load(now):
+                        best = pod
+                    break
+                best = pod
+        if best is not None:
+            del free[best]
+            free[best] = None
+        elif not free:
             del self._free[backend]
-        return None
+        return best
 
     def told_room(self, address: tuple[str, int], free: int, waiting: int) -> None:
         """A pod says how much room it has: what waits, here or at another pod, goes there.

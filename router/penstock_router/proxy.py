@@ -300,8 +300,8 @@ class Proxy:
         """Count a further try."""
         proxied.state.series(proxied.backend).retries += 1
         self._metrics.retried(unexecuted.reason)
-        if proxied.trace is not None:
-            proxied.trace.again(proxied, unexecuted.reason)
+        if proxied.trace is not None and proxied.pod is not None:
+            proxied.trace.again(proxied.pod, unexecuted.reason)
 
     async def _try(
         self, proxied: ProxiedRequest, pod: Pod, permit: Permit
