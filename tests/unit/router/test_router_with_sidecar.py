@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from penstock_router.affinity import Hashed, score
 from tests.support.collector import Collector
 from tests.support.raw_client import until_closed
 from tests.support.router_process import backend, endpoint, until
+from tests.support.router_sidecar import end_sidecar, start_sidecar
 from tests.support.router_upstream import Answer, Seen, UpstreamServer
 from tests.support.waiting import SECONDS
 
@@ -50,31 +49,13 @@ async def sidecar(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Sidec
         settings = tmp_path / f"sidecar-{len(started)}.json"
         document = {"v": 1, "backend": "b", "batching": batching, "maxOngoingRequests": ongoing}
         settings.write_text(json.dumps(document))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            program,
-            "--listen=127.0.0.1:0",
-            "--admin=127.0.0.1:0",
-            f"--model=http://{model.target}",
-            f"--settings={settings}",
-            "--log-level=error",
-            *flags,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ},
-        )
+        process, address = await start_sidecar(model.target, settings, *flags, program=program)
         started.append(process)
-        assert process.stdout is not None
-        line = (await asyncio.wait_for(process.stdout.readline(), SECONDS)).decode()
-        return process, dict(part.split("=", 1) for part in line.split()[1:])["data"]
+        return process, address
 
     yield make
     for process in started:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]
-    await asyncio.sleep(0)
+        await end_sidecar(process)
 
 
 def body(index: int) -> dict[str, Any]:
