@@ -34,6 +34,9 @@ SILENT_FAILURES: Final = 5
 """A pod whose node seems lost is avoided as if so many connections had failed: 6.4 s at first."""
 
 
+MOST_BROKEN: Final = 3
+"""A pod that has said so often in a row that it has room, and had none, is not believed while it counts as
+full. Once can be another router's doing."""
 RECALL_SECONDS: Final = 0.1
 """A pod that was asked for requests back and has not answered for so long is not waited for."""
 
@@ -59,9 +62,11 @@ class Pod:
         "_queued_at",
         "address",
         "borne",
+        "broken",
         "free",
         "full_until",
         "in_flight",
+        "promised",
         "refusing_until",
         "since",
         "try_at",
@@ -78,6 +83,10 @@ class Pod:
         """Items that would begin there at once, by its own word and what was sent since; -1: nobody knows."""
         self.waiting = 0
         """Items that wait there to begin, by its own word."""
+        self.promised = False
+        """It has said that it has room, and has not refused for want of it since."""
+        self.broken = 0
+        """How often in a row it did refuse then."""
         self.borne = 0
         """Of these, so many it had when the last try to connect to it failed."""
         self.refusing_until = 0.0
@@ -338,6 +347,9 @@ class Pods:
     def full(self, pod: Pod) -> None:
         """The pod had no room for a request."""
         self._some_full_until = pod.full_until = self._clock() + FULL_SECONDS
+        if pod.promised:
+            pod.promised = False
+            pod.broken += 1
 
     def await_room(self, backend: str, take: TakeRoom) -> None:
         """Offer the room of each request that ends to `take`, in turn with others, until it takes none."""
@@ -349,6 +361,7 @@ class Pods:
 
     def freed(self, backend: str, pod: Pod) -> None:
         """A request that the pod had is over: the next one that waits for room gets its place."""
+        pod.broken = 0
         if not self._offer(backend, pod):
             pod.full_until = 0.0
 
@@ -409,8 +422,10 @@ class Pods:
             self._sidecars.add(backend)
             self._meet()
         if free > 0:
+            pod.promised = True
             self._free.setdefault(backend, {})[pod] = None
-            self._fill(backend, pod)
+            if pod.broken < MOST_BROKEN or self._clock() >= pod.full_until:
+                self._fill(backend, pod)
         elif waiting and backend in self._free:
             self._relieve(backend)
 

@@ -280,6 +280,7 @@ class Proxy:
         tries.for_room = False
         if outcome.is_moved and proxied.moves <= MAX_MOVES:
             proxied.moves += 1
+            tries.asked.clear()  # one of them may have room now: that is why it was handed back
             self._again(proxied, outcome)
             return True
         tries.count += 1

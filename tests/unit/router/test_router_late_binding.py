@@ -7,7 +7,7 @@ import random
 import pytest
 
 from penstock_router.endpoint_slices import Address
-from penstock_router.pods import RECALL_SECONDS, Pod, Pods
+from penstock_router.pods import FULL_SECONDS, MOST_BROKEN, RECALL_SECONDS, Pod, Pods
 
 
 class Backend:
@@ -134,6 +134,32 @@ def test_nothing_is_asked_back_where_nothing_waits_in_vain(queue: tuple[int, int
     backend.tell(0, *queue)
     backend.tell(1, 4)
     assert backend.recalls == []
+
+
+def test_a_pod_that_says_it_has_room_and_has_none_is_believed_only_so_often() -> None:
+    """Each such word would be a try. It is believed again after a while, or when it has answered one."""
+    backend = Backend(1)
+    (liar,) = backend.all
+    tries = 0
+
+    def take(_: str, pod: Pod) -> bool:
+        nonlocal tries
+        tries += 1
+        return True
+
+    def lie(count: int) -> int:
+        before = tries
+        for _ in range(count):
+            backend.pods.await_room("b", take)
+            backend.tell(0, 1)
+            backend.pods.full(liar)
+        return tries - before
+
+    assert lie(100) == MOST_BROKEN
+    backend.now += FULL_SECONDS
+    assert lie(100) == 1
+    backend.pods.freed("b", liar)
+    assert lie(100) == MOST_BROKEN
 
 
 def test_who_waits_here_comes_before_who_waits_at_a_pod() -> None:
