@@ -51,6 +51,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 answer = body or b"%d" % size
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(answer), answer))
             await writer.drain()
+            if b"connection: close" in head.lower():
+                return
     except (asyncio.IncompleteReadError, ConnectionError):
         pass
     finally:
