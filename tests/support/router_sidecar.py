@@ -6,7 +6,12 @@ import asyncio
 import sys
 from pathlib import Path
 
+import aiohttp
+
 from tests.support.waiting import SECONDS
+
+_admins: dict[str, str] = {}
+"""The admin port of each sidecar that was started, by its data port."""
 
 
 async def start_sidecar(
@@ -37,7 +42,24 @@ async def start_sidecar(
     )
     assert process.stdout is not None
     line = (await asyncio.wait_for(process.stdout.readline(), SECONDS)).decode()
-    return process, dict(part.split("=", 1) for part in line.split()[1:])["data"]
+    fields = dict(part.split("=", 1) for part in line.split()[1:])
+    _admins[fields["data"]] = fields["admin"]
+    return process, fields["data"]
+
+
+async def until_queued(address: str, count: int) -> None:
+    """Wait until so many requests wait in a sidecar, by what it says of itself.
+
+    Args:
+        address: its data port.
+        count: how many.
+    """
+    async with aiohttp.ClientSession() as session, asyncio.timeout(SECONDS):
+        while True:
+            async with session.get(f"http://{_admins[address]}/metrics") as answer:
+                if f"penstock_sidecar_queued_items {count}.0\n" in await answer.text():
+                    return
+            await asyncio.sleep(0.01)
 
 
 async def end_sidecar(process: asyncio.subprocess.Process) -> None:

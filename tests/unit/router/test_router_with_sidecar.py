@@ -16,7 +16,7 @@ from penstock_router.affinity import Hashed, score
 from tests.support.collector import Collector
 from tests.support.raw_client import until_closed
 from tests.support.router_process import backend, endpoint, until
-from tests.support.router_sidecar import end_sidecar, start_sidecar
+from tests.support.router_sidecar import end_sidecar, start_sidecar, until_queued
 from tests.support.router_upstream import Answer, Seen, UpstreamServer
 from tests.support.waiting import SECONDS
 
@@ -332,6 +332,7 @@ async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
     first = asyncio.create_task(process.ask(**body(0)))
     await until(lambda: any(b"[0]" in seen.body for seen in busy.seen))
     waiting = [asyncio.create_task(process.ask(**body(index))) for index in range(1, 9)]
+    await until_queued(crowded, 8)
     process.settle(endpoint("e", backend("b", crowded, fresh)))
     if leaves:
         process.settle(endpoint("e", backend("b", fresh)))
