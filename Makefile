@@ -68,7 +68,7 @@ clients: $(VENV)/.ready # the tests with other projects' servers and clients, wh
 	@rm -f bench/results/clients.json
 	@$(BIN)/pytest tests/clients --clients-results bench/results/clients.json $(CLIENTS)
 
-mutants: $(VENV)/.ready ## Check that the tests catch each kept mutant of sidecar and wire
+mutants: $(VENV)/.ready ## Check that the tests catch each kept mutant of the data plane
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 demo: $(VENV)/.ready ## The main job: a cluster, the operator, two models, traffic; leaves the cluster up

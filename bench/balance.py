@@ -1,15 +1,17 @@
 """`python -m bench.balance`: requests among eight pods of which two are three times slower, beside one queue.
 
 Each pod is a sidecar before a model that takes one item at a time, 20 ms or 60 ms; one router is before them
-all. Requests come by a Poisson process at a share of what the pods can do together. Beside each run, the same
-arrivals go through one central queue, simulated without any cost: first come, first served, by whichever pod
-is free, a fast one where several are. No scheduler that cannot see the future and starts no request twice
-does much better. Latencies count from the intended send time. It prints a table; `--out` writes the figures.
+all, or several that do not know of each other (`--routers`). Requests come by a Poisson process at a share of
+what the pods can do together. Beside each run, the same arrivals go through one central queue, simulated
+without any cost: first come, first served, by whichever pod is free, a fast one where several are. No
+scheduler that cannot see the future and starts no request twice does much better. Latencies count from the
+intended send time. It prints a table; `--out` writes the figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import heapq
 import json
@@ -55,12 +57,13 @@ def central_queue(times: Sequence[float], service: Sequence[float]) -> list[floa
 
 
 @contextlib.contextmanager
-def endpoint(*, models: int, measured: int) -> Iterator[Server]:
-    """The pods and their router; yields the endpoint.
+def endpoint(*, models: int, measured: int, routers: int = 1) -> Iterator[list[Server]]:
+    """The pods and their routers; yields the endpoint at each of these.
 
     Args:
         models: the core of the models.
-        measured: the core of sidecars and router.
+        measured: the core of sidecars and routers.
+        routers: how many there are, which do not know of each other.
     """
     batching = {"maxBatchSize": 1, "maxQueuedItems": 1000}
     with contextlib.ExitStack() as stack:
@@ -68,28 +71,40 @@ def endpoint(*, models: int, measured: int) -> Iterator[Server]:
         for service in SERVICE_MS:
             model = stack.enter_context(processes.model(service, 0, core=models))
             pods.append(stack.enter_context(processes.sidecar(model, core=measured, batching=batching)))
-        router = proxies.router({"b": pods[0]}, beside={"b": pods[1:]}, core=measured)
-        yield stack.enter_context(router).endpoints["b"]
+        started = [
+            stack.enter_context(proxies.router({"b": pods[0]}, beside={"b": pods[1:]}, core=measured))
+            for _ in range(routers)
+        ]
+        yield [router.endpoints["b"] for router in started]
 
 
-def measure(figures: Figures, server: Server, share: int, seconds: float, *, seed: int, core: int) -> None:
-    """One run at a share of the capacity, and the queue beside it."""
+def measure(
+    figures: Figures, servers: Sequence[Server], share: int, seconds: float, *, seed: int, core: int
+) -> None:
+    """One run at a share of the capacity, the same part of it at each router, and the queue beside it."""
     service = [each / 1000 for each in SERVICE_MS]
-    rate = share / 100 * sum(1 / each for each in service)
+    rate = share / 100 * sum(1 / each for each in service) / len(servers)
     key = f"balance/{share}"
+    seeds = [seed * len(servers) + number for number in range(len(servers))]
+
+    def load(server: Server, seed: int) -> dict[str, Any]:
+        return loads.open_loop(server, rate, seconds, core=core, objective_ms=1000, seed=seed, latencies=True)
+
     try:
-        result = loads.open_loop(
-            server, rate, seconds, core=core, objective_ms=1000, seed=seed, latencies=True
-        )
+        with concurrent.futures.ThreadPoolExecutor(len(servers)) as pool:
+            results = list(pool.map(load, servers, seeds))
     except loads.VoidError as why:
         figures.void(key, str(why))
         print(f"[bench] VOID {key}: {why}", flush=True)
         return
-    central = [latency * 1000 for latency in central_queue(list(arrivals(rate, seconds, seed=seed)), service)]
-    for name, latencies in (("router", result["latencies_ms"]), ("central", central)):
+    times = sorted(at for each in seeds for at in arrivals(rate, seconds, seed=each))
+    central = [latency * 1000 for latency in central_queue(times, service)]
+    ours = [latency for result in results for latency in result["latencies_ms"]]
+    for name, latencies in (("router", ours), ("central", central)):
         for word, share_below in QUANTILES:
             figures.add(f"{key}/{name}/{word}", quantile(sorted(latencies), share_below), "ms")
-    figures.add(f"{key}/router/refused", result["outcomes"].get("refused", 0), "requests")
+    refused = sum(result["outcomes"].get("refused", 0) for result in results)
+    figures.add(f"{key}/router/refused", refused, "requests")
 
 
 def table(document: dict[str, Any]) -> str:
@@ -119,20 +134,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.balance", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="of one run")
+    parser.add_argument("--routers", type=int, default=1, help="that share the pods and the requests")
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     arguments = parser.parse_args()
     build = product.choose()
     figures = Figures()
-    with endpoint(models=0, measured=1) as server:
+    with endpoint(models=0, measured=1, routers=arguments.routers) as servers:
         for number in range(arguments.rounds):
             for share in SHARES:
-                measure(figures, server, share, arguments.seconds, seed=number + 1, core=0)
+                measure(figures, servers, share, arguments.seconds, seed=number + 1, core=0)
     document = {
         "what": "requests among eight pods, two of them three times slower, beside one central queue",
         "commit": commit(),
         "build": build,
         "machine": machine(),
-        "settings": {"service_ms": SERVICE_MS, "seconds": arguments.seconds, "rounds": arguments.rounds},
+        "settings": {
+            "service_ms": SERVICE_MS,
+            "seconds": arguments.seconds,
+            "rounds": arguments.rounds,
+            "routers": arguments.routers,
+        },
         "figures": figures.document(),
         "voids": figures.voids,
     }

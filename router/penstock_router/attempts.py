@@ -91,8 +91,8 @@ class RequestTrace(Protocol):
     def goes_on(self, now: float) -> None:
         """It is held no more."""
 
-    def again(self, proxied: ProxiedRequest, reason: str) -> None:
-        """Its last try was not executed, and there is to be another."""
+    def again(self, pod: Pod, reason: str) -> None:
+        """It was not executed by a pod, and there is to be another try."""
 
     def ended(
         self, proxied: ProxiedRequest, now: float, status: int, reason: str, error: Exception | None

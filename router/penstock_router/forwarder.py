@@ -259,6 +259,8 @@ class Forwarder(Owner):
             proxied.moves += 1
             proxied.state.series(proxied.backend).retries += 1
             self._metrics.retried(refused.reason)
+            if proxied.trace is not None and proxied.exchange is not None:
+                proxied.trace.again(pod, refused.reason)
             return
         self._in_task(proxied, FirstTry(pod, refused))
 
@@ -339,7 +341,19 @@ class Forwarder(Owner):
         status = switched.answer.status
         if proxied.state.mirrors is not None:
             proxied.state.mirrors.pass_over(proxied.request, UPGRADE)
-        await carry(proxied, switched, headers, lambda: self._note(proxied, None, status, ""))
+        series = proxied.state.series(proxied.backend)
+        opened = 0
+
+        def begun() -> None:
+            nonlocal opened
+            opened = 1
+            series.tunnels += 1
+            self._note(proxied, None, status, "")
+
+        try:
+            await carry(proxied, switched, headers, begun)
+        finally:
+            series.tunnels -= opened
 
     # -- answers --------------------------------------------------------------------------------------------
 

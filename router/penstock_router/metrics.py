@@ -96,7 +96,14 @@ class Metrics:
             "be reached.",
             labels=["endpoint", "backend"],
         )
+        tunnels = core.GaugeMetricFamily(
+            "penstock_router_open_tunnels",
+            "Connections that switched protocols (WebSocket) and are open.",
+            labels=["endpoint", "backend"],
+        )
         for series in list(self._series.values()):
+            if series.backend:
+                tunnels.add_metric([series.endpoint, series.backend], series.tunnels)
             if series.strays:
                 strays.add_metric([series.endpoint, series.backend], series.strays)
             for (status, reason), count in series.answers.items():
@@ -128,5 +135,5 @@ class Metrics:
         )
         for backend, count in self._with_room().items():
             with_room.add_metric([backend], count)
-        yield from (requests, duration, retries, strays, build, held, with_room)
+        yield from (requests, duration, retries, strays, tunnels, build, held, with_room)
         yield from families(list(self._mirrors.values()))

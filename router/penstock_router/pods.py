@@ -34,6 +34,9 @@ SILENT_FAILURES: Final = 5
 """A pod whose node seems lost is avoided as if so many connections had failed: 6.4 s at first."""
 
 
+MOST_BROKEN: Final = 3
+"""A pod that has said so often in a row that it has room, and had none, is not believed while it counts as
+full. Once can be another router's doing."""
 RECALL_SECONDS: Final = 0.1
 """A pod that was asked for requests back and has not answered for so long is not waited for."""
 
@@ -59,9 +62,11 @@ class Pod:
         "_queued_at",
         "address",
         "borne",
+        "broken",
         "free",
         "full_until",
         "in_flight",
+        "promised",
         "refusing_until",
         "since",
         "try_at",
@@ -78,6 +83,10 @@ class Pod:
         """Items that would begin there at once, by its own word and what was sent since; -1: nobody knows."""
         self.waiting = 0
         """Items that wait there to begin, by its own word."""
+        self.promised = False
+        """It has said that it has room, and has not refused for want of it since."""
+        self.broken = 0
+        """How often in a row it did refuse then."""
         self.borne = 0
         """Of these, so many it had when the last try to connect to it failed."""
         self.refusing_until = 0.0
@@ -183,7 +192,7 @@ class Pod:
         if self.free <= 0 or self._failures or now < self.refusing_until or now < self.full_until:
             return False
         share = self.share(now)
-        return share == 1.0 or self.in_flight < 1 or self.free * share >= 1
+        return share == 1.0 or self.in_flight < max(1.0, share * (self.in_flight + self.free))
 
 
 class Pods:
@@ -345,6 +354,9 @@ class Pods:
     def full(self, pod: Pod) -> None:
         """The pod had no room for a request."""
         self._some_full_until = pod.full_until = self._clock() + FULL_SECONDS
+        if pod.promised:
+            pod.promised = False
+            pod.broken += 1
 
     def await_room(self, backend: str, take: TakeRoom) -> None:
         """Offer the room of each request that ends to `take`, in turn with others, until it takes none."""
@@ -356,6 +368,7 @@ class Pods:
 
     def freed(self, backend: str, pod: Pod) -> None:
         """A request that the pod had is over: the next one that waits for room gets its place."""
+        pod.broken = 0
         if not self._offer(backend, pod):
             pod.full_until = 0.0
 
@@ -371,22 +384,31 @@ class Pods:
         return False
 
     def _next_free(self, backend: str, pods: Sequence[Pod], now: float) -> Pod | None:
-        """One of some pods at which a request would begin at once, each in turn; None where there is none."""
+        """One of some pods at which a request would begin at once; None where there is none.
+
+        Of the first two in turn it is the less loaded: pods that would begin many at once may be unlike.
+        """
         free = self._free[backend]
         if len(free) == 1:  # of one there are no turns
             pod = next(iter(free))
             if pod.free > 0 and pod.begins_at_once(now) and pod in pods:
                 return pod
+        best: Pod | None = None
         for pod in list(free):
             if pod.free <= 0:
                 del free[pod]
             elif pod.begins_at_once(now) and pod in pods:
-                del free[pod]
-                free[pod] = None
-                return pod
-        if not free:
+                if best is not None:
+                    if pod.load(now) < best.load(now):
+                        best = pod
+                    break
+                best = pod
+        if best is not None:
+            del free[best]
+            free[best] = None
+        elif not free:
             del self._free[backend]
-        return None
+        return best
 
     def told_room(self, address: tuple[str, int], free: int, waiting: int) -> None:
         """A pod says how much room it has: what waits, here or at another pod, goes there.
@@ -411,8 +433,10 @@ class Pods:
             self._sidecars.add(backend)
             self._meet()
         if free > 0:
+            pod.promised = True
             self._free.setdefault(backend, {})[pod] = None
-            self._fill(backend, pod)
+            if pod.broken < MOST_BROKEN or self._clock() >= pod.full_until:
+                self._fill(backend, pod)
         elif waiting and backend in self._free:
             self._relieve(backend)
 

@@ -280,6 +280,7 @@ class Proxy:
         tries.for_room = False
         if outcome.is_moved and proxied.moves <= MAX_MOVES:
             proxied.moves += 1
+            tries.asked.clear()  # one of them may have room now: that is why it was handed back
             self._again(proxied, outcome)
             return True
         tries.count += 1
@@ -300,8 +301,8 @@ class Proxy:
         """Count a further try."""
         proxied.state.series(proxied.backend).retries += 1
         self._metrics.retried(unexecuted.reason)
-        if proxied.trace is not None:
-            proxied.trace.again(proxied, unexecuted.reason)
+        if proxied.trace is not None and proxied.pod is not None:
+            proxied.trace.again(proxied.pod, unexecuted.reason)
 
     async def _try(
         self, proxied: ProxiedRequest, pod: Pod, permit: Permit

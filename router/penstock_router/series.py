@@ -56,6 +56,7 @@ class Series:
         "retries",
         "seconds",
         "strays",
+        "tunnels",
     )
 
     def __init__(self, endpoint: str, backend: str) -> None:
@@ -76,6 +77,8 @@ class Series:
         """Further tries."""
         self.strays = 0
         """Tries of requests with a key on another pod than the key's own."""
+        self.tunnels = 0
+        """Connections of it that have switched protocols and are open."""
 
     def answered(
         self,

@@ -83,9 +83,9 @@ class _Notes:
             self._held += now - self._since
         self._since = None
 
-    def again(self, proxied: ProxiedRequest, reason: str) -> None:
+    def again(self, pod: Pod, reason: str) -> None:
         self._tries += 1
-        self._span.add_event("retry", {"penstock.reason": reason, "penstock.pod": _name(proxied.pod)})
+        self._span.add_event("retry", {"penstock.reason": reason, "penstock.pod": _name(pod)})
 
     def ended(
         self, proxied: ProxiedRequest, now: float, status: int, reason: str, error: Exception | None
@@ -108,8 +108,6 @@ class _Notes:
         span.end()
 
 
-def _name(pod: Pod | None) -> str:
+def _name(pod: Pod) -> str:
     """A pod's name, or where it listens, where there is none."""
-    if pod is None:
-        return ""
     return pod.address.pod or f"{pod.address.host}:{pod.address.port}"

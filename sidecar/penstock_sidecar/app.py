@@ -92,9 +92,9 @@ class Sidecar:
         self._upstream.on_idle_lost = self._model.lost
         self._default = Settings(backend=config.backend)
         self._tracing = self._start_tracing(config)
+        self._hops = HopSuccessor(lambda: (self._passthrough.free, self._passthrough.queued))
         self._passthrough = self._make_passing(config)
         self._path: RequestPath = self._passthrough
-        self._hops = HopSuccessor()
         self._service: Service = self._passthrough.begin
         self._streams: Streams = self._passthrough.streams
         if config.protocol != NONE:
@@ -162,6 +162,7 @@ class Sidecar:
             backend=lambda: self.settings.backend or config.backend,
             pod=config.pod,
             first=self._arrived_while_idle,
+            on_room=lambda: self._hops.changed(),
         )
 
     def _batching(self, config: Config) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.error_responses import ErrorResponder
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.interfaces import RequestObserver
@@ -206,8 +207,7 @@ class SidecarHandler:
 
     def hand_back(self, work: QueuedRequest) -> None:
         """Let a queued request go, for another pod."""
-        detail = "the request was handed back before it began"
-        self._dispatcher.settle(work, PenstockError(Reason.MOVED, detail, not_admitted=True))
+        self._dispatcher.settle(work, errors.handed_back())
         self._dispatcher.leave(work)  # who waits until nothing is left learns of it
 
     def left(self, work: QueuedRequest) -> None:

@@ -47,7 +47,13 @@ class Tracing:
 
         def begin(exchange: Exchange) -> None:
             span = self._spans.arrive(exchange.request)
-            service(exchange if span is None else _Traced(exchange, span))
+            if span is None:
+                service(exchange)
+                return
+            traced = _Traced(exchange, span)
+            service(traced)
+            # NB: a hop asks the request that it has made for it back, and does not know ours.
+            exchange.request.recall = traced.request.recall
 
         return begin
 

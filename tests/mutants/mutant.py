@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-SIDECAR, WIRE = "penstock_sidecar", "penstock_wire"
+SIDECAR, WIRE, ROUTER = "penstock_sidecar", "penstock_wire", "penstock_router"
 
 OWN_ANSWER = "each request gets its own answer"
 SIZE = "no batch is over size"
@@ -16,6 +16,7 @@ GUARDS = "one slow start locks no healthy model out"
 ONCE = "each request is answered exactly once"
 HONEST = "what is said of a request is true"
 PREPARED = "nothing is sent to a model that was not prepared"
+ROOM = "what a pod has room for is given away once"
 OVERLOAD = "refusing the many keeps nobody from being served"
 
 CORE = (OWN_ANSWER, SIZE, ALIKE, CANCEL, EXPIRED, BROKEN, GUARDS)

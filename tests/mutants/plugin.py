@@ -9,13 +9,13 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.mutants.table import SIDECAR, WIRE
+from tests.mutants.table import ROUTER, SIDECAR, WIRE
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to test anything but the copy."""
     folder = Path(os.environ["PENSTOCK_MUTANT_FOLDER"]).resolve()
-    for package in (SIDECAR, WIRE):
+    for package in (SIDECAR, WIRE, ROUTER):
         spec = importlib.util.find_spec(package)
         if spec is None or spec.origin is None or folder not in Path(spec.origin).resolve().parents:
             raise pytest.UsageError(f"expected {package} in {folder}, found {spec and spec.origin}")

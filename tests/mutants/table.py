@@ -19,6 +19,7 @@ from tests.mutants.mutant import (
     OVERLOAD,
     OWN_ANSWER,
     PREPARED,
+    ROUTER,
     SIDECAR,
     SIZE,
     WIRE,
@@ -27,7 +28,7 @@ from tests.mutants.mutant import (
 from tests.mutants.table_hop import HOP_MUTANTS
 from tests.mutants.table_protocols import PROTOCOL_MUTANTS
 
-__all__ = ["CORE", "MUTANTS", "Mutant"]
+__all__ = ["CORE", "MUTANTS", "ROUTER", "SIDECAR", "WIRE", "Mutant"]
 
 _UNIT = "tests/unit"
 _ERRORS = f"{_UNIT}/sidecar/test_sidecar_process_errors.py"
@@ -49,6 +50,7 @@ _MODEL = f"{_UNIT}/sidecar/test_sidecar_model.py"
 _LIFECYCLE = f"{_UNIT}/sidecar/test_sidecar_process_lifecycle.py"
 _FRONT = f"{_UNIT}/wire/test_http_server.py"
 _KNOWN = f"{_UNIT}/wire/test_http_server_head_cache.py"
+_KNOWN_ANSWERS = f"{_UNIT}/wire/test_http_client_known_heads.py"
 _FRONT_RFC = f"{_UNIT}/wire/test_http_server_rfc.py"
 _FRONT_STREAMS = f"{_UNIT}/wire/test_http_server_streams.py"
 _UPSTREAM = f"{_UNIT}/wire/test_http_client.py"
@@ -211,7 +213,18 @@ MUTANTS = (
         package=WIRE,
         old="if known is not None and len(data) - end == known.length:",
         new="if known is not None:",
-        tests=(f"{_KNOWN}::test_what_is_not_one_whole_request_goes_to_the_parser[two at once]",),
+        tests=(
+            f"{_KNOWN}::test_what_is_not_one_whole_request_goes_to_the_parser[two at once]",
+            f"{_KNOWN_ANSWERS}::test_an_answer_is_what_it_is_whatever_is_known[a longer body-at once]",
+        ),
+    ),
+    Mutant(
+        name="an answer to HEAD is taken for one that has a body",
+        breaks=OWN_ANSWER,
+        package=WIRE,
+        old="if self._head_only or self._streamed:\n            return False",
+        new="if self._streamed:\n            return False",
+        tests=(f"{_KNOWN_ANSWERS}::test_an_answer_to_head_has_no_body_though_its_head_is_known",),
     ),
     Mutant(
         name="a request with two arrays of instances loses one",

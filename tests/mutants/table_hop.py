@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from tests.mutants.mutant import BROKEN, CANCEL, HONEST, ONCE, OWN_ANSWER, WIRE, Mutant
+from tests.mutants.mutant import (
+    BROKEN,
+    CANCEL,
+    HONEST,
+    ONCE,
+    OWN_ANSWER,
+    ROOM,
+    ROUTER,
+    SIDECAR,
+    WIRE,
+    Mutant,
+)
 
 _HOP = "tests/unit/wire/test_hop.py"
 _ENDS = "tests/unit/wire/test_hop_ends.py"
 _HEADS = "tests/unit/wire/test_hop_heads.py"
+_ROOM = "tests/unit/wire/test_hop_room.py"
+_BACK = "tests/unit/sidecar/test_sidecar_hand_back.py"
+_LATE = "tests/unit/router/test_router_late_binding.py"
 _HOSTILE = "tests/unit/wire/test_hop_hostile.py"
 
 HOP_MUTANTS = (
@@ -93,5 +107,45 @@ HOP_MUTANTS = (
         old="        if self._left < 0:\n            raise ValueError",
         new="        if False:\n            raise ValueError",
         tests=(f"{_HOSTILE}::test_bytes_without_credit_end_the_connection",),
+    ),
+    Mutant(
+        name="what is on the way takes no part of a pod's room",
+        breaks=ROOM,
+        package=WIRE,
+        old="max(0, free - (self._number - last))",
+        new="max(0, free)",
+        tests=(f"{_ROOM}::test_what_is_on_the_way_takes_its_part_of_the_room",),
+    ),
+    Mutant(
+        name="each router is told all of a pod's room",
+        breaks=ROOM,
+        package=WIRE,
+        old="return -(-free // max(1, len(self.connections))), waiting",
+        new="return free, waiting",
+        tests=(f"{_ROOM}::test_each_client_is_told_its_part_and_a_new_one_at_once",),
+    ),
+    Mutant(
+        name="a request that is sent takes no room",
+        breaks=ROOM,
+        package=ROUTER,
+        old="        if self.free > 0:\n            self.free -= 1",
+        new="        pass",
+        tests=(f"{_LATE}::test_requests_go_where_they_begin_at_once_each_pod_in_turn",),
+    ),
+    Mutant(
+        name="as much is asked back as waits, whatever room there is",
+        breaks=ROOM,
+        package=ROUTER,
+        old="count = min(room, crowded.waiting)",
+        new="count = crowded.waiting",
+        tests=(f"{_LATE}::test_what_waits_at_the_fullest_pod_is_asked_back_once_as_much_as_others_begin",),
+    ),
+    Mutant(
+        name="a request that the model has is handed back",
+        breaks=ONCE,
+        package=SIDECAR,
+        old="        if call.over or not call.waiting:",
+        new="        if call.over:",
+        tests=(f"{_BACK}::test_of_what_passes_through_only_what_waits_is_handed_back",),
     ),
 )

@@ -12,10 +12,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.mutants.table import SIDECAR, WIRE, Mutant
+from tests.mutants.table import ROUTER, SIDECAR, WIRE, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = {SIDECAR: ROOT / "sidecar", WIRE: ROOT / "wire"}
+FOLDERS = {SIDECAR: ROOT / "sidecar", WIRE: ROOT / "wire", ROUTER: ROOT / "router"}
 NO_VERDICT = (
     "ImportError",
     "ModuleNotFoundError",

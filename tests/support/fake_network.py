@@ -33,6 +33,8 @@ class NoMore:
 
 FULL: Headers = ((NOT_ADMITTED, b"1"), (REASON, b"queue_full"), (b"retry-after", b"7"))
 """The fields of a sidecar's refusal when its queue is full."""
+MOVED: Headers = ((NOT_ADMITTED, b"1"), (REASON, b"moved"))
+"""The fields with which a sidecar hands a request back."""
 
 
 class WholeAnswer:
@@ -70,6 +72,8 @@ class Network:
         """Requests that each pod has, by host."""
         self.first: set[str] = set()
         """Identities of requests that a pod takes however many it has."""
+        self.handed_back: set[str] = set()
+        """Identities of requests that the next pod hands back."""
         self.refused = 0
         self.asked: list[str] = []
         """The host of each try that began."""
@@ -106,6 +110,9 @@ class Network:
         if self.room is not None and self.busy[host] >= self.room and identity not in self.first:
             self.refused += 1
             return WholeAnswer(503, FULL)
+        if identity in self.handed_back:
+            self.handed_back.remove(identity)
+            return WholeAnswer(503, MOVED)
         self.executed.append(identity)
         self.busy[host] += 1
         try:

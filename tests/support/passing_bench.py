@@ -146,6 +146,8 @@ class Bench:
         self.model = Model()
         self.metrics = Metrics()
         self.firsts = 0
+        self.rooms: list[tuple[int, int]] = []
+        """How many would begin at once, and how many wait, whenever these may have changed."""
         self.passthrough = Passthrough(
             open=self.model.open,
             settings=settings(slots, **batching),
@@ -154,10 +156,15 @@ class Bench:
             backend=lambda: "b",
             pod="p",
             first=self._first,
+            on_room=self._note_room,
         )
 
     def _first(self) -> None:
         self.firsts += 1
+
+    def _note_room(self) -> None:
+        if "passthrough" in vars(self):  # else it is being made
+            self.rooms.append((self.passthrough.free, self.passthrough.queued))
 
     def ask(self, target: str = "/", **fields: str) -> Asked:
         asked = Asked(target, **fields)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from penstock_router.endpoint_slices import Address
 from penstock_router.endpoints import EndpointState
@@ -59,6 +60,7 @@ class World:
         timeout_ms: of the endpoint.
         keeps: whether each pod that takes one has a kept connection.
         tracing: makes spans of requests; None for none.
+        network: an `Upstream` in place of a `Network` of its own.
     """
 
     def __init__(
@@ -71,10 +73,11 @@ class World:
         timeout_ms: int = 30_000,
         keeps: bool = True,
         tracing: Tracing | None = None,
+        network: Any = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         chance = random.Random(seed)
-        self.network = Network(seconds=seconds, keeps=keeps)
+        self.network = Network(seconds=seconds, keeps=keeps) if network is None else network
         self.pods = Pods(clock=self.loop.time, random_source=chance, changed=self._changed)
         self.states: list[EndpointState] = []
         self.answers: list[Response] = []

@@ -92,6 +92,11 @@ def expired(waited: float) -> PenstockError:
     return PenstockError(Reason.DEADLINE, f"the deadline passed after {waited:.3f} s in the queue")
 
 
+def handed_back() -> PenstockError:
+    """The error of a request that goes to another pod, which would begin it at once."""
+    return PenstockError(Reason.MOVED, "the request was handed back before it began", not_admitted=True)
+
+
 def dropped(waited: float, service: float) -> PenstockError:
     """The error of a request that could not be answered in time any more, while others could."""
     return PenstockError(

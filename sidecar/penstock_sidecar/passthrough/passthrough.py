@@ -24,18 +24,17 @@ from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Throughput
 from penstock_sidecar.interfaces import Counts, Open, RequestObserver, RequestPath
 from penstock_sidecar.model.answers import admitted, failure, from_model, model_reason, not_admitted
 from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
-from penstock_sidecar.queue.batch_key import lone_fields
+from penstock_sidecar.passthrough.outgoing import idle_seconds, outgoing
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
 from penstock_wire.headers import (
-    IDLE_MS,
     QUEUE,
     REQUEST_ID,
     SERVER_TIMING,
+    STICKY,
     Headers,
     get,
-    milliseconds,
     timeout_ms,
 )
 from penstock_wire.http import (
@@ -49,7 +48,6 @@ from penstock_wire.http import (
     tunnel,
 )
 from penstock_wire.http.answer_stream import AnswerStream
-from penstock_wire.http.messages import CONTINUE
 from penstock_wire.process import log
 from penstock_wire.request_ids import RequestIds
 from penstock_wire.timers import TIMER_SLACK, EarliestTimer
@@ -108,6 +106,10 @@ class _Call:
         """The client went away before its answer."""
         self.passthrough.leave(self)
 
+    def recall(self) -> int:
+        """See `Request.recall`: another pod has a free place."""
+        return self.passthrough.hand_back(self)
+
 
 class Passthrough:
     """Passes requests through.
@@ -120,6 +122,7 @@ class Passthrough:
         backend: name of the backend, for error documents; asked each time, since settings bring it.
         pod: name of the pod, for error documents.
         first: called when a request arrives while nothing is queued or ongoing.
+        on_room: called when `free`, or what waits, may have changed.
 
     `slots` requests may be with the model at once; `refusing` is the error of new requests while they are
     refused; `open_streams` and `open_tunnels` are how many there are.
@@ -135,12 +138,14 @@ class Passthrough:
         backend: Callable[[], str] = lambda: "",
         pod: str = "",
         first: Callable[[], None] = lambda: None,
+        on_room: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._open = open
         self._observer = observer
         self._clock = clock
         self._first = first
+        self._on_room = on_room
         self._line: DeadlineQueue[_Call] = DeadlineQueue()
         self._calls: set[_Call] = set()
         self._tunnels: set[_Call] = set()
@@ -179,6 +184,11 @@ class Passthrough:
     def ongoing(self) -> int:
         """Requests with the model."""
         return len(self._calls)
+
+    @property
+    def free(self) -> int:
+        """Requests that would begin at once."""
+        return 0 if self._paused or self._line else max(0, self.slots - len(self._calls))
 
     @property
     def open_tunnels(self) -> int:
@@ -250,6 +260,7 @@ class Passthrough:
     def pause(self) -> None:
         """Send nothing more; what comes waits."""
         self._paused = True
+        self._on_room()
 
     def resume(self) -> None:
         """Send again."""
@@ -277,6 +288,7 @@ class Passthrough:
         for call in calls:
             self._tell(call, error)
         self._changed.set()
+        self._on_room()
         return len(calls)
 
     async def run(self) -> None:
@@ -301,7 +313,8 @@ class Passthrough:
     def begin(self, exchange: Exchange) -> None:
         """Take a request (a `Service`)."""
         arrived = self._clock()
-        headers = exchange.request.headers
+        request = exchange.request
+        headers = request.headers
         request_id = self._ids.of(get(headers, REQUEST_ID))
         milliseconds = self._batching.default_timeout_ms
         asked = timeout_ms(headers)
@@ -310,9 +323,12 @@ class Passthrough:
                 self._refuse(exchange, bad_timeout(headers), request_id)
                 return
             milliseconds = min(milliseconds, asked)
-        self.take(exchange, request_id, arrived, arrived + milliseconds / 1000)
+        call = self.take(exchange, request_id, arrived, arrived + milliseconds / 1000)
+        # NB: a router keeps a stream's first bytes only, so it may not be able to send it elsewhere.
+        if call is not None and request.stream is None and get(headers, STICKY) is None:
+            request.recall = call.recall
 
-    def take(self, exchange: Exchange, request_id: bytes, arrived: float, expires: float) -> None:
+    def take(self, exchange: Exchange, request_id: bytes, arrived: float, expires: float) -> _Call | None:
         """Take a request whose fields were read.
 
         Args:
@@ -320,27 +336,43 @@ class Passthrough:
             request_id: its id.
             arrived: when it arrived, in the clock's time.
             expires: until when the head of its answer must be there.
+
+        Returns:
+            It, where it waits.
         """
         if self.refusing is not None:
             self._refuse(exchange, self.refusing, request_id)
-            return
+            return None
         self._observer.arrived(1)
         if not self._line and not self._calls:
             self._first()
         if expires <= arrived:
             self._refuse(exchange, errors.late_on_arrival(), request_id)
-            return
+            return None
         goes = not self._paused and len(self._calls) < self.slots and not self._line
         if not goes and len(self._line) >= self.queue_limit:
             self._refuse(exchange, self._no_room(), request_id)
-            return
+            return None
         call = _Call(self, exchange, request_id, arrived, expires)
         exchange.gone = call.gone
         if goes:
             self._start(call)
-        else:
-            self._line.add(call)
-            self._timer.ring_at(expires)
+            self._on_room()
+            return None
+        self._line.add(call)
+        self._timer.ring_at(expires)
+        self._on_room()
+        return call
+
+    def hand_back(self, call: _Call) -> int:
+        """Let a request that waits go, for another pod; returns how many that were, 0 where it has begun."""
+        if call.over or not call.waiting:
+            return 0
+        self._line.leave(call)
+        self._changed.set()
+        self._tell(call, errors.handed_back())
+        self._on_room()
+        return 1
 
     def leave(self, call: _Call) -> None:
         """The client of a request went away before its answer."""
@@ -351,6 +383,7 @@ class Passthrough:
         if call.waiting:
             self._line.leave(call)
             self._changed.set()
+            self._on_room()
         elif call.task is not None:
             call.task.cancel()
 
@@ -398,6 +431,7 @@ class Passthrough:
             call = self._line.next()
             if call is not None:
                 self._start(call)
+        self._on_room()
 
     def _expire(self) -> None:
         now = self._clock()
@@ -407,6 +441,7 @@ class Passthrough:
     def _ring(self) -> None:
         self._expire()
         self._changed.set()
+        self._on_room()
         again = self._line.first_expiry
         if again is not None:
             self._timer.ring_at(again)
@@ -416,10 +451,10 @@ class Passthrough:
         try:
             exchange = call.exchange
             timeout = max(MIN_SECONDS, call.expires - call.begun)
-            between = _idle(exchange.request)
+            between = idle_seconds(exchange.request)
             if between is None:
                 between = max(STREAM_IDLE_SECONDS, self._batching.default_timeout_ms / 1000)
-            answer = await self._open(self._outgoing(exchange, call.request_id, timeout), timeout, between)
+            answer = await self._open(outgoing(exchange, call.request_id, timeout), timeout, between)
             if not admitted(answer):
                 answer.abort()
                 raise not_admitted(answer)
@@ -447,24 +482,6 @@ class Passthrough:
                 await self._tunnel(call, answer, answer.tunnel)
             else:
                 self._answer(call, answer)
-
-    @staticmethod
-    def _outgoing(exchange: Exchange, request_id: bytes, timeout: float) -> Request:
-        def interim(status: int, headers: Headers) -> None:
-            if status != CONTINUE:
-                exchange.interim(status, from_model(headers))
-
-        request = exchange.request
-        return Request(
-            request.method,
-            request.target,
-            lone_fields(request, request_id, timeout),
-            request.body,
-            stream=request.stream,
-            length=request.length,
-            upgrade=request.upgrade,
-            interim=interim,
-        )
 
     def _fields(self, call: _Call, answer: UpstreamAnswer) -> Headers:
         head = self._clock() - call.begun
@@ -514,7 +531,7 @@ class Passthrough:
         try:
             client = call.exchange.switch(self._fields(call, answer))
             call.over = True  # from here on nothing can be answered
-            await tunnel.join(client, model, _idle(call.exchange.request) or tunnel.IDLE_SECONDS)
+            await tunnel.join(client, model, idle_seconds(call.exchange.request) or tunnel.IDLE_SECONDS)
         except tunnel.TunnelIdle as error:
             reason = Reason.DEADLINE
             log("tunnel was idle", error=str(error), request_id=call.request_id.decode())
@@ -567,9 +584,3 @@ class Passthrough:
         call.over = True
         self._observer.ended(error.status, error.reason, 1)
         call.exchange.answer(self._responder.own(error, call.request_id))
-
-
-def _idle(request: Request) -> float | None:
-    """Seconds that a request's answer may pause; None where it does not say it, or cannot be read."""
-    idle = milliseconds(request.headers, IDLE_MS)
-    return idle / 1000 if idle is not None and idle > 0 else None

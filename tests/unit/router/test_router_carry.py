@@ -20,6 +20,8 @@ MB = 1 << 20
 ROOM = 16 * MB
 """What the router may take beside its own, however long a body is."""
 
+OPEN_TUNNELS = 'penstock_router_open_tunnels{backend="b",endpoint="e"} '
+
 
 @pytest_asyncio.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
@@ -46,6 +48,15 @@ async def until_seen(pair: Pair, **expected: int) -> None:
         return all(seen[name] == value for name, value in expected.items())
 
     await until(look, details=lambda: seen)
+
+
+async def until_none_is_open(process: RouterProcess) -> None:
+    """Wait until the router counts no open tunnel."""
+
+    async def look() -> bool:
+        return OPEN_TUNNELS + "0.0" in await process.metrics()
+
+    await until(look)
 
 
 def address(process: RouterProcess) -> tuple[str, int]:
@@ -137,6 +148,7 @@ class TestTunnels:
             assert socket._response.headers["x-penstock-backend"] == "b"
             assert len(socket._response.headers["x-request-id"]) == 32
             assert "x-penstock-queue" not in socket._response.headers
+            assert OPEN_TUNNELS + "1.0" in await process.metrics()
             await socket.send_str("hello")
             assert await socket.receive_str() == "hello"
             await socket.send_bytes(bytes(3 * MB))
@@ -146,6 +158,7 @@ class TestTunnels:
             assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 4001)
         await until_seen(pair, ongoing=0, left=0)
         assert 'backend="b",code="101",endpoint="e",reason=""} 1.0' in await process.metrics()
+        await until_none_is_open(process)
 
     async def test_a_client_that_is_gone_is_gone_for_the_model(
         self, process: RouterProcess, pair: Pair
@@ -157,6 +170,7 @@ class TestTunnels:
         assert transport is not None
         transport.abort()
         await until_seen(pair, ongoing=0, left=1)
+        await until_none_is_open(process)
         await socket.close()
 
     async def test_a_model_that_is_gone_is_gone_for_the_client(

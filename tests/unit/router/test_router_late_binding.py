@@ -7,7 +7,7 @@ import random
 import pytest
 
 from penstock_router.endpoint_slices import Address
-from penstock_router.pods import RECALL_SECONDS, Pod, Pods
+from penstock_router.pods import FULL_SECONDS, MOST_BROKEN, RECALL_SECONDS, Pod, Pods
 
 
 class Backend:
@@ -59,6 +59,24 @@ def test_requests_go_where_they_begin_at_once_each_pod_in_turn() -> None:
     backend.tell(2, 3)
     assert backend.send(5) == [1, 2, 1, 2, 2]
     assert 0 in backend.send(3)
+
+
+def test_of_pods_that_would_begin_many_at_once_the_slow_get_fewer() -> None:
+    """The faster ones have less to do, and are asked more often."""
+    backend = Backend(3)
+    slow, *fast = backend.all
+    for number in range(3):
+        backend.tell(number, 1000)
+    got = dict.fromkeys(backend.all, 0)
+    for _ in range(300):
+        pod = backend.pods.pick("b")
+        assert pod is not None
+        pod.begins()
+        got[pod] += 1
+        if pod in fast:
+            pod.ends()
+    assert got[slow] == 1
+    assert min(got[pod] for pod in fast) > 100
 
 
 def test_a_pod_that_drains_or_fails_gets_none_whatever_room_it_has() -> None:
@@ -118,6 +136,32 @@ def test_nothing_is_asked_back_where_nothing_waits_in_vain(queue: tuple[int, int
     assert backend.recalls == []
 
 
+def test_a_pod_that_says_it_has_room_and_has_none_is_believed_only_so_often() -> None:
+    """Each such word would be a try. It is believed again after a while, or when it has answered one."""
+    backend = Backend(1)
+    (liar,) = backend.all
+    tries = 0
+
+    def take(_: str, pod: Pod) -> bool:
+        nonlocal tries
+        tries += 1
+        return True
+
+    def lie(count: int) -> int:
+        before = tries
+        for _ in range(count):
+            backend.pods.await_room("b", take)
+            backend.tell(0, 1)
+            backend.pods.full(liar)
+        return tries - before
+
+    assert lie(100) == MOST_BROKEN
+    backend.now += FULL_SECONDS
+    assert lie(100) == 1
+    backend.pods.freed("b", liar)
+    assert lie(100) == MOST_BROKEN
+
+
 def test_who_waits_here_comes_before_who_waits_at_a_pod() -> None:
     """Requests that every pod has refused for want of room."""
     backend = Backend(2)
@@ -148,6 +192,18 @@ def test_a_new_pod_gets_its_share_of_its_room() -> None:
     backend.now += 1000
     backend.tell(1, 8)
     assert backend.send(8) == [1] * 8
+
+
+def test_a_new_pod_with_much_room_gets_its_share_of_that() -> None:
+    """However little the others have."""
+    backend = Backend(1)
+    backend.tell(0, 0)
+    backend.have(2)
+    backend.tell(1, 100)
+    assert backend.send(10) == [1] * 10
+    assert not backend.all[1].begins_at_once(backend.now)
+    backend.now += 5
+    assert backend.all[1].begins_at_once(backend.now)
 
 
 def test_what_waits_at_a_pod_that_leaves_is_asked_back_whenever_the_pod_says_so() -> None:

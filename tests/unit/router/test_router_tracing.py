@@ -81,6 +81,18 @@ def test_a_request_has_a_span_between_its_callers_and_the_sidecars(keeps: bool) 
     }
 
 
+@pytest.mark.parametrize("keeps", [True, False], ids=["at once", "in a task"])
+def test_that_a_pod_handed_a_request_back_is_noted(keeps: bool) -> None:
+    async def play(world: World) -> None:
+        world.network.handed_back.add("x")
+        assert (await world.ask(fields=SAMPLED)).status == 200
+
+    (span,), _ = traced(play, "a", keeps=keeps)
+    (event,) = span.events
+    assert event.attributes == {"penstock.reason": "moved", "penstock.pod": "a:1"}
+    assert attributes(span)["tries"] == 2
+
+
 def test_what_is_not_sampled_goes_on_as_it_came() -> None:
     async def play(world: World) -> None:
         assert (await world.ask(fields=UNSAMPLED)).status == 200

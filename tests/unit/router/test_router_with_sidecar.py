@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from penstock_router.affinity import Hashed, score
 from tests.support.collector import Collector
 from tests.support.raw_client import until_closed
 from tests.support.router_process import backend, endpoint, until
+from tests.support.router_sidecar import end_sidecar, start_sidecar, until_queued
 from tests.support.router_upstream import Answer, Seen, UpstreamServer
 from tests.support.waiting import SECONDS
 
@@ -40,35 +40,22 @@ async def sidecar(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Sidec
     started: list[asyncio.subprocess.Process] = []
 
     async def make(
-        model: UpstreamServer, *flags: str, program: str = "penstock_sidecar", **batching: int
+        model: UpstreamServer,
+        *flags: str,
+        program: str = "penstock_sidecar",
+        ongoing: int = 100,
+        **batching: int,
     ) -> Sidecar:
         settings = tmp_path / f"sidecar-{len(started)}.json"
-        settings.write_text(json.dumps({"v": 1, "backend": "b", "batching": batching}))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            program,
-            "--listen=127.0.0.1:0",
-            "--admin=127.0.0.1:0",
-            f"--model=http://{model.target}",
-            f"--settings={settings}",
-            "--log-level=error",
-            *flags,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ},
-        )
+        document = {"v": 1, "backend": "b", "batching": batching, "maxOngoingRequests": ongoing}
+        settings.write_text(json.dumps(document))
+        process, address = await start_sidecar(model.target, settings, *flags, program=program)
         started.append(process)
-        assert process.stdout is not None
-        line = (await asyncio.wait_for(process.stdout.readline(), SECONDS)).decode()
-        return process, dict(part.split("=", 1) for part in line.split()[1:])["data"]
+        return process, address
 
     yield make
     for process in started:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]
-    await asyncio.sleep(0)
+        await end_sidecar(process)
 
 
 def body(index: int) -> dict[str, Any]:
@@ -94,12 +81,9 @@ async def test_every_request_gets_its_own_answer(upstream: Any, router: Any, sid
     assert sorted(executed) == list(range(300))
 
 
-async def test_requests_to_a_sidecar_share_a_connection(upstream: Any, router: Any, sidecar: Any) -> None:
-    """After the first answers: what goes between the two is frames, and HTTP/1.1 where that was asked for."""
-    model = await upstream(predict)
-    _, target = await sidecar(model)
+async def relayed(target: str, lines: list[bytes]) -> tuple[asyncio.Server, str]:
+    """A relay before a sidecar, which notes the request lines and the expectations of HTTP/1.1."""
     host, _, port = target.rpartition(":")
-    heads: list[bytes] = []
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(host, int(port))
@@ -111,13 +95,22 @@ async def test_requests_to_a_sidecar_share_a_connection(upstream: Any, router: A
 
         task = asyncio.create_task(back())
         while data := await reader.read(65536):
-            heads.extend(line for line in data.split(b"\r\n") if line.endswith(b" HTTP/1.1"))
+            lines.extend(
+                line for line in data.split(b"\r\n") if line.endswith(b" HTTP/1.1") or b"expect: " in line
+            )
             far_writer.write(data)
         far_writer.close()
         await task
 
     server = await asyncio.start_server(relay, "127.0.0.1", 0)
-    through = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    return server, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_requests_to_a_sidecar_share_a_connection(upstream: Any, router: Any, sidecar: Any) -> None:
+    """After the first answers: what goes between the two is frames, and HTTP/1.1 where that was asked for."""
+    model = await upstream(predict)
+    heads: list[bytes] = []
+    server, through = await relayed((await sidecar(model))[1], heads)
     process = await router().start(endpoint("e", backend("b", through)))
     await process.ask(**body(0))
     await until(lambda: b"OPTIONS * HTTP/1.1" in heads)
@@ -126,6 +119,33 @@ async def test_requests_to_a_sidecar_share_a_connection(upstream: Any, router: A
     replies = await asyncio.gather(*(process.ask(**body(index)) for index in range(100)))
     assert [reply.document["predictions"] for reply in replies] == [[index] for index in range(100)]
     assert len(heads) == before
+    await process.stop()
+    server.close()
+
+
+async def test_long_bodies_of_requests_go_beside_the_hop_and_those_of_answers_on_it(
+    upstream: Any, router: Any, sidecar: Any
+) -> None:
+    """A router asks first whether a long body may come: HTTP/1.1 has an answer to that, a hop has none."""
+
+    async def long(seen: Seen) -> Answer:
+        return Answer(body=seen.body or bytes(1_000_000))
+
+    model = await upstream(long)
+    lines: list[bytes] = []
+    server, through = await relayed((await sidecar(model, "--protocol=none"))[1], lines)
+    process = await router().start(endpoint("e", backend("b", through)))
+    async with asyncio.timeout(SECONDS):
+        while 'penstock_router_pods_with_room{backend="b"} 1.0' not in await process.metrics():
+            assert (await process.ask(data=b"x")).body == b"x"
+    lines.clear()
+    assert (await process.ask(method="GET")).body == bytes(1_000_000)
+    assert lines == []
+    sent = bytes(2_000_000)
+    assert (await process.ask("/e/long", data=io.BytesIO(sent))).body == sent
+    assert lines == [b"POST /long HTTP/1.1", b"expect: 100-continue"]
+    assert (await process.ask(data=b"x")).body == b"x"
+    assert len(lines) == 2
     await process.stop()
     server.close()
 
@@ -270,14 +290,30 @@ async def test_the_heads_of_answers_pass_through_both(upstream: Any, router: Any
     assert answer.endswith(b"\r\n\r\n")
 
 
-@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize(
+    ("flags", "leaves", "traced"),
+    [
+        ((), True, False),
+        ((), False, True),
+        (("--protocol=none",), False, False),
+        (("--protocol=none",), True, True),
+    ],
+)
 async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
-    upstream: Any, router: Any, sidecar: Any, leaves: bool
+    upstream: Any,
+    router: Any,
+    sidecar: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    leaves: bool,
+    traced: bool,
 ) -> None:
     """One pod is stuck with one request of many; when another is added, all the others are answered there.
 
-    That the first is about to leave changes nothing.
+    That the first is about to leave changes nothing, nor that requests pass through it or are traced.
     """
+    if traced:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     free = asyncio.Event()
 
     async def stuck(seen: Seen) -> Answer:
@@ -286,8 +322,8 @@ async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
         return await predict(seen)
 
     busy, idle = await upstream(stuck), await upstream(predict)
-    _, crowded = await sidecar(busy, maxBatchSize=1)
-    _, fresh = await sidecar(idle, maxBatchSize=1)
+    _, crowded = await sidecar(busy, *flags, ongoing=1, maxBatchSize=1)
+    _, fresh = await sidecar(idle, *flags, ongoing=1, maxBatchSize=1)
     process = await router().start(endpoint("e", backend("b", crowded)))
     assert (await process.ask(**body(100))).status == 200
     async with asyncio.timeout(SECONDS):
@@ -296,6 +332,7 @@ async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
     first = asyncio.create_task(process.ask(**body(0)))
     await until(lambda: any(b"[0]" in seen.body for seen in busy.seen))
     waiting = [asyncio.create_task(process.ask(**body(index))) for index in range(1, 9)]
+    await until_queued(crowded, 8)
     process.settle(endpoint("e", backend("b", crowded, fresh)))
     if leaves:
         process.settle(endpoint("e", backend("b", fresh)))

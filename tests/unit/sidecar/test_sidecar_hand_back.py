@@ -14,6 +14,9 @@ from penstock_sidecar.protocols import PROTOCOLS
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.headers import NOT_ADMITTED, STICKY, get
 from penstock_wire.http import Request
+from tests.support import fake_loop
+from tests.support.fake_loop import settle
+from tests.support.passing_bench import Bench
 from tests.support.router_world import HeldExchange
 
 
@@ -58,3 +61,35 @@ async def test_who_waits_until_nothing_is_queued_learns_of_what_was_handed_back(
     answer = await exchange.answered
     assert (answer.status, get(answer.fields, NOT_ADMITTED) is not None) == (503, True)
     await asyncio.wait_for(idle, 30)
+
+
+def test_of_what_passes_through_only_what_waits_is_handed_back() -> None:
+    """Once, and surely not executed; neither what has begun, nor a stream, nor what has come by its key."""
+
+    async def main() -> None:
+        bench = Bench(slots=2)
+        begun = [bench.ask(f"/{number}") for number in range(2)]
+        await settle()
+        assert [flow.request.recall for flow in begun] == [None, None]
+        sticking = bench.ask("/sticky", x_penstock_sticky="1")
+        waiting = bench.ask("/waits")
+        assert sticking.request.recall is None
+        recall = waiting.request.recall
+        assert recall is not None
+        assert (recall(), recall()) == (1, 0)
+        assert (waiting.status, waiting.reason) == (503, "moved")
+        assert waiting.field(NOT_ADMITTED) is not None
+        late = bench.ask("/late")
+        recall = late.request.recall
+        assert recall is not None
+        for number in range(3):
+            bench.model.answer(number)
+            await settle()
+        assert recall() == 0, "it is with the model"
+        bench.model.answer(3)
+        await settle()
+        assert [flow.status for flow in (*begun, sticking, late)] == [200] * 4
+        assert (bench.rooms[-1], bench.load) == ((2, 0), (0, 0))
+        assert list(dict.fromkeys(bench.rooms)) == [(1, 0), (0, 0), (0, 1), (0, 2), (2, 0)]
+
+    fake_loop.run(main())

@@ -22,32 +22,8 @@ from penstock_wire.http import (
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.server import H1Front
 from tests.support.aiohttp_http import AiohttpFront, AiohttpUpstream
-from tests.support.waiting import SECONDS, until
-
-OK = b"HTTP/1.1 200 OK\r\n"
-
-
-class Echo:
-    """A handler that keeps what it saw; `gate` holds its answers back."""
-
-    def __init__(self) -> None:
-        self.seen: list[Request] = []
-        self.cancelled = 0
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def __call__(self, request: Request) -> Response:
-        self.seen.append(request)
-        try:
-            await self.gate.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        return Response(
-            status=200,
-            headers=((b"x-one", b"1"), (b"x-one", b"2"), (b"x-name", "ü".encode())),
-            body=request.target.encode() + b"|" + request.body,
-        )
+from tests.support.front_promises import OK, Client, Echo, FrontPromises, Served, post
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -89,144 +65,16 @@ async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Upstream]:
     await made.close()
 
 
-class Client:
-    """A raw connection to a front."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    @classmethod
-    async def to(cls, address: tuple[str, int]) -> Client:
-        return cls(*await asyncio.open_connection(*address))
-
-    def send(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    async def answer(self) -> tuple[bytes, bytes]:
-        """Head and body of the next answer."""
-        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), SECONDS)
-        length = next(
-            int(line.split(b":")[1])
-            for line in head.split(b"\r\n")
-            if line.lower().startswith(b"content-length")
-        )
-        return head, await asyncio.wait_for(self.reader.readexactly(length), SECONDS)
-
-    async def rest(self) -> bytes:
-        """Everything until the server closes."""
-        return await asyncio.wait_for(self.reader.read(), SECONDS)
-
-    async def close(self) -> None:
-        self.writer.close()
-        await self.writer.wait_closed()
+@pytest.fixture
+async def served(front: Front, echo: Echo) -> Served:
+    listener = await front.listen("127.0.0.1", 0, echo)
+    return Served(listener.address, echo)
 
 
-def post(target: str = "/p", body: bytes = b"abc", *fields: bytes) -> bytes:
-    head = [f"POST {target} HTTP/1.1".encode(), b"Host: x", b"Content-Length: %d" % len(body), *fields]
-    return b"\r\n".join(head) + b"\r\n\r\n" + body
-
-
-class TestFront:
-    async def test_a_request_arrives_as_sent_and_its_answer_too(self, front: Front, echo: Echo):
-        listener = await front.listen("127.0.0.1", 0, echo)
-        client = await Client.to(listener.address)
-        client.send(
-            post(
-                "/a%2Fb//c?x=%20&y",
-                b"\x00\xff",
-                b"X-Two: 1",
-                b"X-Two: 2",
-                b"Connection: x-gone",
-                b"X-Gone: 1",
-            )
-        )
-        head, body = await client.answer()
-        assert head.startswith(OK)
-        assert body == b"/a%2Fb//c?x=%20&y|\x00\xff"
-        lower = head.lower()
-        assert lower.count(b"x-one: ") == 2
-        assert "x-name: ü".encode() in head.replace(b"X-Name", b"x-name")
-        (seen,) = echo.seen
-        assert [value for name, value in seen.headers if name == b"x-two"] == [b"1", b"2"]
-        assert {b"x-gone", b"connection", b"content-length"}.isdisjoint({name for name, _ in seen.headers})
-        await client.close()
-
-    async def test_a_chunked_body_comes_whole(self, front: Front, echo: Echo):
-        listener = await front.listen("127.0.0.1", 0, echo)
-        client = await Client.to(listener.address)
-        client.send(b"POST /p HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")
-        await until(lambda: True)
-        client.send(b"2\r\nde\r\n0\r\n\r\n")
-        assert (await client.answer())[1] == b"/p|abcde"
-        await client.close()
-
-    async def test_connections_are_kept_and_pipelined_requests_answered_in_order(
-        self, front: Front, echo: Echo
-    ):
-        listener = await front.listen("127.0.0.1", 0, echo)
-        client = await Client.to(listener.address)
-        client.send(post("/1") + post("/2") + post("/3"))
-        assert [(await client.answer())[1] for _ in range(3)] == [b"/1|abc", b"/2|abc", b"/3|abc"]
-        await client.close()
-
-    async def test_the_handler_is_cancelled_when_its_client_goes_away(self, front: Front, echo: Echo):
-        listener = await front.listen("127.0.0.1", 0, echo)
-        echo.gate.clear()
-        client = await Client.to(listener.address)
-        client.send(post())
-        await until(lambda: len(echo.seen) == 1)
-        await client.close()
-        await until(lambda: echo.cancelled == 1)
-
-    async def test_a_body_cut_in_the_middle_reaches_no_handler(self, front: Front, echo: Echo):
-        listener = await front.listen("127.0.0.1", 0, echo)
-        client = await Client.to(listener.address)
-        client.send(b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nabc")
-        await client.close()
-        other = await Client.to(listener.address)
-        other.send(post())
-        await other.answer()
-        assert len(echo.seen) == 1
-        await other.close()
-
-    @pytest.mark.parametrize(
-        ("sent", "status", "reason"),
-        [
-            (b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 100001\r\n\r\n", b"413", b"too_large"),
-            (b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: x\r\n\r\n", b"400", b"bad_request"),
-            (b"GET /p HTTP/1.1\r\nhost: x\r\nbad header\r\n\r\n", b"400", b"bad_request"),
-            (b"\x16\x03\x01\x02\x00\r\n\r\n", b"400", b"bad_request"),
-            (
-                b"POST /p HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-                b"400",
-                b"bad_request",
-            ),
-            (b"GET /p HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 70_000 + b"\r\n\r\n", b"4", b"problem+json"),
-        ],
-    )
-    async def test_what_cannot_be_read_is_told_as_a_problem_and_closes(
-        self, front: Front, echo: Echo, sent: bytes, status: bytes, reason: bytes
-    ):
-        listener = await front.listen("127.0.0.1", 0, echo)
-        client = await Client.to(listener.address)
-        client.send(sent)
-        answer = await client.rest()
-        assert answer.split(b" ")[1].startswith(status)
-        assert b"application/problem+json" in answer
-        assert reason in answer
-        assert echo.seen == []
-        await client.close()
-
-    async def test_a_client_that_expects_to_be_told_to_go_on_is_told(self, front: Front, echo: Echo):
-        listener = await front.listen("127.0.0.1", 0, echo)
-        client = await Client.to(listener.address)
-        client.send(b"POST /p HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n")
-        interim = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), SECONDS)
-        assert interim.startswith(b"HTTP/1.1 100 ")
-        client.send(b"abc")
-        assert (await client.answer())[1] == b"/p|abc"
-        assert get(echo.seen[0].headers, b"expect") is None
-        await client.close()
+class TestFront(FrontPromises):
+    async def test_a_body_that_is_too_large_is_refused_by_its_length(self, served: Served):
+        sent = b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 100001\r\n\r\n"
+        await self.check_problem(served, sent, b"413", b"too_large")
 
     async def test_closing_keepalive_ends_connections_after_their_answers_and_can_be_taken_back(
         self, front: Front, echo: Echo

@@ -1,0 +1,41 @@
+"""What the model is sent of a request that passes through."""
+
+from __future__ import annotations
+
+from penstock_sidecar.model.answers import from_model
+from penstock_sidecar.queue.batch_key import lone_fields
+from penstock_wire.headers import IDLE_MS, Headers, milliseconds
+from penstock_wire.http import Exchange, Request
+from penstock_wire.http.messages import CONTINUE
+
+
+def outgoing(exchange: Exchange, request_id: bytes, timeout: float) -> Request:
+    """The request for the model; what the model says before its answer goes to the client.
+
+    Args:
+        exchange: the client's.
+        request_id: its id.
+        timeout: seconds that the model has for the head of its answer.
+    """
+
+    def interim(status: int, headers: Headers) -> None:
+        if status != CONTINUE:
+            exchange.interim(status, from_model(headers))
+
+    request = exchange.request
+    return Request(
+        request.method,
+        request.target,
+        lone_fields(request, request_id, timeout),
+        request.body,
+        stream=request.stream,
+        length=request.length,
+        upgrade=request.upgrade,
+        interim=interim,
+    )
+
+
+def idle_seconds(request: Request) -> float | None:
+    """Seconds that a request's answer may pause; None where it does not say it, or cannot be read."""
+    idle = milliseconds(request.headers, IDLE_MS)
+    return idle / 1000 if idle is not None and idle > 0 else None

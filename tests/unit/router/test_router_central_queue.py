@@ -1,0 +1,180 @@
+"""Late binding as a whole against one central queue: whatever comes, and whatever pods say of their room."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import heapq
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock_router.pods import FULL_SECONDS, RECALL_SECONDS, SLOW_START_SECONDS
+from penstock_wire.http import Response
+from tests.support import fake_loop
+from tests.support.router_world import World
+from tests.support.slotted_network import Slotted, SlottedNetwork
+
+HOSTS = ("h0", "h1", "h2", "h3")
+SECONDS = 0.5
+"""That each request takes."""
+CHANGES = st.tuples(
+    st.sampled_from(["ask", "ask", "ask", "ask", "pods", "lie", "leave"]),
+    st.sampled_from([0.0, 0.013, 0.11, 0.37, 0.9]),
+    st.integers(0, 2**16 - 1),
+)
+PODS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from([0, 0, 4])), min_size=1, max_size=len(HOSTS))
+
+
+@dataclasses.dataclass
+class Bench:
+    """A router's core before pods with slots; all of them are old."""
+
+    world: World
+    network: SlottedNetwork
+    hosts: list[str]
+    ready: list[str]
+    asked: dict[str, asyncio.Task[Response]] = dataclasses.field(default_factory=dict)
+    held: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    async def of(cls, pods: Sequence[tuple[int, int]]) -> Bench:
+        hosts = list(HOSTS[: len(pods)])
+        network = SlottedNetwork(
+            {host: Slotted(slots, queue, SECONDS) for host, (slots, queue) in zip(hosts, pods, strict=True)}
+        )
+        world = World(*hosts, network=network, timeout_ms=600_000)
+        network.told = world.pods
+        world.pods.recall = network.recall
+        for host in hosts:
+            network.report(host)
+        await asyncio.sleep(SLOW_START_SECONDS + 1)
+        return cls(world, network, hosts, hosts)
+
+    def ask(self, timeout_ms: int | None = None) -> None:
+        identity = str(len(self.asked))
+        self.asked[identity] = self.world.ask(identity, timeout_ms=timeout_ms)
+
+    def have(self, hosts: list[str]) -> None:
+        self.ready = hosts
+        self.world.have(*hosts)
+        for host in hosts:  # a hop to it is there, or made anew
+            self.network.report(host)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request waits, in the router or at a pod that is ready."""
+        return bool(self.world.state.held.count or any(self.network.pods[host].line for host in self.ready))
+
+    def check_nobody_waits_in_vain(self) -> None:
+        """While a pod that says it has room has some. One that just refused is left alone at first."""
+        now = self.world.loop.time()
+        idle = [
+            host
+            for host in self.ready
+            if (pod := self.network.pods[host]).said > 0
+            and pod.free > 0
+            and pod.refused_at + FULL_SECONDS < now
+        ]
+        assert not (idle and self.waiting), (idle, self.world.state.held.count)
+
+    def check_the_first_deadline_went_first(self) -> None:
+        """Of those that waited in the router, since this was asked last."""
+        waiters = self.world.state.held.waiters("b")
+        turns = {str(waiter.sequence): waiter.turn for waiter in waiters}
+        stay = [turn for name, turn in self.held.items() if name in turns]
+        started = {name for name in self.held if name not in turns and name in self.network.started}
+        for name in started:
+            assert all(self.held[name] < turn for turn in stay)
+        self.held = turns
+
+
+async def settle(bench: Bench) -> None:
+    """Let all that is under way arrive."""
+    await fake_loop.settle(60)
+    for pod in bench.network.pods.values():
+        assert len(pod.running) <= pod.slots
+
+
+@settings(deadline=None, max_examples=150)
+@given(PODS, st.lists(CHANGES, max_size=60))
+def test_no_request_waits_while_a_pod_that_says_so_has_room(
+    pods: list[tuple[int, int]], changes: list[tuple[str, float, int]]
+) -> None:
+    """However pods come, go and lie, and clients leave: and each who stays is answered once."""
+
+    async def main() -> None:
+        bench = await Bench.of(pods)
+        left = set()
+        for what, pause, chance in changes:
+            if what == "ask":
+                bench.ask([None, 100_000, 200_000, 300_000][chance % 4])
+            elif what == "pods":
+                bench.have([host for place, host in enumerate(bench.hosts) if chance >> place & 1])
+            elif what == "lie":
+                host = bench.hosts[chance % len(bench.hosts)]
+                bench.network.pods[host].lie = chance // 16 % 5 - 2
+                bench.network.report(host)
+            elif bench.asked:
+                name = str(chance % len(bench.asked))
+                bench.asked[name].cancel()
+                left.add(name)
+            await settle(bench)
+            bench.check_the_first_deadline_went_first()
+            await asyncio.sleep(pause)
+            await settle(bench)
+            bench.check_the_first_deadline_went_first()
+            if pause > RECALL_SECONDS:  # who was asked for requests back, and had none, is asked again then
+                bench.check_nobody_waits_in_vain()
+        for pod in bench.network.pods.values():
+            pod.lie = 0
+        bench.have(bench.hosts)
+        answers = await asyncio.gather(*bench.asked.values(), return_exceptions=True)
+        for name, answer in zip(bench.asked, answers, strict=True):
+            assert bench.network.executed[name] <= 1
+            if name not in left:
+                assert isinstance(answer, Response)
+                assert (answer.status, bench.network.executed[name]) == (200, 1)
+        await settle(bench)
+        bench.world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+def central_queue(arrivals: Sequence[float], slots: int) -> list[float]:
+    """When requests begin that wait in one queue for whichever slot is free."""
+    free = [0.0] * slots
+    begun = []
+    for arrived in arrivals:
+        begins = max(arrived, heapq.heappop(free))
+        heapq.heappush(free, begins + SECONDS)
+        begun.append(begins)
+    return begun
+
+
+@settings(deadline=None, max_examples=150)
+@given(PODS, st.lists(st.sampled_from([0.001, 0.013, 0.11, 0.37]), min_size=1, max_size=60))
+def test_requests_begin_when_they_would_from_one_central_queue(
+    pods: list[tuple[int, int]], gaps: list[float]
+) -> None:
+    """Where pods stay and say how it is: each slot is busy as long as anything waits.
+
+    To the turn of the loop where all wait in the router. What waits at a pod may have to be asked for twice.
+    """
+
+    async def main() -> None:
+        bench = await Bench.of(pods)
+        arrivals = []
+        for gap in gaps:
+            arrivals.append(bench.world.loop.time())
+            bench.ask()
+            await asyncio.sleep(gap)
+        await asyncio.gather(*bench.asked.values())
+        expected = central_queue(arrivals, sum(slots for slots, _ in pods))
+        found = sorted(bench.network.started.values())
+        late = [ours - ideal for ours, ideal in zip(found, sorted(expected), strict=True)]
+        under_way = RECALL_SECONDS if any(queue for _, queue in pods) else 0.0
+        assert max(late) < under_way + 1e-6, late
+
+    fake_loop.run(main())
