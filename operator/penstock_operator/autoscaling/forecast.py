@@ -25,6 +25,9 @@ _BUCKETS = 6
 SIGMAS = 2.0
 """Standard deviations of a count by chance (Poisson): what exceeds them is chance in 2 of 100 cases."""
 
+_SAME = 1.02
+"""Figures that differ by less are the same, so that few are remembered, however long the memory is."""
+
 Points = tuple[tuple[float, float], ...]
 
 
@@ -80,7 +83,8 @@ def remember(rates: Rates, rate: float, *, span: float, memory: float, now: floa
 
 
 def _push(points: Points, value: float, *, memory: float, now: float) -> Points:
-    return (*((at, past) for at, past in points if now - at < memory and past > value), (now, value))
+    kept = tuple((at, past) for at, past in points if now - at < memory and past > value)
+    return kept if kept and kept[-1][1] <= _SAME * value else (*kept, (now, value))
 
 
 def expected(rates: Rates, rate: float, *, trend: float, window: float, lead: float) -> float:

@@ -228,6 +228,10 @@ def test_the_rates_that_are_remembered() -> None:
         assert rates.top == (0 if at < 30 else 150 if 430 <= at < 718 else 100)
     assert len(rates.lately) <= 16
     assert len(rates.highest) + len(rates.rises) <= 3
+    for at in range(1000, 11000, 2):
+        rates = remember(rates, 1200.0 - at / 10, span=30, memory=86400, now=at)
+    assert len(rates.highest) < 150, "a long memory is coarse"
+    assert rates.top == 1100
 
 
 @pytest.mark.parametrize(
