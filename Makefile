@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit clients mutants demo bench bench-router bench-autoscaling bench-control faults zero-loss crds fmt lock clean
+.PHONY: help check test compiled unit clients mutants demo bench bench-router bench-autoscaling bench-control faults zero-loss weights crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -93,6 +93,11 @@ zero-loss: $(VENV)/.ready ## Three rounds of every change under the ledger, then
 	@rm -f bench/results/zero_loss.json
 	@$(BIN)/pytest tests/cluster/test_zero_loss.py tests/cluster/test_zero_loss_killed.py -k 'changes_deletions or loses_at_most' -s \
 	  --loss-rounds 3 --loss-results bench/results/zero_loss.json $(LOSS)
+
+weights: $(VENV)/.ready # ten rounds of weights 1, 10, 50, 100, 0 under the ledger (5 min); figures in bench/results/weights.json
+	@rm -f bench/results/weights.json
+	@$(BIN)/pytest tests/cluster/test_traffic.py -s --weights-rate 500 --loss-rounds 10 \
+	  --loss-results bench/results/weights.json $(LOSS)
 
 crds: $(VENV)/.ready ## Write crds/ and the chart's copy anew from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds

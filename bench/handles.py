@@ -44,14 +44,21 @@ MOST_CANCEL_MS = 50.0
 CANCELS = 50
 LEAST_RAY = 5.0
 ITEM = [0.5] * 64
+BATCHING = {"maxBatchSize": 32, "maxConcurrentBatches": 8}
+ENDPOINTS = (
+    ("echo", "Echo", "{}", BATCHING),
+    ("caller", "Caller", '{"echo": {"handle": "echo"}}', BATCHING),
+    ("stamps", "Stamps", "{}", {"maxBatchSize": 64, "maxConcurrentBatches": 1}),
+)
+"""Name, class of `handles_model.py`, its arguments, how its sidecar batches."""
 HERE = Path(__file__).parent
 
 
 @contextlib.contextmanager
-def endpoints(core: int) -> Iterator[tuple[int, int]]:
-    """Start model servers and sidecars, and a router; yields the ports of the endpoints `echo`, `caller`."""
+def endpoints(core: int) -> Iterator[dict[str, int]]:
+    """Start model servers and sidecars, and a router; yields the endpoints' ports by name."""
     data = free_port()
-    ports = {name: free_port() for name in ("echo", "caller")}
+    ports = {name: free_port() for name, *_ in ENDPOINTS}
     urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
     env = {**without_ours(), "PENSTOCK_ENDPOINTS": json.dumps(urls)}
     common = ["--admin=127.0.0.1:0", "--propagation-delay=0s"]
@@ -68,14 +75,10 @@ def endpoints(core: int) -> Iterator[tuple[int, int]]:
             return path
 
         routes = []
-        for name, target, arguments in (
-            ("echo", "Echo", "{}"),
-            ("caller", "Caller", '{"echo": {"handle": "echo"}}'),
-        ):
+        for name, target, arguments, batching in ENDPOINTS:
             model, sidecar = free_port(), free_port()
             serve = [sys.executable, "-m", "penstock.serve", f"bench.handles_model:{target}"]
             start([*serve, f"--port={model}", f"--init-kwargs={arguments}"])
-            batching = {"maxBatchSize": 32, "maxConcurrentBatches": 8}
             where = settings(f"{name}.json", {"backend": name, "batching": batching})
             start(
                 [
@@ -88,7 +91,7 @@ def endpoints(core: int) -> Iterator[tuple[int, int]]:
         where = settings("router.json", {"endpoints": routes})
         router = [sys.executable, "-m", "penstock_router", f"--listen=127.0.0.1:{data}", *common]
         start([*router, f"--settings={where}"])
-        yield ports["echo"], ports["caller"]
+        yield ports
 
 
 async def measure(figures: Figures, port: int, *, rounds: int, seconds: float) -> int:
@@ -181,8 +184,13 @@ async def rate(call: Callable[[], Awaitable[bool]], seconds: float) -> float:
     return done / (time.perf_counter() - began)
 
 
-def ray(figures: Figures, python: Path, *, rounds: int, seconds: float) -> None:
-    """Ray Serve's handle, from replica to replica."""
+def beside_ray(figures: Figures, *, rounds: int, seconds: float) -> None:
+    """Ray Serve's handle, from replica to replica; left out where Ray cannot be installed."""
+    try:
+        python = venvs.ensure("ray")
+    except venvs.NotInstalledError as error:
+        print(f"[bench] without ray: {error}", file=sys.stderr)
+        return
     options = json.dumps({"callers": CALLERS, "seconds": seconds, "item": ITEM, "rounds": rounds})
     command = [str(python), str(HERE / "peers" / "serve_ray_handle.py"), options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -206,15 +214,11 @@ def main() -> int:
     cores = sorted(os.sched_getaffinity(0))
     described = {**machine(), "real_time": urgent()}
     if options.peers:
-        try:
-            ray(figures, venvs.ensure("ray"), rounds=options.rounds, seconds=options.seconds)
-        except venvs.NotInstalledError as error:
-            print(f"[bench] without ray: {error}", file=sys.stderr)
+        beside_ray(figures, rounds=options.rounds, seconds=options.seconds)
     os.sched_setaffinity(0, cores[-1:])
-    with endpoints(cores[0]) as (port, caller_port):
-        measuring = measure(figures, port, rounds=options.rounds, seconds=options.seconds)
-        wrong = uvloop.run(measuring)
-        uvloop.run(cancels(figures, port, caller_port))
+    with endpoints(cores[0]) as ports:
+        wrong = uvloop.run(measure(figures, ports["echo"], rounds=options.rounds, seconds=options.seconds))
+        uvloop.run(cancels(figures, ports["echo"], ports["caller"]))
     document = figures.document()
     options.out.write_text(json.dumps({"machine": described, "figures": document}, indent=1) + "\n")
     return judge(document, wrong)

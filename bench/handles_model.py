@@ -1,12 +1,16 @@
-"""What `bench.handles` calls, for the SDK's server: echoes, at once or after a while, and what calls it."""
+"""What `bench.handles` and `bench.sdk` call: echoes, at once or after a while, their caller, and streams."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import penstock
+
+STEPS = 8
+"""Of a stream."""
 
 
 class Echo:
@@ -56,3 +60,14 @@ class Caller:
     async def __call__(self, item: Any) -> Any:
         """Hangs as long as what it calls."""
         return await self._echo.hang(item)
+
+
+class Stamps:
+    """Streams to many clients when it wrote, and to how many."""
+
+    @penstock.batched
+    def write(self, items: list[Any]) -> Iterator[list[Any]]:
+        """A step takes 20 ms, as that of a language model; each piece is the time at its end."""
+        for _ in range(STEPS):
+            time.sleep(0.02)
+            yield [[time.monotonic(), len(items)]] * len(items)

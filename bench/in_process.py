@@ -99,18 +99,35 @@ def main() -> int:
     parser.add_argument("--peers", default="ray", help="'' for none")
     parser.add_argument("--out", type=Path, default=RESULTS / "in_process.json", help="where the JSON goes")
     options = parser.parse_args()
-    pythons = {"penstock": Path(sys.executable)}
-    for name in filter(None, options.peers.split(",")):
-        try:
-            pythons[name] = venvs.ensure(name)
-        except venvs.NotInstalledError as error:
-            print(f"[bench] without {name}: {error}", file=sys.stderr)
+    pythons = interpreters(options.peers)
     # NB: on all cores: of one process in this class, a thread does not give way to another on its core.
     described = {**machine(), "real_time": urgent()}
     precise()
     figures = Figures()
     faults = measure(figures, pythons, rounds=options.rounds, seconds=options.seconds)
     document = figures.document()
+    options.out.write_text(json.dumps({"machine": described, "figures": document}, indent=1) + "\n")
+    return judge(document, faults)
+
+
+def interpreters(peers: str) -> dict[str, Path]:
+    """The Python of each library: ours, and those of peers that can be installed.
+
+    Args:
+        peers: their names, separated by commas.
+    """
+    pythons = {"penstock": Path(sys.executable)}
+    for name in filter(None, peers.split(",")):
+        try:
+            pythons[name] = venvs.ensure(name)
+        except venvs.NotInstalledError as error:
+            print(f"[bench] without {name}: {error}", file=sys.stderr)
+    return pythons
+
+
+def judge(document: dict[str, Any], wrong: list[str]) -> int:
+    """Print the figures that have bounds; returns the exit code."""
+    faults = list(wrong)
     over = document["in_process/penstock/free/over_a_future"]["median"]
     print(f"[bench] a call costs {over:.1f} us more than a bare future (at most {MOST_US:g} wanted)")
     if over > MOST_US:
@@ -120,7 +137,6 @@ def main() -> int:
         print(f"[bench] {callers} callers: {ratio:.3f} of the model alone (at least {LEAST} wanted)")
         if ratio < LEAST:
             faults.append(f"{callers} callers: {ratio:.3f} of the model alone, at least {LEAST} wanted")
-    options.out.write_text(json.dumps({"machine": described, "figures": document}, indent=1) + "\n")
     for fault in faults:
         print(f"[bench] {fault}", file=sys.stderr)
     return 1 if faults else 0

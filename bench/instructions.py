@@ -1,20 +1,23 @@
-"""Counts the instructions of the router for each request, by valgrind: `bench.router --instructions`.
+"""Counts the instructions of router and sidecar for each request, by valgrind.
 
-What is counted is the process's own code, without the kernel's part, and it is the same however busy the
-machine is. One process, warm, answers some requests and then three times as many: the difference has
+`bench.router --instructions` counts the router's, `bench.run --instructions` the sidecar's with holding and
+without. What is counted is the process's own code, without the kernel's part, and it is the same however busy
+the machine is. One process, warm, answers some requests and then three times as many: the difference has
 nothing of its start in it. Each connection sends its next request when the last was answered.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bench import bodies, processes, proxies
@@ -22,6 +25,9 @@ from bench.frame import MAX_BATCH, WIDE, Bench
 from bench.processes import DidNotStartError, Server
 
 CONNECTIONS = (1, 32)
+HELD = (1, 4, 32)
+"""Connections at which holding is held against none."""
+TURNS = 3
 WARM, FEW = 320, 640
 """Requests."""
 START_SECONDS = 300
@@ -105,26 +111,81 @@ def _since_zero(pid: int, folder: Path) -> int:
     return sum(totals)
 
 
-def count(behind: Server, *, core: int) -> Mapping[int, float]:
-    """Instructions a request of a router before a server, by connections (raises DidNotStartError)."""
-    with tempfile.TemporaryDirectory(prefix="penstock-callgrind-") as name:
-        folder = Path(name)
-        under = [
+class Counter:
+    """Runs one server under valgrind and counts what its requests cost.
+
+    Args:
+        folder: for what valgrind writes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.under = (
             *("valgrind", "--tool=callgrind", f"--vgdb-prefix={folder}/vgdb"),
             f"--callgrind-out-file={folder}/callgrind.%p",
-        ]
-        counts = {}
-        with proxies.router({"router": behind}, core=core, under=under, seconds=START_SECONDS) as router:
-            server = router.endpoints["router"]
-            for connections in CONNECTIONS:
-                ask(server, connections, WARM)
-                _control("--zero", router.pid, folder)
-                ask(server, connections, FEW)
-                few = _since_zero(router.pid, folder)
-                ask(server, connections, 3 * FEW)
-                many = _since_zero(router.pid, folder)
-                counts[connections] = (many - few) / (2 * FEW)
-        return counts
+        )
+
+    def count(self, server: Server, connections: int) -> float:
+        """Instructions a request, which so many connections send (raises DidNotStartError)."""
+        ask(server, connections, WARM)
+        _control("--zero", server.pid, self._folder)
+        ask(server, connections, FEW)
+        few = _since_zero(server.pid, self._folder)
+        ask(server, connections, 3 * FEW)
+        return (_since_zero(server.pid, self._folder) - few) / (2 * FEW)
+
+
+@contextlib.contextmanager
+def counter() -> Iterator[Counter]:
+    """A counter, for as long as its server runs."""
+    with tempfile.TemporaryDirectory(prefix="penstock-callgrind-") as name:
+        yield Counter(Path(name))
+
+
+def count(behind: Server, *, core: int) -> Mapping[int, float]:
+    """Instructions a request of a router before a server, by connections (raises DidNotStartError)."""
+    with (
+        counter() as counting,
+        proxies.router({"router": behind}, core=core, under=counting.under, seconds=START_SECONDS) as router,
+    ):
+        server = router.endpoints["router"]
+        return {connections: counting.count(server, connections) for connections in CONNECTIONS}
+
+
+def main_of_sidecar(bench: Bench) -> int:
+    """Count with holding and without, in one process by turns, and print; returns the exit code."""
+    if why := missing():
+        print(f"bench: {why}", file=sys.stderr)
+        return 2
+    batching = {"maxBatchSize": MAX_BATCH, **WIDE}
+    ways = {"with holding": batching, "without": {**batching, "batchWaitTimeoutMs": 0}}
+    print("| thousand instructions of the sidecar a request, by turns | " + " | ".join(ways) + " | ratio |")
+    print("| -- | -- | -- | -- |")
+    with (
+        bench.quick_model(core=bench.load_core) as model,
+        counter() as counting,
+        processes.sidecar(
+            model,
+            core=bench.server_core,
+            batching=batching,
+            under=counting.under,
+            seconds=START_SECONDS,
+        ) as sidecar,
+    ):
+        for connections in HELD:
+            counts: dict[str, list[float]] = {way: [] for way in ways}
+            for _ in range(TURNS):
+                for way, policy in ways.items():
+                    sidecar.change(policy, seconds=60)
+                    counts[way].append(counting.count(sidecar, connections))
+            middle = [statistics.median(each) for each in counts.values()]
+            spread = [
+                f"{value / 1000:.2f} ({min(each) / 1000:.2f} to {max(each) / 1000:.2f})"
+                for value, each in zip(middle, counts.values(), strict=True)
+            ]
+            ratio = middle[0] / middle[1]
+            print(f"| {connections} connections | {' | '.join(spread)} | {ratio:.3f} |", flush=True)
+    return 0
 
 
 def main(bench: Bench) -> int:

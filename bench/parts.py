@@ -31,7 +31,7 @@ from bench.ledger import quantile
 from bench.open_loop import arrivals
 from bench.peer_parts import peer_goodput, peers
 from bench.processes import Server
-from bench.waits import hold, wait
+from bench.waits import hold, hold_goodput, wait
 
 
 def throughput(bench: Bench, _round: int) -> None:
@@ -205,6 +205,7 @@ PARTS: dict[str, Callable[[Bench, int], None]] = {
         peer_goodput,
         idle,
         hold,
+        hold_goodput,
         wait,
         size,
         none,

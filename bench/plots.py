@@ -72,6 +72,10 @@ def throughput(results: Results, axes: Any) -> bool:
         if at:
             axes.errorbar(at, medians, yerr=spread, capsize=3, **style)
             any_drawn = True
+    at, medians, spread = results.series("hold/off/", "/per_s")
+    if at:
+        label = "Penstock's sidecar, no slot held"
+        axes.errorbar(at, medians, yerr=spread, label=label, color="#0072B2", linestyle=":", linewidth=1.2)
     axes.set_xscale("log", base=4)
     axes.set_yscale("log")
     axes.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])

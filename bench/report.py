@@ -17,6 +17,12 @@ LABELS = {
     "other": "other sidecar",
 } | {peer.name: peer.label for peer in PEERS.values()}
 
+HOLDING = {
+    "holding": "the sidecar once more",
+    "without-holding": "the same with `batchWaitTimeout: 0ms`, by turns",
+}
+"""Subjects of the part `hold_goodput`."""
+
 
 def number(value: float | None, digits: int = 2) -> str:
     """Format a figure for people; a dash if it is missing."""
@@ -62,7 +68,7 @@ def goodput_table(document: Mapping[str, Any]) -> Iterator[str]:
         return
     yield "| goodput / min(offered, capacity) | " + " | ".join(f"{percent} %" for percent in percents) + " |"
     yield "| -- |" + " -- |" * len(percents)
-    for subject, label in LABELS.items():
+    for subject, label in (LABELS | HOLDING).items():
         cells = [number(median(document, f"goodput/{subject}/{percent}/share")) for percent in percents]
         if set(cells) != {"-"}:
             yield f"| {label} | " + " | ".join(cells) + " |"

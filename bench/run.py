@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import foreign, product, report, table, venvs
+from bench import foreign, instructions, product, report, table, venvs
 from bench.figures import Figures
 from bench.frame import (
     CAPACITY,
@@ -85,6 +85,11 @@ def parse() -> argparse.Namespace:
         "missing, without --sidecar) or a .toml file",
     )
     parser.add_argument("--sidecar-path", default="/v1/models/bench:predict", help="what is posted to there")
+    parser.add_argument(
+        "--instructions",
+        action="store_true",
+        help="count the sidecar's instructions a request with holding a slot and without, instead",
+    )
     parser.add_argument("--out", type=Path, help="where the JSON goes; default: bench/results/sidecar.json")
     return parser.parse_args()
 
@@ -109,7 +114,6 @@ def main() -> int:
     except foreign.ProfileError as why:
         print(f"bench: {why}", file=sys.stderr)
         return 2
-    ensure_wrk()
     described = machine()
     described["build"] = product.choose()
     figures = Figures()
@@ -121,6 +125,9 @@ def main() -> int:
         peers=[name for name in arguments.peers.split(",") if name],
         other=other,
     )
+    if arguments.instructions:
+        return instructions.main_of_sidecar(bench)
+    ensure_wrk()
     for name in bench.peers:
         try:
             PEERS[name].ensure()

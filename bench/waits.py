@@ -1,4 +1,4 @@
-"""Parts `wait` and `hold`: whether waiting for fuller batches ever costs throughput, and what holding brings.
+"""Parts `wait`, `hold` and `hold_goodput`: what waiting for fuller batches costs, and what holding brings.
 
 One sidecar whose `batchWaitTimeout` is changed as it runs, with a run without a wait beside each run with
 one: two processes of the same settings differ by more than what is looked for.
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bench import loads, processes
-from bench.frame import MAX_BATCH, WAITS_MS, WIDE, Bench
+from bench.frame import MAX_BATCH, OBJECTIVE_MS, SLOW_A, SLOW_B, WAITS_MS, WIDE, Bench
 
 HELD = (1, 2, 4, 8, 12, 16, 24, 32, 64, 256)
 """Connections at which holding is held against none."""
+OVERLOADS = (110, 150)
+"""Loads at which it is, in percent of capacity."""
 PAIRS = {16: 6, 64: 2}
 """Pairs of runs of each wait in a round, by connections: at 16 one run differs most from the next."""
 
@@ -48,9 +50,9 @@ def hold(bench: Bench, round_number: int) -> None:
                     sidecar.change(batching if way == "on" else {**batching, "batchWaitTimeoutMs": 0})
                     loads.warm(sidecar, connections, core=bench.load_core, items=1)
                     calls = sidecar.metric("batch_items_count")
-                    before = processes.cpu_by_process(sidecar.pid)
+                    before = processes.scheduled_seconds(sidecar.pid)
                     result = runs[way] = loads.wrk(sidecar, connections, bench.seconds, core=bench.load_core)
-                    used = processes.cpu_since(before, processes.cpu_by_process(sidecar.pid))
+                    used = processes.scheduled_seconds(sidecar.pid) - before
                     result["per_call"] = result["good"] / max(
                         1.0, sidecar.metric("batch_items_count") - calls
                     )
@@ -64,6 +66,24 @@ def hold(bench: Bench, round_number: int) -> None:
                 bench.say(
                     f"holding at {connections} connections: {runs['on']['per_s']:.0f} a second; {shown}"
                 )
+
+
+def hold_goodput(bench: Bench, number: int) -> None:
+    """Measure goodput above capacity with holding and without, in one process by turns."""
+    batching = {"maxBatchSize": MAX_BATCH, "latencyObjectiveMs": round(OBJECTIVE_MS)}
+    ways = {"holding": batching, "without-holding": {**batching, "batchWaitTimeoutMs": 0}}
+    with (
+        processes.model(SLOW_A, SLOW_B, core=bench.server_core) as model,
+        processes.sidecar(model, core=bench.server_core, batching=batching) as sidecar,
+    ):
+        for percent in OVERLOADS:
+            for way in sorted(ways, reverse=number % 2 == 1):
+                sidecar.change(ways[way])
+                held = sidecar.metric("held_batches_total")
+                bench.open_loop(way, sidecar, percent, number)
+                held = sidecar.metric("held_batches_total") - held
+                bench.figures.add(f"goodput/{way}/{percent}/held", held, "batches")
+                bench.say(f"{way} at {percent} %: {held:.0f} batches held")
 
 
 def wait(bench: Bench, _round: int) -> None:

@@ -11,18 +11,21 @@ import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock_wire.extras import needs
+
+if TYPE_CHECKING:
+    from penstock_router.watch import SliceWatch
 
 with needs("penstock-router", "router"):
     from penstock_router.admin import Admin
     from penstock_router.admin_thread import AdminThread
+    from penstock_router.api_server import SERVICE_ACCOUNT, ApiServer
     from penstock_router.ports import serve
     from penstock_router.pressure import Pressure
     from penstock_router.router import Router, decode_settings, without_targets
     from penstock_router.tracing import Tracing
-    from penstock_router.watch import SERVICE_ACCOUNT, ApiServer, SliceWatch
     from penstock_wire import contract
     from penstock_wire.access_log import AccessLog, share
     from penstock_wire.control.processor_wait import ProcessorWait
@@ -109,11 +112,13 @@ class Process:
             account=arguments.service_account,
             namespace=os.environ.get(contract.NAMESPACE_ENV, ""),
         )
-        self._watch = (
-            None
-            if api is None
-            else SliceWatch(api, changed=self._router.pods.set_slices, random_source=source_of_chance)
-        )
+        self._watch: SliceWatch | None = None
+        if api is not None:
+            # NB: aiohttp is a third of what a start costs; a router without a cluster does without it.
+            with needs("penstock-router", "router"):
+                from penstock_router.watch import SliceWatch
+            changed = self._router.pods.set_slices
+            self._watch = SliceWatch(api, changed=changed, random_source=source_of_chance)
         admin = Admin(self._router)
         self._admin = AdminThread(admin.probe, admin.handle)
         self._source = SettingsSource(

@@ -12,21 +12,17 @@ growing pause, and only a watch that delivered something, or lived a while, make
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import os
 import random
-import ssl
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 
+from penstock_router.api_server import ApiServer
 from penstock_router.endpoint_slices import SELECTOR, Address, merge
 from penstock_wire.process import log
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 WATCH_SECONDS = 60
 """A watch is ended by the server after this, or up to half as long again: it bounds how long a connection
 whose other end is gone goes unnoticed."""
@@ -43,62 +39,6 @@ class WatchError(Exception):
 
 class Gone(WatchError):
     """The version that the watch began at is no more: list again."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ApiServer:
-    """How to reach the apiserver.
-
-    Args:
-        url: base URL.
-        namespace: the router's own.
-        token_file: the mounted token, read anew each time since it is rotated; None = none.
-        ca_file: the mounted certificate authority; None for plain HTTP.
-    """
-
-    url: str
-    namespace: str
-    token_file: Path | None = None
-    ca_file: Path | None = None
-
-    @classmethod
-    def in_cluster(
-        cls, *, url: str = "", account: Path = SERVICE_ACCOUNT, namespace: str = ""
-    ) -> ApiServer | None:
-        """The apiserver of the cluster that this process runs in, or None where it runs alone.
-
-        Args:
-            url: given instead of the one in the environment.
-            account: folder of the mounted service account.
-            namespace: given instead of the mounted one.
-        """
-        host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
-        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        token = account / "token"
-        if not url and (not host or not token.exists()):
-            return None
-        if not url:
-            url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-        named = account / "namespace"
-        if not namespace and named.exists():
-            namespace = named.read_text().strip()
-        return cls(
-            url=url.rstrip("/"),
-            namespace=namespace or "default",
-            token_file=token if token.exists() else None,
-            ca_file=account / "ca.crt" if url.startswith("https") else None,
-        )
-
-    def headers(self) -> dict[str, str]:
-        """The header fields of a request."""
-        fields = {"accept": "application/json", "user-agent": "penstock-router"}
-        if self.token_file is not None:
-            fields["authorization"] = f"Bearer {self.token_file.read_text().strip()}"
-        return fields
-
-    def tls(self) -> ssl.SSLContext | bool:
-        """What the connection is checked against."""
-        return True if self.ca_file is None else ssl.create_default_context(cafile=str(self.ca_file))
 
 
 class SliceWatch:

@@ -15,7 +15,7 @@ with needs("penstock", "run"):
     from penstock.local.options import Options
     from penstock.local.session import serve
 
-STARTED_NEED = ("aiohttp", "prometheus_client", "yaml")
+STARTED_NEED = ("prometheus_client", "yaml")
 """What the router and the sidecar import, which `run` starts: they would say so, but each for itself."""
 
 

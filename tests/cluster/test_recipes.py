@@ -13,7 +13,7 @@ from devcluster import images
 from penstock.export import find_application, resources
 from tests.support import tutorial
 from tests.support.cluster_waits import wait_for
-from tests.support.example_cases import CASES, COMPOSITION, EXAMPLES
+from tests.support.example_cases import AROUND_A_BATCH, CASES, COMPOSITION, EXAMPLES
 from tests.support.k8s import MODEL_IMAGE, Namespace
 from tests.support.page import DOCS, ROOT, Page
 
@@ -152,7 +152,7 @@ def test_the_examples_answer_as_on_a_laptop(
         "writer": {"model": {"python": {"image": ONES_OWN, "target": "writer:Writer"}}},
         "greetings": {
             "model": {"python": {"image": ONES_OWN, "target": "greetings:Greeter"}},
-            "batching": {"maxBatchSize": 1, "maxConcurrentBatches": 64},
+            "batching": AROUND_A_BATCH,
             "userConfig": {"max_batch_size": 16},
         },
     }

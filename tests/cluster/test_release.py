@@ -34,7 +34,7 @@ REPLICAS = 2
 
 
 class Audit:
-    """Looks at a release each second; a context manager.
+    """Looks at a release each second, and once at the end; a context manager.
 
     Attributes:
         looks: (candidate, weight, ready pods of the candidate), where they changed.
@@ -48,14 +48,18 @@ class Audit:
 
     def _run(self) -> None:
         while not self._over.wait(1.0):
-            # NB: the weight first: pods come here, and none goes.
-            release = stored(self._namespace)
-            if release:
-                candidate = release["candidate"]
-                pods = pods_of(self._namespace, f"penstock.dev/backend={candidate}")
-                look = candidate, release["weight"], sum(map(is_ready, pods))
-                if self.looks[-1:] != [look]:
-                    self.looks.append(look)
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
+        # NB: the weight first: pods come here, and none goes.
+        release = stored(self._namespace)
+        if release:
+            candidate = release["candidate"]
+            pods = pods_of(self._namespace, f"penstock.dev/backend={candidate}")
+            look = candidate, release["weight"], sum(map(is_ready, pods))
+            if self.looks[-1:] != [look]:
+                self.looks.append(look)
 
     def weights(self, candidate: str) -> list[int]:
         """The weights above 0 of a candidate, one after another."""

@@ -16,7 +16,8 @@ def test_the_tutorial_on_a_cluster(penstock: Cluster, tmp_path: Path) -> None:
     for path in ROOT.iterdir():
         (tmp_path / path.name).symlink_to(path)
     tutorial.write_files(tmp_path)
-    here = {"8000": str(free_port()), "-m devcluster": f"-m devcluster --name {penstock.name}"}
+    ports = {port: str(free_port()) for port in ("8000", "8001")}
+    here = {**ports, "-m devcluster": f"-m devcluster --name {penstock.name}"}
     limits = iter((32, 4))
     with Shell(tmp_path, here) as shell:
         for page in (

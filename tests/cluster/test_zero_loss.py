@@ -37,7 +37,6 @@ from tests.support.zero_loss import (
     wait_settled,
 )
 
-RATE = 150.0
 WAITS = {"maxPending": 20_000}
 """Room in the routers for all that comes until a pod is ready, however long the machine takes to start it; by
 default 1000 requests wait."""
@@ -290,17 +289,6 @@ def test_from_zero_and_back_loses_nothing(namespace: Namespace, load: Load) -> N
     assert max(to for _, to in changes) == 2, scaling
     assert changes[-1] == (1, 0), scaling
     assert sum(decision["inputs"]["held"] for decision in scaling if decision["from"] == 0) >= 1
-
-
-def test_the_only_pod_deleted_loses_nothing(namespace: Namespace, load: Load) -> None:
-    """With one replica, requests are held until its successor is ready."""
-    room = {"maxQueuedItems": 10_000}
-    url = serve(namespace, load, waits=WAITS, replicas=1, batching=room, init_kwargs={"delay_ms": 2.0})
-    load.start(url, rate=RATE)
-    (name,) = ready_pods(namespace)
-    namespace.kubectl("delete", "pod", name, "--wait=true", "--timeout=110s")
-    wait_for("a ready pod again", lambda: ready_pods(namespace))
-    assert_nothing_lost(load.stop())
 
 
 LIFE = "open('/proc/1/stat').read().split()[21]"

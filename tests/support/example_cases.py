@@ -16,3 +16,5 @@ CASES: list[tuple[str, Any, Any]] = [
     ("stream", 4, [0, 1, 4, 9]),
 ]
 """Module, item, answer; of `stream` the pieces."""
+AROUND_A_BATCH: dict[str, int] = {"maxBatchSize": 1, "maxConcurrentBatches": 64}
+"""The `batching` of a class that batches in its own process."""

@@ -267,7 +267,7 @@ class Load:
         """A part of the run begins, or goes on; the summary's `parts` has its figures.
 
         Returns:
-            How many requests are `answered` so far, and `open` now.
+            How many requests are `answered` so far, and `open` now; how many of these are of `earlier` parts.
         """
         self._write(json.dumps({"mark": part}))
         return self._read(seconds=PATIENCE)

@@ -4,7 +4,7 @@ Run it inside the cluster's network namespace: `python -m tests.support.ledger_l
 collects the records of `ledger_model` on PORT (0: any; models connect when they load), prints `collecting
 PORT`, and sends once told `{"url": …, "rate": requests a second, "count": requests in all or 0}` on standard
 input. A line `{"mark": NAME}` begins a part of the run under that name; the answer to it is `{"answered": n,
-"open": n}`.
+"open": n, "earlier": n}`: the last are open and were sent before the part began.
 After `count` requests, or at any other line (or the end) of its input, it waits for the answers under way and
 prints one JSON summary; then another run may be asked for. Ids go on over all runs.
 
@@ -14,7 +14,7 @@ prints one JSON summary; then another run may be asked for. Ids go on over all r
     backends {name: n}, pods {name: items executed}, batches, batch_items, labels, p50_ms, p99_ms,
     late_p99_ms, late_max_ms, cpu_share,
     parts [{name, seconds, sent, not_ok, most_open (requests at once), least_rate (answers a second, in the
-    slowest 5 s), p50_ms, p99_ms, max_ms}]
+    slowest 5 s), p50_ms, p99_ms, max_ms, backends {name: n} (who answered what was sent within the part)}]
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ class Observed(Connection):
         """See httptools."""
         super().on_header(name, value)
         if name.lower() == b"x-penstock-backend":
-            self.run.backends[value.decode()] += 1
+            backend = value.decode()
+            self.run.backends[backend] += 1
+            if self.entry:
+                self.run.backend_of[self.entry.number] = backend
 
     def on_message_complete(self) -> None:
         """See httptools."""
@@ -134,6 +137,7 @@ class Run(OpenLoop):
     def __init__(self, order: dict[str, Any], executed: Executed, first_number: int) -> None:
         self.executed = executed
         self.backends: collections.Counter[str] = collections.Counter()
+        self.backend_of: dict[int, str] = {}
         self.bodies_of_errors: dict[int, str] = {}
         self.marks: list[tuple[float, str]] = []
         self.ids = Ids()
@@ -220,9 +224,19 @@ class Run(OpenLoop):
                     "most_open": most_open(self.ledger.entries, begin, end),
                     "least_rate": round(least_rate(self.ledger.entries, begin, end), 1),
                     **_latencies(mine, 0.5, 0.99, 1.0),
+                    "backends": self._backends(begin, end),
                 }
             )
         return parts
+
+    def _backends(self, begin: float, end: float) -> dict[str, int]:
+        there = [entry for entry in self.ledger.entries if begin <= entry.sent < end]
+        return dict(collections.Counter(self.backend_of.get(entry.number, "") for entry in there))
+
+    def earlier(self) -> int:
+        """Requests that were sent before this part of the run began, and are not answered yet."""
+        begin = self.marks[-1][0] if self.marks else 0.0
+        return sum(0 < entry.sent < begin and not entry.outcome for entry in self.ledger.entries)
 
 
 def most_open(entries: list[Entry], begin: float, end: float) -> int:
@@ -302,7 +316,8 @@ async def _until_stopped(run: Run, lines: asyncio.StreamReader) -> None:
         if not line.startswith(b"{"):
             break
         run.mark(json.loads(line)["mark"])
-        progress = {"answered": len(run.ledger.entries) - run.open, "open": run.open}
+        answered = len(run.ledger.entries) - run.open
+        progress = {"answered": answered, "open": run.open, "earlier": run.earlier()}
         print(json.dumps(progress), flush=True)
     run.stop()
 

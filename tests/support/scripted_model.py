@@ -9,12 +9,15 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from penstock_sidecar.batching.dispatcher import Dispatcher
+from penstock_sidecar.batching.streaming import StreamedSends
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.control.settings import Batching, Settings
-from penstock_wire.http import Done, GivenUp, GiveUp, Request, Response, UpstreamError
+from penstock_wire.http import Done, GivenUp, GiveUp, Request, Response, UpstreamAnswer, UpstreamError
+from penstock_wire.item_streams import ITEM_STREAMS_TYPE
+from tests.support.model_stream import ModelStream
 
 Behaviour = Callable[["Run"], Response | Exception | None]
 
@@ -50,6 +53,18 @@ class Asked(QueuedRequest):
             self.twice.append(self)
 
 
+class Streaming(ModelStream):
+    """An answer in pieces; `over` is called when nobody reads it any more."""
+
+    over: Callable[[], None] | None = None
+
+    def abort(self) -> None:
+        super().abort()
+        over, self.over = self.over, None
+        if over is not None:
+            over()
+
+
 class Scripted:
     """A dispatcher and its model.
 
@@ -61,6 +76,8 @@ class Scripted:
         batching: fields of the policy.
     """
 
+    streaming = 0.1
+    """Seconds between the first part of a streamed answer and its end."""
     tasks: bool = False
     """Batches are sent in tasks, as where no connection is idle; else without, as mostly."""
 
@@ -86,6 +103,9 @@ class Scripted:
             observer=self.metrics,
             clock=self.loop.time,
             cancellable=lambda: cancellable,
+            streamed=StreamedSends(
+                open=self.open, send=self.send, cut=lambda _: None, clock=self.loop.time, items=True
+            ),
         )
         self.task = asyncio.create_task(self.dispatcher.run())
         self.asked: list[asyncio.Task[Outcome]] = []
@@ -114,6 +134,35 @@ class Scripted:
             headers=((b"content-type", b"application/json"),),
             body=json.dumps({"predictions": predictions}).encode(),
         )
+
+    async def open(self, request: Request, timeout: float, idle: float) -> UpstreamAnswer:
+        """As `send`, for who accepts a stream: a right answer begins then, and ends a while later."""
+        response = await self.send(request, timeout)
+        try:
+            predictions = json.loads(response.body)["predictions"]
+        except (ValueError, KeyError):
+            predictions = None
+        if response.status != 200 or predictions is None:
+            answer = Streaming(*response.headers)
+            answer.status = response.status
+            answer.pieces.put_nowait(response.body)
+            answer.end()
+            return answer
+        answer = Streaming((b"content-type", ITEM_STREAMS_TYPE))
+        self.running += 1
+
+        def over() -> None:
+            self.running -= 1
+
+        answer.over = over
+        answer.say(*[{"i": index, "data": each} for index, each in enumerate(predictions)])
+
+        def ends() -> None:
+            answer.say(*[{"i": index, "end": True} for index in range(len(predictions))])
+            answer.end()
+
+        self.loop.call_later(self.streaming, ends)
+        return answer
 
     def begin(self, request: Request, timeout: float, done: Done) -> GiveUp:
         """As `send`, calling back; what is not an UpstreamError of `behaviour` has no way back."""

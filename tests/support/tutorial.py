@@ -18,6 +18,6 @@ def write_files(folder: Path) -> None:
 
 
 def batch_sizes(output: str) -> dict[int, int]:
-    """The number of answers by size of batch, as the page counts them."""
-    counts = re.findall(r'(\d+) desc="(\d+)"', output)
+    """How often the page has counted each size of batch: of answers, or of runs of the writer."""
+    counts = re.findall(r'(\d+) (?:desc="|Writer got )(\d+)', output)
     return {int(size): int(count) for count, size in counts}

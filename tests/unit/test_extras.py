@@ -76,6 +76,12 @@ def test_what_stands_on_our_own_http_has_no_aiohttp() -> None:
     assert [extra for extra in ("sidecar", "sdk") if "aiohttp" in locked(extra)] == []
 
 
+def test_a_router_without_a_cluster_starts_without_aiohttp() -> None:
+    """It is a third of the CPU that a start takes; `penstock run` starts one each time."""
+    text = "import sys, penstock_router.__main__; sys.exit('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0
+
+
 COMMANDS = [
     ("penstock_sidecar", "penstock-sidecar", "sidecar"),
     ("penstock_router", "penstock-router", "router"),

@@ -265,6 +265,18 @@ class ReleaseState(Part):
         str | None,
         Field(
             max_length=128,
-            description="The last value of the annotation penstock.dev/release that was carried out.",
+            description="The last value of the annotation penstock.dev/release that was carried out or "
+            "refused.",
         ),
     ] = None
+    pending: Annotated[
+        str | None,
+        Field(max_length=128, description="A value of it that waits, such as for the stable backend."),
+    ] = None
+    held: Annotated[
+        bool,
+        Field(
+            description="Whether somebody or a verdict has paused it, not its steps: it stays so if these "
+            "are edited."
+        ),
+    ] = False

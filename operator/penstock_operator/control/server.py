@@ -371,7 +371,7 @@ class ControlServer:
         except DocumentError as error:
             raise ReportRefused(400, "bad_report", str(error)) from error
         caller.check(pod=report.pod, uid=report.uid)
-        every = interval_of(len(body), self._interval())
+        every = interval_of(len(body), self._interval(), router=kind == "router")
         if isinstance(report, wire.RouterReport):
             news = self._reports.router(caller.namespace, report, endpoint=caller.endpoint, every=every)
             own = names.dedicated_router_settings(caller.endpoint)

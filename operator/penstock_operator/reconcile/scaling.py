@@ -122,10 +122,11 @@ class Scaler:
         if (
             not external
             and scaled.foreign is None
-            and (recommendation.replicas != current or not owns_replicas(stored))
+            and (recommendation.replicas != current or (current > 0 and not owns_replicas(stored)))
         ):
             # The first write of the current value makes us a co-owner: who then takes `replicas` out of what
-            # he applies does not throw the backend back to the default.
+            # he applies does not throw the backend back to the default. NB: an apply of 0 is answered 500, as
+            # one that changes the scale (see `kube.cluster`).
             asked = self._ask(key, recommendation, current)
             try:
                 await ctx.cluster.apply_scale(

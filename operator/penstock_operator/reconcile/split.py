@@ -6,11 +6,13 @@ With a strategy, each look takes its release further (see `release`).
 from __future__ import annotations
 
 from penstock_operator.api import TrafficSplit
+from penstock_operator.errors import Conflict
 from penstock_operator.kinds import SPLIT
 from penstock_operator.reconcile import release, router
 from penstock_operator.reconcile.context import Context
 from penstock_operator.reconcile.parent import forget, load_parent
 from penstock_operator.reconcile.status_writer import write_status
+from penstock_operator.releases import machine
 from penstock_operator.status import split_status
 from penstock_operator.store import Key
 
@@ -45,8 +47,12 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         faults=looked.faults,
     )
     events = [(event.reason, event.message) for event in looked.events]
-    if await write_status(ctx, stored, status, reported=events):
-        await release.taken(ctx, stored, split, looked)
+    try:
+        # NB: a release goes on from its status: an operator whose watch stood still must not set it back.
+        if await write_status(ctx, stored, status, reported=events, unchanged=looked.release is not None):
+            await release.taken(ctx, stored, split, looked)
+    except Conflict:
+        return machine.AT_ONCE
     waits = [looked.again] if looked.again is not None else []
     return min([*waits, router.LOOK_AGAIN] if seen.unwritten else waits, default=None)
 

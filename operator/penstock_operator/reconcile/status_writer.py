@@ -23,7 +23,12 @@ news."""
 
 
 async def write_status(
-    ctx: Context, stored: Obj, status: dict[str, Any], *, reported: Iterable[tuple[str, str]] = ()
+    ctx: Context,
+    stored: Obj,
+    status: dict[str, Any],
+    *,
+    reported: Iterable[tuple[str, str]] = (),
+    unchanged: bool = False,
 ) -> bool:
     """Write the status if it differs from the stored one, and report what changed.
 
@@ -32,11 +37,14 @@ async def write_status(
         stored: the object as the store has it.
         status: the whole status.
         reported: reasons and messages for which the caller sends Events.
+        unchanged: whether it is to be refused where the object is another version by now: for a status that
+            follows from the one before.
 
     Returns:
         Whether it was written.
 
     Raises:
+        Conflict: it is another version by now; the store has that.
         ClusterError: the apiserver refused.
         Outdated: it is gone, or another one of its name.
     """
@@ -45,13 +53,18 @@ async def write_status(
     key = key_of(stored)
     ctx.memory.status_in_flight[key] = status
     try:
-        return await _write(ctx, stored, status, reported)
+        return await _write(ctx, stored, status, reported, unchanged=unchanged)
     finally:
         del ctx.memory.status_in_flight[key]
 
 
 async def _write(
-    ctx: Context, stored: Obj, status: dict[str, Any], reported: Iterable[tuple[str, str]]
+    ctx: Context,
+    stored: Obj,
+    status: dict[str, Any],
+    reported: Iterable[tuple[str, str]],
+    *,
+    unchanged: bool,
 ) -> bool:
     kind, metadata = kind_of(stored), stored["metadata"]
     body: Obj = {
@@ -61,6 +74,8 @@ async def _write(
         "metadata": {"namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"]},
         "status": status,
     }
+    if unchanged:
+        body["metadata"]["resourceVersion"] = metadata["resourceVersion"]
     try:
         answer = await ctx.cluster.apply_status(kind, body)
     except (NotFound, Conflict):

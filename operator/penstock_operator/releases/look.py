@@ -56,6 +56,13 @@ class Look:
         return steps.words(self.strategy, self.release.step)
 
     @property
+    def stable_waits(self) -> bool:
+        """Whether a release that was taken back keeps its weight: the stable could answer nothing."""
+        stable, candidate = self.seen.stable, self.seen.candidate
+        back = self.release.state.phase == "RolledBack" and self.release.state.weight > 0
+        return back and stable.ready == 0 and candidate.ready > 0
+
+    @property
     def allowed(self) -> int:
         """The highest weight that the candidate's pods allow."""
         return capacity.allowed(self.seen.candidate.ready, self.release.state.replicas)
@@ -86,10 +93,14 @@ class Look:
         return whole and state.settled is not None and self.seen.applied == state.weight
 
     @property
+    def asked(self) -> bool:
+        """Whether somebody newly asks for something, be it nothing that can be read."""
+        return bool(self.seen.action) and self.seen.action != self.release.state.handled
+
+    @property
     def action(self) -> str:
         """What somebody newly asks for; empty where nobody does."""
-        asked = self.seen.action
-        return "" if not asked or asked == self.release.state.handled else asked.partition("@")[0].strip()
+        return (self.seen.action or "").partition("@")[0].strip() if self.asked else ""
 
     @property
     def due(self) -> datetime | None:

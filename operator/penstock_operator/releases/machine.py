@@ -21,6 +21,9 @@ from penstock_operator.releases.steps import faults as faults
 ACTIONS = ("promote", "promote-full", "abort", "pause")
 """What the annotation may ask for."""
 
+REFUSED = "ActionRefused"
+"""Reason of the Event of an action that is not carried out."""
+
 AGAIN = 10.0
 """Seconds between two looks where nothing is awaited."""
 SOON = 1.0
@@ -46,6 +49,7 @@ class Move:
         weight: what becomes of the candidate's weight, in words.
         event: reason of the Event; empty for none.
         make: carries it out.
+        serves: the actions that it carries out: any other that it ends is refused.
     """
 
     phases: tuple[Phase, ...]
@@ -55,6 +59,7 @@ class Move:
     weight: str
     event: str
     make: Callable[[Look], Made]
+    serves: tuple[str, ...] = ()
 
 
 def advance(strategy: Strategy, release: Release | None, seen: Seen) -> Advance:
@@ -71,8 +76,9 @@ def advance(strategy: Strategy, release: Release | None, seen: Seen) -> Advance:
     events: list[ReleaseEvent] = []
     move = row(look)
     if move is not None:
-        look, event = move.make(look)
+        asked, (look, event) = look, move.make(look)
         events += [event] if event else []
+        events += _unserved(asked, move, look, event)
     look = standing.say(standing.weigh(look))
     events += _announced(before.state, look.release.state)
     return Advance(release=look.release, events=tuple(events), again=_again(look, moved=bool(events)))
@@ -97,6 +103,15 @@ def _blank(now: datetime) -> Release:
     return Release(state=state, step=0, step_started=now)
 
 
+def _unserved(asked: Look, move: Move, made: Look, event: ReleaseEvent | None) -> list[ReleaseEvent]:
+    """The Event of an action that a move has ended without carrying it out."""
+    ended = asked.asked and made.release.state.handled == asked.seen.action
+    if not ended or asked.action in move.serves or (event is not None and event.reason == REFUSED):
+        return []
+    instead = event.message if event is not None else standing.failures(made)
+    return [_event(REFUSED, f"{asked.action}: not carried out; {instead}", warning=True)]
+
+
 def _taken_in(look: Look) -> Look:
     """The look with what it brings of itself, without a move: verdicts, what routers have taken up, pods."""
     release, seen, now = look.release, look.seen, text(look.seen.now)
@@ -106,6 +121,8 @@ def _taken_in(look: Look) -> Look:
         name: min(value, now) for name in ("settled", "judged") if (value := getattr(state, name)) is not None
     }
     verdicts = release.verdicts
+    if state.pending is not None and (state.pending != seen.action or not look.asked):
+        members["pending"] = None
     if state.phase not in OVER:
         if seen.verdicts is not None:
             members["judged"] = now
@@ -118,7 +135,8 @@ def _taken_in(look: Look) -> Look:
         members["replicas"] = capacity.whole(seen.stable, seen.candidate, state.weight, state.replicas)
     elif state.idle_since is None:
         loser = seen.stable if state.phase == "Promoted" else seen.candidate
-        idle = seen.applied == state.weight and loser.answered == 0
+        lost = state.weight == (100 if state.phase == "Promoted" else 0)
+        idle = lost and seen.applied == state.weight and loser.answered == 0
         # NB: what is seen to have answered none has answered none for as long already.
         members["idle_since"] = text(seen.now - capacity.IDLE) if idle or not loser.exists else None
     without_stable = state.phase == "Promoted" and not seen.stable.exists
@@ -217,7 +235,7 @@ def _enter(look: Look, step: int, **members: Any) -> Look:
     """Go to a step; one that waits for somebody is Paused."""
     phase = "Paused" if steps.is_manual(look.strategy, step) else "Progressing"
     release = replace(look.release, step=step, step_started=look.seen.now)
-    return replace(look, release=release).with_state(**{"phase": phase} | members)
+    return replace(look, release=release).with_state(**{"phase": phase, "held": False} | members)
 
 
 def _next(look: Look) -> Made:
@@ -229,9 +247,9 @@ def _edit(look: Look) -> Made:
     """Go on from what is applied by the new steps; a pause that somebody or a verdict asked for stays."""
     state = look.release.state
     step = steps.resumed_at(look.strategy, state.weight)
-    held = state.phase == "Paused" and state.reason != "AwaitingPromotion"
+    held = state.phase == "Paused" and (state.held or bool(look.failed))
     members: dict[str, Any] = {"target": state.weight, "steps": steps.fingerprint(look.strategy)}
-    entered = _enter(look, step, **members | ({"phase": "Paused"} if held else {}))
+    entered = _enter(look, step, **members | ({"phase": "Paused", "held": True} if held else {}))
     note = f"the steps were edited; from {state.weight}% it goes on at {entered.step_words}"
     return entered, _event("StepsEdited", note)
 
@@ -239,7 +257,14 @@ def _edit(look: Look) -> Made:
 def _roll_back(look: Look, reason: str, message: str) -> Made:
     handled = look.seen.action or look.release.state.handled
     back = look.with_state(
-        phase="RolledBack", target=0, reason=reason, message=message[:1024], handled=handled, idle_since=None
+        phase="RolledBack",
+        target=0,
+        reason=reason,
+        message=message[:1024],
+        handled=handled,
+        pending=None,
+        held=False,
+        idle_since=None,
     )
     return back, _event(reason, message, warning=True)
 
@@ -268,7 +293,7 @@ def _lose_candidate(look: Look) -> Made:
 
 
 def _pause(look: Look) -> Made:
-    paused = _handled(look).with_state(phase="Paused")
+    paused = _handled(look).with_state(phase="Paused", held=True)
     return paused, None
 
 
@@ -279,7 +304,7 @@ def _resume(look: Look) -> Made:
     if look.release.step < look.last and steps.is_manual(look.strategy, look.release.step):
         entered = _enter(going, look.release.step + 1)
     else:
-        entered = going.with_state(phase="Progressing")
+        entered = going.with_state(phase="Progressing", held=False)
     return entered, _event("Resumed", f"promoted; {entered.step_words} goes on")
 
 
@@ -306,11 +331,25 @@ def _promoted(look: Look) -> Made:
 
 def _handled(look: Look) -> Look:
     """What is asked for is carried out, or refused: the same value is not looked at again."""
-    return look.with_state(handled=look.seen.action or look.release.state.handled)
+    return look.with_state(handled=look.seen.action or look.release.state.handled, pending=None)
+
+
+def _wait(look: Look) -> Made:
+    """An action waits until it can be carried out, and that is said once."""
+    if not look.asked or look.release.state.pending == look.seen.action:
+        return look, None
+    if look.action not in ACTIONS:
+        return _refuse(look)
+    if steps.faults(look.strategy):
+        until = "the strategy can be followed"
+    else:
+        until = f"there is a ModelBackend {look.release.state.stable} again"
+    waiting = look.with_state(pending=look.seen.action)
+    return waiting, _event("ActionPending", f"{look.action}: waits until {until}", warning=True)
 
 
 def _refuse(look: Look) -> Made:
-    return _handled(look), _event("ActionRefused", _refusal(look), warning=True)
+    return _handled(look), _event(REFUSED, _refusal(look), warning=True)
 
 
 def _refusal(look: Look) -> str:
@@ -359,15 +398,17 @@ MOVES: tuple[Move, ...] = (
         weight="0",
         event="CandidateMissing",
         make=_lose_candidate,
+        serves=("abort",),
     ),
     Move(
         phases=_UNDER_WAY,
         seen="abort, and the stable is there",
         fits=lambda look: look.action == "abort" and look.seen.stable.exists,
         becomes="RolledBack",
-        weight="0",
+        weight="0 once the stable has a ready pod",
         event="RolledBack",
         make=_abort,
+        serves=("abort",),
     ),
     Move(
         phases=_UNDER_WAY,
@@ -376,7 +417,7 @@ MOVES: tuple[Move, ...] = (
             bool(look.failed) and look.strategy.on_failure == "Rollback" and look.seen.stable.exists
         ),
         becomes="RolledBack",
-        weight="0",
+        weight="0 once the stable has a ready pod",
         event="RolledBack",
         make=_fail,
     ),
@@ -384,10 +425,10 @@ MOVES: tuple[Move, ...] = (
         phases=_UNDER_WAY,
         seen="the strategy cannot be followed",
         fits=lambda look: bool(steps.faults(look.strategy)),
-        becomes="stays",
+        becomes="stays; actions wait",
         weight="stays, within capacity",
-        event="",
-        make=lambda look: (look, None),
+        event="ActionPending",
+        make=_wait,
     ),
     Move(
         phases=_UNDER_WAY,
@@ -406,6 +447,7 @@ MOVES: tuple[Move, ...] = (
         weight="100 once capacity allows it",
         event="StepSkipped",
         make=_promote_full,
+        serves=("promote-full",),
     ),
     Move(
         phases=_UNDER_WAY,
@@ -413,8 +455,8 @@ MOVES: tuple[Move, ...] = (
         fits=lambda look: not look.seen.stable.exists and not look.promoting,
         becomes="stays; actions wait",
         weight="stays",
-        event="",
-        make=lambda look: (look, None),
+        event="ActionPending",
+        make=_wait,
     ),
     Move(
         phases=("Progressing",),
@@ -424,6 +466,7 @@ MOVES: tuple[Move, ...] = (
         weight="stays",
         event="",
         make=_pause,
+        serves=("pause",),
     ),
     Move(
         phases=("Progressing",),
@@ -433,6 +476,7 @@ MOVES: tuple[Move, ...] = (
         weight="stays",
         event="",
         make=_pause,
+        serves=("pause",),
     ),
     Move(
         phases=("Paused",),
@@ -442,6 +486,7 @@ MOVES: tuple[Move, ...] = (
         weight="the step's, once capacity allows it",
         event="Resumed",
         make=_resume,
+        serves=("promote",),
     ),
     Move(
         phases=("Progressing",),
@@ -451,6 +496,7 @@ MOVES: tuple[Move, ...] = (
         weight="the step's, once capacity allows it",
         event="StepSkipped",
         make=_skip,
+        serves=("promote",),
     ),
     Move(
         phases=("RolledBack",),
@@ -460,14 +506,15 @@ MOVES: tuple[Move, ...] = (
         weight="0",
         event="ReleaseStarted",
         make=_begin,
+        serves=("promote",),
     ),
     Move(
         phases=_ANY,
         seen="any other action",
-        fits=lambda look: bool(look.action),
+        fits=lambda look: look.asked,
         becomes="stays",
         weight="stays",
-        event="ActionRefused",
+        event=REFUSED,
         make=_refuse,
     ),
     Move(

@@ -23,6 +23,7 @@ TRUTHS: dict[str, Truth] = {
     "RolledBack": "False",
     "CandidateMissing": "False",
     "StableMissing": "False",
+    "StableNotReady": "False",
     "InvalidStrategy": "False",
 }
 """The status of the condition Progressing, by its reason."""
@@ -34,11 +35,12 @@ ANNOUNCED = (
     "AwaitingPromotion",
     "AnalysisFailed",
     "StableMissing",
+    "StableNotReady",
     "InvalidStrategy",
 )
 """Reasons that are an Event of their own where they begin: what a release waits for."""
 
-WARNINGS = ("CapacityShort", "AnalysisFailed", "StableMissing", "InvalidStrategy")
+WARNINGS = ("CapacityShort", "AnalysisFailed", "StableMissing", "StableNotReady", "InvalidStrategy")
 """Those of them of type Warning."""
 
 
@@ -145,7 +147,41 @@ def _missing_words(look: Look) -> str:
     return f"{look.step_words}: {'; '.join(look.missing)}"
 
 
+def _waited(look: Look) -> str:
+    """What follows the words of a rollback while the stable has no ready pod."""
+    return f"; {look.release.state.stable} has no ready pod"
+
+
+def _unready_words(look: Look) -> str:
+    state, stable = look.release.state, look.seen.stable
+    if stable.most is None and stable.replicas == 0:
+        why = "; its replicas are 0, and nothing scales it"
+    else:
+        why = ""
+    kept = f": {state.candidate} keeps {state.weight}% until it has one{why}"
+    said = state.message.partition(_waited(look))[0]
+    return f"{said[: 1024 - len(kept) - 100]}{_waited(look)}{kept}"
+
+
 STANDINGS: tuple[Standing, ...] = (
+    Standing(
+        phase="RolledBack",
+        seen="the candidate has requests, and the stable no ready pod",
+        fits=lambda look: look.stable_waits,
+        weight="stays",
+        reason="StableNotReady",
+        message=_unready_words,
+    ),
+    Standing(
+        phase="RolledBack",
+        seen="the stable has a ready pod again, or the candidate none",
+        fits=lambda look: (
+            look.release.state.phase == "RolledBack" and look.release.state.reason == "StableNotReady"
+        ),
+        weight="0",
+        reason="RolledBack",
+        message=lambda look: look.release.state.message.partition(_waited(look))[0],
+    ),
     Standing(
         phase="RolledBack",
         seen="",
@@ -251,11 +287,14 @@ def weigh(look: Look) -> Look:
 
     A weight that pods were lost for comes back with them; that of the next step is set only as a whole.
     Without a stable nothing is taken from the candidate: there is nobody to give it to, nor an answer to
-    compare with. A step that waited for pods begins when its weight is set.
+    compare with; nor is it by a rollback while the stable has no ready pod. A step that waited for pods
+    begins when its weight is set.
     """
     state, seen = look.release.state, look.seen
     target, weight, copies = state.target, state.weight, state.mirror
-    if state.phase in OVER:
+    if look.stable_waits:
+        target, copies = 0, 0
+    elif state.phase in OVER:
         target = weight = 100 if state.phase == "Promoted" else 0
         copies = 0
     elif _stable_missing(look):

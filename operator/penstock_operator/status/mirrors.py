@@ -55,7 +55,7 @@ def _state(mirror: SplitMirror, totals: Sequence[MirrorTotals], backends: Mappin
     parts.append(f"{sent} sent" + (f", {dropped} not copied ({_reasons(totals)})" if dropped else ""))
     percent = None
     if compared:
-        percent = f"{100 * differing / compared:.2g}"
+        percent = _two_digits(100 * differing / compared)
         parts.append(
             f"{percent} % of {compared} differ"
             + (f", most at {_where(first)}" if first is not None and differing else "")
@@ -84,4 +84,9 @@ def _reasons(totals: Sequence[MirrorTotals]) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{max(seconds, 0.0) * 1000:.2g} ms" if seconds < 0.1 else f"{seconds:.2g} s"
+    return f"{_two_digits(max(seconds, 0.0) * 1000)} ms" if seconds < 0.1 else f"{_two_digits(seconds)} s"
+
+
+def _two_digits(value: float) -> str:
+    """A number with two significant digits, and without an exponent."""
+    return f"{float(f'{value:.2g}'):f}".rstrip("0").rstrip(".")

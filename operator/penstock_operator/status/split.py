@@ -17,7 +17,16 @@ from penstock_operator.status.conditions import condition
 from penstock_operator.status.endpoint import RouterObserved, router_ready
 from penstock_operator.status.mirrors import line, states
 
-STALLED = frozenset({"AnalysisFailed", "RolledBack", "CandidateMissing", "StableMissing", "InvalidStrategy"})
+STALLED = frozenset(
+    {
+        "AnalysisFailed",
+        "RolledBack",
+        "CandidateMissing",
+        "StableMissing",
+        "StableNotReady",
+        "InvalidStrategy",
+    }
+)
 """Reasons with which a release does not go on before somebody changes something."""
 
 

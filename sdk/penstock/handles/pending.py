@@ -103,6 +103,8 @@ class HandleResponse:
             f"{self!r} is no stream: for the pieces of a generator call handle.options(stream=True)"
         )
 
+    __aiter__ = __iter__
+
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
     """The event loop that runs in this thread, None for none."""

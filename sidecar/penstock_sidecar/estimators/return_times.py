@@ -18,6 +18,7 @@ The time is an argument.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 WINDOW: Final = 64
@@ -30,6 +31,8 @@ SURE: Final = 0.65
 """The share of those answered who come back in time from which on they are waited for."""
 UNSURE: Final = 0.5
 """The share below which they are no more."""
+DOUBT: Final = 2.0
+"""Standard deviations by which the share must be above `SURE`, given how many answers it is known from."""
 _VAIN: Final = 0.6
 """The share of holds in which somebody came below which nobody is waited for: they come, but elsewhere."""
 _HELD_WEIGHT: Final = 1 / 16
@@ -209,7 +212,9 @@ class ReturnTimes:
                 if edge <= self._bound:
                     self.share = most
             self._cumulative = cumulative
-            self.sure = self.share >= (UNSURE if self.sure else SURE)
+            # NB: of few answers the share may be large by chance.
+            doubt = DOUBT * math.sqrt(self.share * (1.0 - self.share) / self._answered)
+            self.sure = self.share >= UNSURE if self.sure else self.share - doubt >= SURE
             self.closed = self._others <= _OPEN * self._arrived
         if self._batches >= WINDOW:
             self._lags = [count / 2.0 for count in self._lags]

@@ -1,8 +1,10 @@
 """`batchWaitTimeout` is held against runs without it, next to each other in one process."""
 
 import json
+import os
+import time
 
-from bench import report, table, waits
+from bench import processes, report, table, waits
 from bench.figures import Figures
 from bench.targets import targets
 
@@ -53,3 +55,21 @@ def test_holding_is_held_against_none_by_pairs() -> None:
     assert verdicts["holding a slot against none, 4 connections"] == (1.6, "reached")
     assert verdicts["holding a slot against none, 8 connections"] == (None, "not measured")
     assert "| 4 | 2 500 | 1.60 | 1.60 | 1.60 | 1.60 | 1.60 |" in report.page(results)
+
+
+def test_goodput_with_and_without_holding_stands_side_by_side() -> None:
+    results = json.loads(table.RESULTS.read_text())
+    figures = Figures()
+    for way, share in (("holding", 0.98), ("without-holding", 0.97)):
+        figures.add(f"goodput/{way}/150/share", share, "of min(offered, capacity)")
+    results["figures"] = figures.document()
+    lines = report.page(results).splitlines()
+    assert "| the sidecar once more | 0.98 |" in lines
+    assert "| the same with `batchWaitTimeout: 0ms`, by turns | 0.97 |" in lines
+
+
+def test_the_cpu_time_of_a_process_grows_with_what_it_does() -> None:
+    before, used = processes.scheduled_seconds(os.getpid()), time.thread_time()
+    while time.thread_time() < used + 0.02:
+        pass
+    assert processes.scheduled_seconds(os.getpid()) >= before + 0.01

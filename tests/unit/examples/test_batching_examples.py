@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+import penstock
 from penstock.testing import serving
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
+from tests.support.example_cases import AROUND_A_BATCH, EXAMPLES
+from tests.support.penstock_run import Run
 
 
 @pytest.fixture
@@ -197,3 +199,40 @@ async def test_one_run_writes_for_many_clients(module: Callable[[str], Any]) -> 
         assert str(none) == "expected a text to go on with, found none"
         assert await read(writer("A penstock", words=2)) == ["is", "the"]
         assert [len(batch) for batch in writer.batches] == [3, 1]
+
+
+async def test_a_served_class_batches_in_its_process_under_penstock_run(tmp_path: Path) -> None:
+    """Requests come to it one by one and many at once; its userConfig says how it batches them."""
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(yaml.safe_dump({"batching": AROUND_A_BATCH, "userConfig": {"max_batch_size": 4}}))
+    run = Run(EXAMPLES / "batching")
+    try:
+        await (await run.start("greeter:Greeter", "--settings", str(settings))).ready()
+        people = [{"name": str(number), "loud": number == 7} for number in range(16)]
+        greetings = await asyncio.gather(*map(run.ask, people))
+        for number, each in enumerate(greetings):
+            assert each["greeting"] == ("HELLO 7!" if number == 7 else f"Hello {number}!")
+        assert (await run.ask({"name": "Dora"}))["greeting"] == "Hello Dora!"
+    finally:
+        await run.stop()
+
+
+async def test_each_client_reads_its_own_stream_under_penstock_run() -> None:
+    """One that cannot be written is an error of its own; the lengths may differ."""
+    run = Run(EXAMPLES / "streaming")
+    try:
+        await (await run.start("writer:Writer")).ready()
+        write = penstock.Handle("writer", url=run.url).write.options(stream=True)
+
+        async def read(text: str, words: int) -> list[str]:
+            return [piece async for piece in write(text, words=words)]
+
+        whole, some, none = await asyncio.gather(
+            read("A penstock", 8), read("It", 2), read("", 8), return_exceptions=True
+        )
+        assert whole == ["is", "the", "gated", "pipe", "that", "feeds", "a", "turbine"]
+        assert some == ["is", "the"]
+        assert isinstance(none, penstock.UpstreamError)
+        assert "expected a text to go on with, found none" in str(none)
+    finally:
+        await run.stop()

@@ -125,6 +125,28 @@ def test_the_status_says_of_mirrors_what_all_routers_counted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("differing", "seconds", "percent", "times"),
+    [
+        (1000, 99.6, "100", "100 ms against 1 ms"),
+        (7, 100_000.0, "0.7", "100 s against 1 ms"),
+        (996, 0.0, "100", "0 ms against 1 ms"),
+        (53, 12.3, "5.3", "12 ms against 1 ms"),
+    ],
+)
+def test_figures_of_mirrors_are_written_without_exponents(
+    differing: int, seconds: float, percent: str, times: str
+) -> None:
+    """With two digits, however large."""
+    total = MirrorTotals(
+        sent=1000, compared=1000, differing={"value": differing}, answered=1000, seconds=seconds,
+        served_seconds=1.0,
+    )  # fmt: skip
+    (state,) = status_of(split(mirrors=[{"name": "c", "compare": {}}]), report("u", c=total))["mirrors"]
+    assert state["mismatchedPercent"] == percent
+    assert state["summary"].endswith(times)
+
+
+@pytest.mark.parametrize(
     ("priorities", "header", "level"),
     [({}, "", 1), ({"c": Priority(levels=3, header="X-Urgency")}, "x-urgency", 3)],
 )

@@ -20,8 +20,13 @@ PAUSING = strategy(onFailure="Pause")
 MANUAL = strategy(promotion="Manual")
 EDITED = strategy(steps=({"mirror": 5}, {"setWeight": 30}, {"setWeight": 60}))
 INVALID = strategy(steps=({"setWeight": 10}, {"mirror": 20}))
+TIMED = strategy(
+    steps=({"mirror": 5}, {"setWeight": 10}, {"pause": "1m"}, {"setWeight": 50}, {"pause": "1m"})
+)
+PAUSING_TIMED = TIMED.model_copy(update={"on_failure": "Pause"})
 OTHER_PAIR = strategy(stable="new", candidate="newer")
 GONE = {"exists": False, "uid": "", "ready": 0, "answered": None}
+NOT_READY = {"ready": 0}
 NO_STABLE, NO_CANDIDATE = {"stable": GONE}, {"candidate": GONE}
 
 
@@ -56,7 +61,9 @@ CASES = [
     move(BEGIN, OTHER_PAIR, at(S, LAST, "Promoted"), {}, "Progressing", 0, 0, "StepRunning",
          "ReleaseStarted WeightSet"),
     move(BEGIN, OTHER_PAIR, at(S, 1), {"action": "promote-full"}, "Progressing", 0, 0, "StepRunning",
-         "ReleaseStarted WeightSet"),
+         "ReleaseStarted ActionRefused WeightSet"),
+    move(BEGIN, OTHER_PAIR, at(S, 1, handled="promote"), {"action": "promote"}, "Progressing", 0, 0,
+         "StepRunning", "ReleaseStarted WeightSet"),
     move(BEGIN, INVALID, None, {}, "Progressing", 0, 0, "InvalidStrategy", "ReleaseStarted InvalidStrategy"),
     move(ANOTHER, S, at(S, 1), {"candidate": {"uid": "later"}}, "Progressing", 0, 0, "StepRunning",
          "ReleaseStarted WeightSet"),
@@ -70,26 +77,45 @@ CASES = [
          "CandidateMissing WeightSet"),
     move(LOST, S, at(S, LAST, "Promoted"), NO_CANDIDATE, "RolledBack", LAST, 0, "CandidateMissing",
          "CandidateMissing WeightSet"),
+    move(LOST, S, at(S, 3), {"action": "promote", **NO_CANDIDATE}, "RolledBack", 3, 0, "CandidateMissing",
+         "CandidateMissing ActionRefused WeightSet"),
+    move(LOST, S, at(S, 2), {"action": "abort", **NO_CANDIDATE}, "RolledBack", 2, 0, "CandidateMissing",
+         "CandidateMissing WeightSet"),
     move(LOST, INVALID, at(INVALID, 0), NO_CANDIDATE, "RolledBack", 0, 0, "CandidateMissing",
          "CandidateMissing WeightSet"),
     move(ABORT, S, at(S, 2), {"action": "abort@1"}, "RolledBack", 2, 0, "RolledBack", "RolledBack WeightSet"),
     move(ABORT, INVALID, at(S, 4, "Paused"), {"action": "abort"}, "RolledBack", 4, 0, "RolledBack",
          "RolledBack WeightSet"),
+    move(ABORT, S, at(S, 3), {"action": "abort", "stable": NOT_READY}, "RolledBack", 3, 50, "StableNotReady",
+         "RolledBack StableNotReady"),
+    move(ABORT, S, at(S, 3), {"action": "abort", "stable": NOT_READY, "candidate": {"ready": 0}},
+         "RolledBack", 3, 0, "RolledBack", "RolledBack WeightSet"),
+    move(ROLLBACK, S, failing(at(S, 3)), {"stable": NOT_READY}, "RolledBack", 3, 50, "StableNotReady",
+         "RolledBack StableNotReady"),
     move(ROLLBACK, S, failing(at(S, 0)), {}, "RolledBack", 0, 0, "RolledBack", "RolledBack WeightSet"),
     move(ROLLBACK, S, failing(at(S, LAST)), {}, "RolledBack", LAST, 0, "RolledBack", "RolledBack WeightSet"),
     move(ROLLBACK, S, at(S, 4, "Paused"), {"verdicts": verdicts(S, "Pass", "Fail")}, "RolledBack", 4, 0,
          "RolledBack", "RolledBack WeightSet"),
     move(ROLLBACK, S, at(S, 2), {"verdicts": verdicts(S, "Fail"), "action": "promote"}, "RolledBack", 2, 0,
-         "RolledBack", "RolledBack WeightSet"),
+         "RolledBack", "RolledBack ActionRefused WeightSet"),
     move(FAULTY, INVALID, at(S, 2), {"action": "promote"}, "Progressing", 2, 10, "InvalidStrategy",
-         "InvalidStrategy"),
+         "ActionPending InvalidStrategy"),
+    move(FAULTY, INVALID, at(S, 2), {"action": "promot"}, "Progressing", 2, 10, "InvalidStrategy",
+         "ActionRefused InvalidStrategy"),
     move(EDIT, EDITED, at(S, 2), {}, "Progressing", 1, 30, "StepRunning", "StepsEdited WeightSet"),
     move(EDIT, EDITED, at(S, 5), {}, "Progressing", 3, 100, "StepRunning", "StepsEdited WeightSet"),
     move(EDIT, strategy(steps=({"mirror": 5},), promotion="Manual"), at(S, 2), {}, "Paused", 1, 10,
          "AwaitingPromotion", "StepsEdited AwaitingPromotion"),
     move(EDIT, EDITED, at(MANUAL, LAST, "Paused", weight=50, reason="AwaitingPromotion"), {}, "Progressing",
          2, 60, "StepRunning", "StepsEdited WeightSet"),
-    move(EDIT, EDITED, at(S, 2, "Paused", reason="Paused"), {}, "Paused", 1, 10, "Paused", "StepsEdited"),
+    move(EDIT, EDITED, at(S, 2, "Paused", reason="Paused", held=True), {}, "Paused", 1, 10, "Paused",
+         "StepsEdited"),
+    move(EDIT, TIMED, at(S, 4, "Paused", reason="Paused"), {}, "Progressing", 3, 50, "StepRunning",
+         "StepsEdited"),
+    move(EDIT, EDITED, at(S, 4, "Paused", reason="Paused"), {}, "Progressing", 2, 60, "StepRunning",
+         "StepsEdited WeightSet"),
+    move(EDIT, PAUSING_TIMED, failing(at(PAUSING, 4, "Paused")), {}, "Paused", 3, 50, "AnalysisFailed",
+         "StepsEdited AnalysisFailed"),
     move(FULL, S, at(S, 0), {"action": "promote-full"}, "Progressing", LAST, 100, "StepRunning",
          "StepSkipped WeightSet"),
     move(FULL, PAUSING, failing(at(PAUSING, 2, "Paused")), {"action": "promote-full"}, "Progressing", LAST,
@@ -104,11 +130,13 @@ CASES = [
     move(HALT, S, at(S, 0), NO_STABLE, "Progressing", 0, 0, "StableMissing", "WeightSet StableMissing"),
     move(HALT, S, at(S, 3), NO_STABLE | NO_CANDIDATE, "Progressing", 3, 50, "StableMissing", "StableMissing"),
     move(HALT, S, failing(at(S, 4, "Paused")), {"action": "abort", **NO_STABLE}, "Paused", 4, 50,
-         "StableMissing", "StableMissing"),
+         "StableMissing", "ActionPending StableMissing"),
     move(FAIL, PAUSING, at(PAUSING, 3), {"verdicts": verdicts(S, "Fail")}, "Paused", 3, 50, "AnalysisFailed",
          "AnalysisFailed"),
     move(FAIL, S, failing(at(S, LAST, weight=50, target=50)), {"candidate": {"ready": 5}, **NO_STABLE},
          "Paused", LAST, 50, "StableMissing", "StableMissing"),
+    move(FAIL, PAUSING, at(PAUSING, 3), {"verdicts": verdicts(S, "Fail"), "action": "promote"}, "Paused", 3,
+         50, "AnalysisFailed", "ActionRefused AnalysisFailed"),
     move("pause", S, at(S, 2), {"action": "pause"}, "Paused", 2, 10, "Paused", "Paused"),
     move(RESUME, S, at(S, 2, "Paused"), {"action": "promote"}, "Progressing", 2, 10, "StepRunning",
          "Resumed"),
@@ -125,6 +153,13 @@ CASES = [
          "Progressing", 0, 0, "StepRunning", "ReleaseStarted WeightSet"),
     move(REFUSE, S, at(S, LAST, "Promoted", reason="Promoted"), {"action": "abort"}, "Promoted", LAST, 100,
          "Promoted", "ActionRefused"),
+    move(REFUSE, S, at(S, 2), {"action": "@promote"}, "Progressing", 2, 10, "StepRunning", "ActionRefused"),
+    move(REFUSE, S, at(S, 3, "RolledBack", reason="RolledBack"), {"action": "pause"}, "RolledBack", 3, 0,
+         "RolledBack", "ActionRefused"),
+    move(REFUSE, S, at(S, 4, "Paused", reason="Paused"), {"action": "pause"}, "Paused", 4, 50, "Paused",
+         "ActionRefused"),
+    move(REFUSE, S, at(S, LAST), {"action": "promote", "candidate": {"ready": 9}}, "Progressing", LAST, 90,
+         "CapacityShort", "ActionRefused WeightSet CapacityShort"),
     move(REFUSE, S, at(S, 2), {"action": "promot"}, "Progressing", 2, 10, "StepRunning", "ActionRefused"),
     move(REFUSE, S, at(S, 3, weight=10, target=10, reason="CapacityShort"),
          {"action": "promote", "candidate": {"ready": 4}}, "Progressing", 3, 10, "CapacityShort",
@@ -172,6 +207,13 @@ def waits(phase: str, reason: str, words: str, release: Release, world: dict[str
 
 STANDING = [
     waits("RolledBack", "RolledBack", "why", at(S, 3, "RolledBack", reason="RolledBack", message="why"), {}),
+    waits("RolledBack", "StableNotReady", "aborted; old has no ready pod: new keeps 50% until it has one; "
+          "its replicas are 0, and nothing scales it",
+          at(S, 3, "RolledBack", weight=50, reason="RolledBack", message="aborted"),
+          {"stable": {"ready": 0, "replicas": 0, "most": None}}),
+    waits("RolledBack", "RolledBack", "aborted",
+          at(S, 3, "RolledBack", weight=50, reason="StableNotReady",
+             message="aborted; old has no ready pod: new keeps 50% until it has one"), {}),
     waits("Promoted", "Promoted", "why", at(S, LAST, "Promoted", reason="Promoted", message="why"), {}),
     waits("Progressing", "InvalidStrategy", "steps[1].mirror", at(S, 3), {}, INVALID),
     waits("Paused", "StableMissing", "no such ModelBackend: old", at(S, 4, "Paused"), NO_STABLE),
@@ -323,10 +365,49 @@ def test_an_action_is_carried_out_once() -> None:
 
 
 def test_without_a_stable_an_action_waits_until_it_is_back() -> None:
+    """One Event says so; if it is withdrawn, or replaced, it does not come back."""
     release = at(S, 2)
-    held = machine.advance(S, release, seen(release, action="abort", **NO_STABLE)).release
-    assert held.state.phase == "Progressing"
-    assert machine.advance(S, held, seen(held, action="abort")).release.state.phase == "RolledBack"
+    gone = {"action": "abort", **NO_STABLE}
+    first = machine.advance(S, release, seen(release, **gone))
+    waiting = first.release
+    assert [event.message for event in first.events if event.reason == "ActionPending"] == [
+        "abort: waits until there is a ModelBackend old again"
+    ]
+    assert (waiting.state.phase, waiting.state.pending) == ("Progressing", "abort")
+    assert machine.advance(S, waiting, seen(waiting, **gone)).events == ()
+    assert machine.advance(S, waiting, seen(waiting, action="abort")).release.state.phase == "RolledBack"
+    withdrawn = machine.advance(S, waiting, seen(waiting, **NO_STABLE)).release
+    assert withdrawn.state.pending is None
+    assert machine.advance(S, withdrawn, seen(withdrawn)).release.state.phase == "Progressing"
+
+
+def test_a_stable_without_a_ready_pod_gets_the_requests_back_when_it_has_one() -> None:
+    """Not before, however few the candidate answers meanwhile; its pods are kept until then."""
+    release = at(S, 3)
+    waiting = machine.advance(S, release, seen(release, action="abort", stable=NOT_READY)).release
+    quiet = seen(waiting, stable=NOT_READY, candidate={"answered": 0})
+    held = machine.advance(S, waiting, quiet).release
+    assert (held.state.weight, held.state.idle_since) == (50, None)
+    assert capacity.floors(S, held, NOW + timedelta(hours=1)) == {"old": 10}
+    back = machine.advance(S, held, seen(held, stable={"ready": 1}))
+    assert (back.release.state.weight, back.release.state.reason) == (0, "RolledBack")
+    assert back.release.state.message == "step 4 of 6 (setWeight 50): aborted; old gets all requests"
+    assert [event.reason for event in back.events] == ["WeightSet"]
+    lost = machine.advance(S, back.release, seen(back.release, stable=NOT_READY)).release
+    assert lost.state.weight == 0
+
+
+def test_what_somebody_paused_stays_so_when_steps_are_edited_and_a_manual_pause_does_not() -> None:
+    """Also after it went on in between."""
+    for step, action, phase in ((2, "pause@1", "Paused"), (3, None, "Progressing")):
+        release = at(S, step)
+        paused = machine.advance(S, release, seen(release, action=action)).release
+        assert paused.state.phase == "Paused"
+        edited = machine.advance(TIMED, paused, seen(paused, action=action)).release
+        assert edited.state.phase == phase
+    release = at(S, 2, "Paused", held=True)
+    going = machine.advance(S, release, seen(release, action="promote@2")).release
+    assert (going.state.phase, going.state.held) == ("Progressing", False)
 
 
 def test_a_candidate_whose_uid_was_not_known_is_not_another() -> None:

@@ -19,6 +19,7 @@ HAPPENS = (
     *["nothing"] * 6,
     *["crash", "routers are slow"] * 3,
     *["a pod is lost", "all pods are lost", "a pod comes", "all pods come", "the stable grows"] * 2,
+    "the stable loses its pods",
     *["waiting", "passing", "the clock goes back", "no routers"],
     *["failing", "edit", "other pair", "promote", "promote-full", "pause", "abort", "typo"],
     *["candidate goes", "candidate comes", "stable goes", "stable comes", "candidate is made anew"],
@@ -82,7 +83,7 @@ class World:
             self.uid, self.ready = self.uid + 1, 0
         else:
             self.said = {"waiting": "Waiting", "passing": "Pass", "failing": "Fail"}.get(what, self.said)
-            self.pods += what == "the stable grows"
+            self.pods = 0 if what == "the stable loses its pods" else self.pods + (what == "the stable grows")
             self.ready = {
                 "a pod is lost": max(0, self.ready - 1),
                 "all pods are lost": 0,
@@ -134,7 +135,10 @@ def look_at(world: World, what: str) -> Advance:
 
 def within_capacity(of: Strategy, look: Seen, state: ReleaseState) -> None:
     """No weight above what ready pods allow, but where there is no stable, or no other any more."""
-    if state.phase == "RolledBack":
+    if state.reason == "StableNotReady":
+        assert (look.stable.ready, state.mirror, state.phase) == (0, 0, "RolledBack")
+        assert look.candidate.ready
+    elif state.phase == "RolledBack":
         assert (state.weight, state.mirror) == (0, 0)
     elif state.phase == "Promoted":
         assert state.weight == 100
@@ -153,7 +157,7 @@ def told_once(before: Release, made: Advance) -> None:
     if moved or weighed:
         assert reasons
     if not (moved or begun or weighed or before.state.reason != after.state.reason):
-        assert set(reasons) <= {"ActionRefused", "StepsEdited", "ReleaseStarted"}
+        assert set(reasons) <= {"ActionRefused", "ActionPending", "StepsEdited", "ReleaseStarted"}
 
 
 def no_jump(world: World, look: Seen, before: Release, after: Release) -> None:

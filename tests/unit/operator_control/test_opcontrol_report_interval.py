@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock_operator.autoscaling import LoadWindow, ScalerState, Target, recommend
 from penstock_operator.autoscaling.window import silent_after
 from penstock_operator.control.load_monitor import LoadMonitor
-from penstock_operator.control.report_interval import LONGEST, SHORTEST, interval_of, next_interval
+from penstock_operator.control.report_interval import LONGEST, ROUTERS, SHORTEST, interval_of, next_interval
 from penstock_wire.control.report import Items, SidecarReport
 from tests.support.hand_clock import HandClock
 
@@ -59,6 +59,7 @@ def test_it_stays_within_its_bounds(interval: float, busy: float, late: float, s
     """Whatever is measured; also for one whose report is large."""
     assert SHORTEST <= next_interval(interval, busy=busy, late=late) <= LONGEST
     assert interval <= interval_of(size, interval) <= LONGEST
+    assert interval_of(size, interval) >= interval_of(size, interval, router=True) >= interval * ROUTERS
 
 
 async def test_the_pacer_measures_each_second() -> None:

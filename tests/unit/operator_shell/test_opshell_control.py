@@ -16,7 +16,7 @@ from penstock_operator.control import pki
 from penstock_operator.control.auth import Caller
 from penstock_operator.control.certificates import server_context, show
 from penstock_operator.control.rotation import DAY
-from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT
+from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT, PER_SECOND
 from penstock_operator.control.settings_cache import KEEP_VERSIONS, SettingsCache
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.reconcile.context import Scaled
@@ -317,6 +317,17 @@ async def test_a_router_with_ten_thousand_endpoints_is_heard(server: Harness) ->
     assert answer["nextReportMs"] == pytest.approx(len(body) / 524.288, abs=1)
     server.clock.turn(2.4 * answer["nextReportMs"] / 1000)
     assert server.reports.of_router("n")["r-1"].endpoints.keys() == endpoints.keys()
+
+
+async def test_routers_report_oftener_within_what_is_taken_of_a_pod(server: Harness) -> None:
+    """So new weights are in all of them within a second; they too report less often while it is busy."""
+    server.status = verdict(name="r-1", uid="uid-r")
+    intervals = []
+    for number, server.interval in enumerate((1.0, 8.0)):
+        body = encode(RouterReport(pod="r-1", uid="uid-r", seq=number + 1, state="ready"))
+        intervals.append((await server.post(body, kind="router"))[1]["nextReportMs"])
+    assert intervals == [600, 4800]
+    assert 1000 / intervals[0] < PER_SECOND
 
 
 async def test_the_answer_lengthens_the_interval_and_a_pod_is_silent_only_after_more(server: Harness) -> None:

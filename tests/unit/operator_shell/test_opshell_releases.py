@@ -11,6 +11,8 @@ import pytest
 from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import BACKEND, ENDPOINT, SPLIT
 from penstock_operator.prometheus import NoValue, Prometheus
+from penstock_operator.releases import machine
+from penstock_operator.store import Key
 from tests.support.operator_harness import backend, endpoint
 from tests.support.operator_harness import split as plain_split
 from tests.support.release_world import Behaviour, World, split
@@ -324,6 +326,56 @@ async def test_without_its_stable_a_release_stands_still() -> None:
     assert world.standing() == ("Progressing", 10, "StableMissing")
     assert world.weights == {"new": 10}
     assert condition(world, "Stalled")[0] == "True"
+
+
+async def test_a_rollback_waits_for_a_stable_that_somebody_scaled_to_zero() -> None:
+    """Users keep the answers that they get; an Event says why; it ends with the first pod of the stable."""
+    world = await World.of(split(steps=[{"setWeight": 50}, {"pause": "Manual"}], analysis={"metrics": []}))
+    await world.reason("Paused")
+    world.harness.apply(backend("old", replicas=0))
+    await world.until(lambda world: world.ready("old") == 0)
+    world.annotate("abort")
+    await world.reason("StableNotReady")
+    for _ in range(40):
+        await world.second()
+    assert world.standing() == ("RolledBack", 50, "StableNotReady")
+    assert world.weights == {"old": 50, "new": 50}
+    assert condition(world, "Stalled")[0] == "True"
+    assert "StableNotReady" in [reason for reason, _ in world.events()]
+    world.harness.apply(backend("old", replicas=1))
+    await world.until(lambda world: world.weights == {"old": 100, "new": 0})
+    assert world.standing() == ("RolledBack", 0, "RolledBack")
+
+
+async def test_a_manual_pause_that_is_edited_goes_on_and_a_refusal_is_an_event() -> None:
+    world = await World.of(split(steps=[{"setWeight": 50}, {"pause": "Manual"}], analysis={"metrics": []}))
+    await world.reason("Paused")
+    world.annotate("pause@1")
+    await world.until(lambda world: "ActionRefused" in dict(world.events()))
+    world.harness.apply(split(steps=[{"setWeight": 50}, {"pause": "5s"}], analysis={"metrics": []}))
+    await world.phase("Promoted")
+    assert [note for reason, note in world.events() if reason == "ActionRefused"] == [
+        "pause: the release is paused already"
+    ]
+
+
+async def test_a_watch_that_stood_still_sets_no_release_back() -> None:
+    """A status is written on top of the one that it follows from; the next look is at what there is."""
+    world = await World.of(split(steps=[{"setWeight": 10}, {"pause": "20s"}], analysis={"metrics": []}))
+    await world.until(lambda world: world.split["status"].get("step") == 1)
+    harness, key = world.harness, Key(SPLIT.kind, "n", "s")
+    harness.stalled.add(SPLIT.kind)
+
+    def taken_back(obj: dict[str, Any]) -> None:
+        obj["status"]["release"] |= {"phase": "RolledBack", "weight": 0, "target": 0, "reason": "RolledBack"}
+
+    harness.cluster.edit(SPLIT, "n", "s", taken_back)  # by another operator
+    harness.clock.turn(25)  # the pause is over, as far as this one knows
+    assert await harness.manager.reconcile(key) == machine.AT_ONCE
+    assert world.standing() == ("RolledBack", 0, "RolledBack")
+    harness.stalled.clear()
+    await harness.manager.reconcile(key)
+    assert world.standing() == ("RolledBack", 0, "RolledBack")
 
 
 async def test_edited_steps_go_on_from_what_is_applied() -> None:

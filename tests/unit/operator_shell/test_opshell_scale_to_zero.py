@@ -270,3 +270,17 @@ def test_only_what_is_held_for_a_backend_that_exists_is_kept() -> None:
     assert news == [set(), {"m"}, set(), set(), {"m"}]
     assert [hold.held(0) for hold in reports.window("n", "m").holds(0)] == [1]
     assert reports.silent(-1) == []
+
+
+async def test_a_backend_that_is_made_at_zero_is_left_alone_until_requests_wait() -> None:
+    """Its 0 is not written again, which the apiserver answers with 500 each time."""
+    harness = Harness()
+    harness.apply(backend(replicas=0, autoscaling=SCALING))
+    harness.apply(endpoint())
+    await harness.run()
+    made = World(harness)
+    await made.second(10)
+    assert [write for write in harness.cluster.writes if write[0] == "scale"] == []
+    made.held = 1
+    await made.second(2)
+    assert made.replicas == 1

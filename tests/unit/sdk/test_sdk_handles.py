@@ -416,6 +416,12 @@ async def test_a_stream_is_read_piece_by_piece(there: Endpoint, handle: Handle) 
     stream = handle.options(stream=True)
     assert [piece async for piece in stream(1)] == [{"a": 1}, "x", "[DONE]"]
     assert await in_thread(lambda: list(stream(1))) == [{"a": 1}, "x", "[DONE]"]
+    call = handle(1)
+    with pytest.raises(TypeError, match=r"is no stream: .* handle.options\(stream=True\)"):
+        [piece async for piece in call]
+    with pytest.raises(TypeError, match="is no stream"):
+        list(call)
+    call.cancel()
 
 
 async def test_a_stream_that_fails_raises_behind_its_pieces(there: Endpoint, handle: Handle) -> None:

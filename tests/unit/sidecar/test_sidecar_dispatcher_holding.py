@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from penstock_wire.control.settings import Batching
+from penstock_wire.control.settings import Batching, Fairness, Priority
 from penstock_wire.http import Response
 from tests.support import fake_loop
 from tests.support.scripted_model import Run, Scripted
@@ -25,7 +26,10 @@ async def callers(
         await asyncio.sleep(0.5 * (number % 2))  # two cohorts
         for _ in range(times):
             begun = s.loop.time()
-            await s.ask(number, **options)
+            outcome = await s.ask(number, **options)
+            assert isinstance(outcome, Response)
+            if outcome.stream is not None:
+                assert [json.loads(piece) async for piece in outcome.stream] == [{"got": number}]
             latencies.append(s.loop.time() - begun)
             await asyncio.sleep(0.1 + apart * number)
 
@@ -51,6 +55,36 @@ def test_two_cohorts_become_one_and_the_saved_calls_are_counted(slots: int | str
         shown = s.metrics.text().decode()
         assert f"penstock_sidecar_saved_calls_total {float(counts.saved_calls)}" in shown
         assert f"penstock_sidecar_held_batches_total {float(counts.held_batches)}" in shown
+        await s.close()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize(
+    ("fields", "policy"),
+    [
+        ({"accept": "application/x-ndjson"}, {}),
+        ({"x_penstock_priority": "3"}, {"priority": Priority(levels=3, default=2)}),
+        ({}, {"fairness": Fairness(header="x-tenant")}),
+        ({}, {"on_batch_error": "Isolate", "latency_objective_ms": 10_000}),
+    ],
+    ids=["streams", "priority", "fairness", "objective"],
+)
+def test_callers_of_all_kinds_are_waited_for(fields: dict[str, str], policy: dict[str, Any]):
+    """Half of them with other fields than the rest, where the policy looks at these."""
+
+    async def main():
+        s = Scripted(**policy)
+        other = dict.fromkeys(fields, "1") if "priority" in policy else fields
+        tenants = ("1", "2") if "fairness" in policy else ("1", "1")
+        each = [
+            callers(s, 2, 60, x_tenant=tenant, **chosen)
+            for tenant, chosen in zip(tenants, (fields, other), strict=True)
+        ]
+        await asyncio.gather(*each)
+        counts = s.dispatcher.counts
+        assert 0 < counts.saved_calls <= counts.merged_batches <= counts.held_batches
+        assert [len(items) for items in s.batches()][-20:-4] == [4] * 16
         await s.close()
 
     fake_loop.run(main())

@@ -10,8 +10,7 @@ import functools
 
 import pytest
 
-from penstock_sidecar.estimators.hold_policy import BOUND
-from tests.support.returning_callers import (
+from bench.holding.simulator import (
     EAGER,
     HOLD,
     ORACLE,
@@ -23,6 +22,7 @@ from tests.support.returning_callers import (
     soon,
     thinking,
 )
+from penstock_sidecar.estimators.hold_policy import BOUND
 
 pytestmark = pytest.mark.interpreted  # a simulated model stands where a compiled class is expected
 

@@ -192,8 +192,9 @@ class Machine(RuleBasedStateMachine):
         times=st.sampled_from([8, 14]),
         tenants=st.sampled_from(["1", "12"]),
         level=st.sampled_from(["1", "3"]),
+        accept=st.sampled_from(["*/*", "*/*", "application/x-ndjson"]),
     )
-    def ask_again(self, count: int, times: int, tenants: str, level: str) -> None:
+    def ask_again(self, count: int, times: int, tenants: str, level: str, accept: str) -> None:
         """Callers in two cohorts who ask again as soon as they are answered: slots are held for them."""
 
         async def caller(number: int) -> None:
@@ -204,11 +205,12 @@ class Machine(RuleBasedStateMachine):
                 self.numbers += 1
                 self.model.deadlines[of] = self.loop.time() + 30.0
                 self.model.like[of] = ("/a", tenant)
-                task = self.model.ask(
-                    {"of": of, "n": item}, target="/a", x_tenant=tenant, x_penstock_priority=level
-                )
+                fields = {"x_tenant": tenant, "x_penstock_priority": level, "accept": accept}
+                task = self.model.ask({"of": of, "n": item}, target="/a", **fields)
                 self.asked.append((of, [item], task))
                 await asyncio.wait([task])
+                if task.exception() is None and isinstance(task.result(), Response):
+                    await self.read(task.result(), {"of": of, "n": item})
                 await asyncio.sleep(0.02 + 0.005 * number)
 
         async def callers() -> None:
@@ -216,6 +218,17 @@ class Machine(RuleBasedStateMachine):
             await settle()
 
         self.run(callers())
+
+    async def read(self, answer: Response, item: dict[str, int]) -> None:
+        """Read a stream to its end, as its client does; it may end with an error."""
+        if answer.stream is None:
+            return
+        try:
+            lines = [json.loads(piece) async for piece in answer.stream]
+        except PenstockError:
+            return
+        if lines != [{"got": item}] and "error" not in lines[-1]:
+            self.model.broken.append(f"expected a stream of {item}, found {lines}")
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 0.8, 5.0]))
     def wait(self, seconds: float) -> None:
@@ -319,7 +332,7 @@ class Machine(RuleBasedStateMachine):
         if isinstance(outcome, PenstockError):
             if outcome.not_admitted and outcome.reason in (Reason.DRAINING, Reason.QUEUE_FULL):
                 assert not sent, "called unexecuted and sent"
-        elif outcome.status == 200 and of not in self.model.passed_on:
+        elif outcome.status == 200 and outcome.stream is None and of not in self.model.passed_on:
             got = [each["got"] for each in json.loads(outcome.body)["predictions"]]
             assert got == [{"of": of, "n": number} for number in numbers], "somebody else's answer"
 

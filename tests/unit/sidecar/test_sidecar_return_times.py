@@ -55,6 +55,19 @@ def test_callers_who_ask_at_once_are_known_after_some_batches(count: int):
     assert returns.out == count
 
 
+@pytest.mark.parametrize(("batches", "sure"), [(REFRESH, False), (20 * REFRESH, True)])
+def test_a_share_that_few_answers_show_is_no_reason_to_wait(batches: int, sure: bool):
+    """Three of four callers come back in time: by chance, or as a rule."""
+    returns, now = ReturnTimes(), 0.0
+    for _ in range(batches):
+        returns.answered(now, 4, BOUND)
+        for lag in (0.1e-3, 0.2e-3, 0.3e-3):
+            returns.arrived(now + lag)
+        now += 1.3e-3
+    assert returns.share == pytest.approx(0.75, abs=0.1)
+    assert returns.sure is sure
+
+
 @pytest.mark.parametrize("rate", [50.0, 500.0, 2000.0, 8000.0, 30_000.0])
 def test_independent_arrivals_are_nobodys_return_whatever_their_rate(rate: float):
     assert independent(rate, 3.0)[-1].share <= 0.25

@@ -2,7 +2,8 @@
 
 Queue, cutter, hold policy, latency model and slots are the real ones; the loop around them is the
 dispatcher's, without its transport. `HOLD` is the product, `EAGER` the same with holding off, and `ORACLE`
-knows when each caller comes back.
+knows when each caller comes back. Nothing is refused on arrival: who is too late is dropped when a batch is
+cut.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Result:
     calls: int = 0
     items: int = 0
     counts: Counts = dataclasses.field(default_factory=Counts)
-    holds: list[tuple[float, float]] = dataclasses.field(default_factory=list)
+    dropped: int = 0
 
     @property
     def all(self) -> list[float]:
@@ -175,7 +176,11 @@ class Pod:
 
     def settle(self, work: QueuedRequest, outcome: Outcome) -> None:
         """See `runner.BatchListener`."""
-        raise AssertionError("nothing is too late here")
+        if not work.done:
+            work.done = True
+            if work.queued:
+                self.queue.leave(work)
+            self._simulation.dropped(work)
 
     def ended(self, now: float, batch: Batch) -> None:
         """The model has answered a batch."""
@@ -190,10 +195,17 @@ class Pod:
 
 
 class Simulation:
-    """One run."""
+    """One run.
 
-    def __init__(self, case: Case, policy: str) -> None:
+    Args:
+        case: of what.
+        policy: `EAGER`, `HOLD` or `ORACLE`.
+        weight: how much the oracle counts a caller that misses a batch.
+    """
+
+    def __init__(self, case: Case, policy: str, *, weight: float = hold_policy.WEIGHT) -> None:
         self.case, self.policy, self.now = case, policy, 0.0
+        self._weight = weight
         fields = {"batch_wait_timeout_ms": 0} if policy != HOLD else {}
         batching = Batching(**(case.batching | fields))
         self._random = random.Random(case.seed)
@@ -230,6 +242,13 @@ class Simulation:
     def _at(self, when: float, what: str, of: Any = None) -> None:
         self._number += 1
         heapq.heappush(self._events, (when, self._number, what, of))
+
+    def dropped(self, work: QueuedRequest) -> None:
+        """A request would be answered too late; its caller asks again."""
+        if self.now > WARM * self.case.seconds:
+            self.result.dropped += 1
+        assert isinstance(work, _Call)
+        self._ask_again(work.caller)
 
     def _arrive(self, caller: int) -> None:
         now, case = self.now, self.case
@@ -270,8 +289,8 @@ class Simulation:
                 break
             cost += (waiting + came) * (back - before)
             came, before = came + 1, back
-            if hold_policy.WEIGHT * saved * came - cost > best:
-                best, until = hold_policy.WEIGHT * saved * came - cost, back
+            if self._weight * saved * came - cost > best:
+                best, until = self._weight * saved * came - cost, back
         if until > self.now:
             self._at(until, "look")
         return until > self.now
@@ -298,12 +317,14 @@ class Simulation:
             assert isinstance(work, _Call)
             if now > WARM * case.seconds:
                 self.result.latencies.setdefault(work.level, []).append(now - work.arrived)
-            if work.caller >= 0:
-                back = now + case.think(self._random)
-                self._next[work.caller] = back
-                self._at(back, "arrival", work.caller)
+            self._ask_again(work.caller)
+
+    def _ask_again(self, caller: int) -> None:
+        if caller >= 0:
+            back = self._next[caller] = self.now + self.case.think(self._random)
+            self._at(back, "arrival", caller)
 
 
-def run(case: Case, policy: str = HOLD) -> Result:
-    """Simulate a case."""
-    return Simulation(case, policy).run()
+def run(case: Case, policy: str = HOLD, *, weight: float = hold_policy.WEIGHT) -> Result:
+    """Simulate a case (see `Simulation`)."""
+    return Simulation(case, policy, weight=weight).run()
