@@ -11,7 +11,7 @@ import argparse
 import dataclasses
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import msgspec
 
 from bench import venvs
 from bench.autoscaling import peers, table
-from bench.autoscaling.compare import compare, ours
+from bench.autoscaling.compare import Run, compare, ours
 from bench.autoscaling.policies import Penstock
 from bench.autoscaling.simulator import Model, Policy, Simulation
 from bench.autoscaling.traces import TRACES, Trace
@@ -42,11 +42,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of chance (default: 1)")
     parser.add_argument("--peers", action="store_true", help="beside Knative's, Kubernetes' and Ray Serve's")
     parser.add_argument("--results", type=Path, help="a JSON file for the figures of --peers")
+    parser.add_argument("--known", type=Path, help="such a file, whose runs of peers are not repeated")
     chosen = parser.parse_args()
     traces = [trace for trace in TRACES if chosen.trace in trace.name]
     if chosen.peers:
         document = _document(chosen.seed)
-        for name, figures in _beside_peers(traces, chosen.seed):
+        known = _known(chosen.known, document) if chosen.known else {}
+        for name, figures in _beside_peers(traces, chosen.seed, known):
             document["traces"][name] = figures
             if chosen.results:
                 chosen.results.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
@@ -96,17 +98,33 @@ def _document(seed: int) -> dict[str, Any]:
     }
 
 
-def _beside_peers(traces: Sequence[Trace], seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _known(path: Path, document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The figures of peers by the trace, of a file made with the same seed, pods and versions."""
+    before = msgspec.json.decode(path.read_bytes())
+    for what in ("seed", "model", "versions", "settings"):
+        if before[what] != document[what]:
+            raise SystemExit(f"{path}: expected {what} {document[what]}, found {before[what]}")
+    return {name: figures["peers"] for name, figures in before["traces"].items()}
+
+
+def _beside_peers(
+    traces: Sequence[Trace], seed: int, known: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """The figures of one trace after the other."""
     peers.ensure()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for trace in traces:
             mine = ours(trace, seed=seed)
             count, place = len(peers.SETTINGS), TRACES.index(trace)
-            compared = pool.map(
-                _compare, [place] * count, range(count), [mine.replica_seconds] * count, [seed] * count
-            )
             keys = [setting.key for setting in peers.SETTINGS]
+            compared = pool.map(
+                _compare,
+                [place] * count,
+                range(count),
+                [mine.replica_seconds] * count,
+                [seed] * count,
+                [_runs(known.get(trace.name, {}).get(key)) for key in keys],
+            )
             yield (
                 trace.name,
                 {
@@ -120,10 +138,19 @@ def _beside_peers(traces: Sequence[Trace], seed: int) -> Iterator[tuple[str, dic
             )
 
 
-def _compare(trace: int, setting: int, replica_seconds: float, seed: int) -> dict[str, Any]:
+def _runs(figures: Mapping[str, Any] | None) -> list[Run]:
+    """The runs of one peer on one trace that were made before."""
+    if figures is None:
+        return []
+    # The one that was nearest has its replicas over time beside it.
+    runs = {run["target"]: run for run in [*figures["runs"], figures["equal"]]}
+    return msgspec.convert(list(runs.values()), list[Run])
+
+
+def _compare(trace: int, setting: int, replica_seconds: float, seed: int, known: list[Run]) -> dict[str, Any]:
     # By their places: traces and settings hold functions, which do not pickle.
     chosen = peers.SETTINGS[setting]
-    result = compare(chosen, TRACES[trace], replica_seconds=replica_seconds, seed=seed)
+    result = compare(chosen, TRACES[trace], replica_seconds=replica_seconds, seed=seed, known=known)
     print(f"[bench] {TRACES[trace].name}: {chosen.key}", flush=True)
     return dataclasses.asdict(result)
 

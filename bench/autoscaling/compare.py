@@ -8,7 +8,7 @@ trying, with hindsight that nobody has who must choose a target before the day.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.autoscaling.peers import Setting
@@ -52,11 +52,13 @@ class Compared:
         equal: with the target that makes it cost what ours costs, or comes nearest to that.
         misses_at_equal: percent of the items; between two targets where none comes near enough. None where
             its cost does not reach ours.
+        runs: all that it was tried with, without their replicas: they do not depend on ours.
     """
 
     recommended: Run
     equal: Run
     misses_at_equal: float | None
+    runs: list[Run]
 
 
 def ours(trace: Trace, *, seed: int = 1) -> Run:
@@ -70,7 +72,9 @@ def ours(trace: Trace, *, seed: int = 1) -> Run:
     return _run(trace, model, Penstock(model), seed)
 
 
-def compare(setting: Setting, trace: Trace, *, replica_seconds: float, seed: int = 1) -> Compared:
+def compare(
+    setting: Setting, trace: Trace, *, replica_seconds: float, seed: int = 1, known: Sequence[Run] = ()
+) -> Compared:
     """A peer, as it is set and at equal replica-seconds.
 
     Args:
@@ -78,52 +82,59 @@ def compare(setting: Setting, trace: Trace, *, replica_seconds: float, seed: int
         trace: what arrives.
         replica_seconds: what ours costs.
         seed: of chance.
+        known: its runs of before, on the same trace with the same seed, which are not repeated.
     """
 
     def attempt(target: float) -> Run:
         with setting.running(target) as peer:
             return _run(trace, Model(), peer, seed, target)
 
-    runs = approach(attempt, setting.target, replica_seconds)
+    runs = approach(attempt, setting.target, replica_seconds, known)
     nearest = min(runs, key=lambda run: abs(run.replica_seconds / replica_seconds - 1))
+    if not nearest.replicas and nearest.target is not None:
+        nearest = attempt(nearest.target)
+    bare = [replace(run, replicas=[]) for run in runs]
     return Compared(
-        recommended=replace(runs[0], replicas=[]),
+        recommended=next(run for run in bare if run.target == setting.target),
         equal=nearest,
         misses_at_equal=misses_at(runs, replica_seconds),
+        runs=bare,
     )
 
 
-def approach(attempt: Callable[[float], Run], start: float, wanted: float) -> list[Run]:
+def approach(
+    attempt: Callable[[float], Run], start: float, wanted: float, known: Sequence[Run] = ()
+) -> list[Run]:
     """Runs with targets that come nearer and nearer to what is to be spent, the first one with `start`.
 
     Args:
         attempt: a run with a target: a higher one costs less.
         start: the first target.
         wanted: replica-seconds.
+        known: runs of before, the one with `start` among them.
     """
-    runs: list[Run] = []
-    target, above, below = start, _LEAST, _MOST
-    over: Run | None = None
-    under: Run | None = None
-    while len(runs) < _TRIES:
-        run = attempt(target)
-        runs.append(run)
-        if abs(run.replica_seconds / wanted - 1) <= EQUAL:
+    runs = [*known] or [attempt(start)]
+    for _ in range(_TRIES - 1):
+        if any(abs(run.replica_seconds / wanted - 1) <= EQUAL for run in runs):
             break
-        if run.replica_seconds > wanted:
-            over, above = run, target
-        else:
-            under, below = run, target
+        over = max((run for run in runs if run.replica_seconds > wanted), key=_target, default=None)
+        under = min((run for run in runs if run.replica_seconds < wanted), key=_target, default=None)
         if over and under:
+            above, below = over.target or start, under.target or start
+            if below / above < 1.005:
+                break
             # Between the two, where a line through both (of logarithms) meets what is wanted.
             share = math.log(over.replica_seconds / wanted) / math.log(
                 over.replica_seconds / under.replica_seconds
             )
             target = above * (below / above) ** min(max(share, 0.1), 0.9)
         else:
-            target = min(max(target * run.replica_seconds / wanted, _LEAST), _MOST)
-        if below / above < 1.005 or any(abs(run.target / target - 1) < 1e-3 for run in runs if run.target):
+            nearest = over or under or runs[0]
+            target = (nearest.target or start) * nearest.replica_seconds / wanted
+            target = min(max(target, _LEAST), _MOST)
+        if any(abs(run.target / target - 1) < 1e-3 for run in runs if run.target):
             break
+        runs.append(attempt(target))
     return runs
 
 
@@ -145,6 +156,10 @@ def misses_at(runs: list[Run], wanted: float) -> float | None:
         return None
     share = (wanted - under.replica_seconds) / (over.replica_seconds - under.replica_seconds)
     return under.misses + share * (over.misses - under.misses)
+
+
+def _target(run: Run) -> float:
+    return run.target or 0.0
 
 
 def _cost(run: Run) -> float:

@@ -54,5 +54,6 @@ class Penstock:
             state=self._state,
             now=seen.now,
             holds=seen.holds,
+            startup=seen.startup,
         )
         return self.last.replicas

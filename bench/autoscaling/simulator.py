@@ -81,6 +81,7 @@ class Seen:
         holds: what the router reported that it holds.
         inside: items that are held, wait or are with a model, on average since the last look.
         arrived: items that arrived since the last look.
+        startup: seconds that pods took to start lately; 0 while that is not known.
     """
 
     now: float
@@ -89,6 +90,7 @@ class Seen:
     holds: tuple[RouterHolds, ...]
     inside: float
     arrived: int
+    startup: float = 0.0
 
 
 class Policy(Protocol):
@@ -344,6 +346,7 @@ class Simulation:
             holds=self._window.holds(now),
             inside=self._area / (now - self._looked),
             arrived=self.result.arrived - self._arrived_before,
+            startup=self._window.startup,
         )
         self._area, self._looked, self._arrived_before = 0.0, now, self.result.arrived
         wanted = self._policy.look(seen)

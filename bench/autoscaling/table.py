@@ -24,9 +24,9 @@ def render(document: Mapping[str, Any]) -> str:
                 [
                     name,
                     f"{mine['replica_seconds']:.0f}",
-                    f"{mine['misses']:.1f} %",
+                    _percent(mine["misses"]),
                     *(
-                        "-" if misses is None else f"{misses:.{1 if misses >= 0.1 else 2}f} % ({setting})"
+                        "-" if misses is None else f"{_percent(misses)} ({setting})"
                         for misses, setting in best_peers
                     ),
                     f"{mine['misses'] / lowest:.2f}" if lowest else "-",
@@ -36,7 +36,9 @@ def render(document: Mapping[str, Any]) -> str:
     lines += ["", _row(["trace", "Penstock", *settings]), _row(["--"] * (len(settings) + 2))]
     for name, trace in document["traces"].items():
         runs = [trace["ours"], *(trace["peers"][key]["recommended"] for key in settings)]
-        lines.append(_row([name, *(f"{run['misses']:.1f} %, {run['replica_seconds']:.0f}" for run in runs)]))
+        lines.append(
+            _row([name, *(f"{_percent(run['misses'])}, {run['replica_seconds']:.0f}" for run in runs)])
+        )
     return "\n".join(lines)
 
 
@@ -53,6 +55,10 @@ def best(trace: Mapping[str, Any], peer: str) -> tuple[float | None, str]:
         if key.startswith(f"{peer}, ") and compared["misses_at_equal"] is not None
     ]
     return min(best_peers, default=(None, ""))
+
+
+def _percent(misses: float) -> str:
+    return f"{misses:.{1 if misses >= 0.1 else 2}f} %"
 
 
 def _row(cells: list[str]) -> str:

@@ -37,6 +37,8 @@ TERMS = {
     "byLoad": "replicas that the load asks for",
     "byRate": "replicas that the arrivals ask for",
     "arrivalsPerMinute": "items that arrive in a minute",
+    "expectedPerMinute": "the same by the time that pods are ready which start now",
+    "reservePerMinute": "the greatest rise within such a time lately, which a fall must leave room for",
     "batchSize": "items of the largest batch that keeps latencyObjective",
     "batchMs": "milliseconds that such a batch takes",
     "refused": "items refused for a full queue just before",

@@ -85,6 +85,17 @@ class ScalingInputs(Part):
     arrivals_per_minute: Annotated[
         int | None, Field(description="Items that arrived in a minute, where they ask for replicas.")
     ] = None
+    expected_per_minute: Annotated[
+        int | None,
+        Field(description="The same by the time that pods are ready which start now: more where they rise."),
+    ] = None
+    reserve_per_minute: Annotated[
+        int | None,
+        Field(
+            description="The greatest rise of arrivals lately within such a time: replicas do not fall below "
+            "what takes it, too, before downscaleDelay has passed."
+        ),
+    ] = None
     batch_size: Annotated[
         int | None,
         Field(description="Items of the largest batch that keeps latencyObjective. Absent with targetLoad."),

@@ -135,7 +135,8 @@ class Autoscaling(Part):
         Field(
             json_schema_extra=rules(duration_rule("0s", "24h")),
             description="Replicas fall only to the most that was wanted within this time; they rise at once. "
-            "Default 300s.",
+            "Without targetLoad they fall sooner, as far as they leave room for the steepest rise of "
+            "arrivals within this time. Default 300s.",
         ),
     ] = "300s"
 

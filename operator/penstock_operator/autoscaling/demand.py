@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock_operator.autoscaling import forecast
 from penstock_operator.autoscaling.capacity import Capacity, arrival_rate
+from penstock_operator.autoscaling.forecast import Rates
 from penstock_operator.autoscaling.window import PodLoad, RouterHolds, silent_after
 
-BUSY = 0.8
+BUSY = 0.72
 """Share of what a pod can do that the rate of arrivals should ask of it: beyond, chance makes queues."""
-TOLERANCE = 0.05
-"""Share of the replicas by which rate and load must exceed them: an estimate is no better than that."""
+STARTUP_S = 10.0
+"""Seconds that pods are taken to need while none was seen to start."""
+LOOK_S = 2.0
+"""Seconds from one look of the operator to the next."""
 _RISE_SHARE = 3
 """Rate and load are followed upwards over the stable window divided by this: an average over the whole of it
 comes half of it too late for what rises. (Simulated, on ramp, sine and sawtooth: a half to an eighth of the
@@ -24,6 +28,8 @@ _PANIC_LEAST_S = 2.0
 """and at least this many seconds: two reports."""
 _PANIC_FACTOR = 2
 """It decides when it asks for this many times the ready pods."""
+_SUDDEN_SIGMAS = 3.0
+"""Two reports alone decide as it does, without so many standard deviations of what they count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +46,8 @@ class Asking:
         target_load: `targetLoad`; None where it follows from what a pod can do.
         able: what a pod can do; of use without `target_load` alone.
         stable_window: seconds.
+        memory: seconds for which the highest rate, and the greatest rise, are remembered.
+        startup: seconds that a pod takes to start.
     """
 
     pods: Sequence[PodLoad]
@@ -51,6 +59,13 @@ class Asking:
     target_load: int | None
     able: Capacity
     stable_window: float
+    memory: float
+    startup: float
+
+    @property
+    def lead(self) -> float:
+        """Seconds until pods are ready that are asked for next; a stable window at most."""
+        return min((self.startup or STARTUP_S) + LOOK_S, self.stable_window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +77,16 @@ class Demand:
         words: why, with the numbers.
         terms: for `status.scaling`.
         panic_until: no decrease before this time, in seconds.
+        rates: what is remembered of the rate of arrivals.
+        keep: replicas that hold the reserve beside what arrives; None where it is not known.
     """
 
     wanted: int
     words: str
     terms: dict[str, Any]
     panic_until: float
+    rates: Rates
+    keep: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,34 +97,46 @@ class _Look:
     by_load: float
     rate: float | None = None
     by_rate: float = 0.0
+    surely_by_rate: float = 0.0
+    expected: float | None = None
 
     @property
     def most(self) -> float:
         return max(self.by_load, self.by_rate)
 
+    @property
+    def surely(self) -> float:
+        return max(self.by_load, self.surely_by_rate)
 
-def demand(asking: Asking, *, panic_until: float, now: float) -> Demand:
+
+def demand(asking: Asking, *, panic_until: float, rates: Rates, now: float) -> Demand:
     """How many replicas are asked for, and by what.
 
     Args:
         asking: what is known.
         panic_until: what the last call returned.
+        rates: what the last call returned.
         now: the time in seconds.
     """
     lately = _lately(asking.stable_window)
     look = _look(asking, asking.stable_window, now)
     burst = _look(asking, lately, now)
+    surely, keep = look.surely, None
     if asking.target_load is None:
-        rising = _look(asking, asking.stable_window / _RISE_SHARE, now)
+        # A window with a burst in it holds a jump, and not a trend.
+        rising, rates = _rising(asking, rates, trends=now >= panic_until, now=now)
+        keep = _keep(asking, rising, rates)
+        surely = max(surely, rising.surely)
         look = max(look, rising, key=lambda candidate: candidate.most)
+        burst = max(burst, _sudden(asking, burst, now), key=lambda candidate: candidate.most)
     if _whole(burst.most) >= _PANIC_FACTOR * max(asking.ready, 1):
         panic_until = now + asking.stable_window
     if now < panic_until and burst.most > look.most:
-        look = burst
+        look, surely = burst, burst.most
     by_load, by_rate = _whole(look.by_load), _whole(look.by_rate)
     wanted = max(by_load, by_rate)
-    if asking.target_load is None and 0.0 < look.most - asking.current <= TOLERANCE * asking.current:
-        wanted = asking.current
+    if asking.target_load is None and wanted > asking.current:
+        wanted = max(asking.current, _whole(surely))
     refused = _refused(asking.serving, since=now - lately)
     if refused:
         wanted = max(wanted, asking.ready + 1)
@@ -118,9 +149,49 @@ def demand(asking: Asking, *, panic_until: float, now: float) -> Demand:
     else:
         words = _words(asking, look, load)
         terms |= _terms(asking, look)
+        if rates.lately:
+            terms["reserve_per_minute"] = round(60 * rates.reserve)
     if refused:
         words += f", and a full queue refused {refused} items within {lately:g}s: {wanted}"
-    return Demand(wanted=wanted, words=words, terms=terms, panic_until=panic_until)
+    return Demand(wanted=wanted, words=words, terms=terms, panic_until=panic_until, rates=rates, keep=keep)
+
+
+def _rising(asking: Asking, rates: Rates, *, trends: bool, now: float) -> tuple[_Look, Rates]:
+    """What the last third of the window asks for, with its trend; and the rates with its own."""
+    window, able = asking.stable_window / _RISE_SHARE, asking.able
+    look = _look(asking, window, now)
+    if look.rate is None or able.rate is None:
+        return look, rates
+    rates = forecast.remember(rates, look.rate, span=asking.lead + window, memory=asking.memory, now=now)
+    trend = forecast.trend(asking.pods, window=asking.stable_window, now=now) if trends else 0.0
+    ahead = forecast.expected(rates, look.rate, trend=trend, window=window, lead=asking.lead)
+    if ahead <= look.rate:
+        return look, rates
+    more = (ahead - look.rate) / (BUSY * able.rate)
+    return replace(
+        look, expected=ahead, by_rate=look.by_rate + more, surely_by_rate=look.surely_by_rate + more
+    ), rates
+
+
+def _keep(asking: Asking, rising: _Look, rates: Rates) -> int | None:
+    """Replicas for what arrives and the reserve; None before a whole memory of rates."""
+    if rising.rate is None or asking.able.rate is None or rates.lately[-1][0] - rates.since < asking.memory:
+        return None
+    chance = forecast.SIGMAS * math.sqrt(rising.rate / (asking.stable_window / _RISE_SHARE))
+    rate = max(rising.expected or 0.0, rising.rate + chance) + rates.reserve
+    return _whole(max(rising.by_load, rate / (BUSY * asking.able.rate)))
+
+
+def _sudden(asking: Asking, burst: _Look, now: float) -> _Look:
+    """What the last two reports ask for, as far as it is not chance."""
+    window = max([_PANIC_LEAST_S, *(2 * pod.samples[-1].every for pod in asking.serving if pod.samples)])
+    rate = None
+    if asking.able.rate is not None and window < _lately(asking.stable_window):
+        rate = arrival_rate(asking.pods, asking.holds, window=window, now=now, unknown=0.0)
+    if rate is None or asking.able.rate is None:
+        return burst
+    rate = max(rate - _SUDDEN_SIGMAS * math.sqrt(rate / window), 0.0)
+    return replace(burst, rate=rate, by_rate=rate / (BUSY * asking.able.rate))
 
 
 def _lately(stable_window: float) -> float:
@@ -148,15 +219,17 @@ def _look(asking: Asking, window: float, now: float) -> _Look:
         by_load=min(by_load, max(asking.ready + 1, clears)),
         rate=rate,
         by_rate=rate / (BUSY * able.rate),
+        surely_by_rate=max(rate - forecast.SIGMAS * math.sqrt(rate / window), 0.0) / (BUSY * able.rate),
     )
 
 
 def _words(asking: Asking, look: _Look, load: int) -> str:
     able, words = asking.able, []
     if look.rate is not None and able.rate is not None:
-        words.append(
-            f"arrivals {_short(look.rate)}/s / ({BUSY:g} x {_short(able.rate)}/s) = {_whole(look.by_rate)}"
-        )
+        arrivals = f"arrivals {_short(look.rate)}/s"
+        if look.expected is not None:
+            arrivals += f", rising to {_short(look.expected)}/s in {asking.lead:g}s,"
+        words.append(f"{arrivals} / ({BUSY:g} x {_short(able.rate)}/s) = {_whole(look.by_rate)}")
     by_load = f"load {load} / {_short(able.load)} = {_whole(load / able.load)}"
     if look.rate is not None and _whole(look.by_load) < _whole(load / able.load):
         by_load += f", of which {_whole(look.by_load)} clear it"
@@ -171,6 +244,7 @@ def _terms(asking: Asking, look: _Look) -> dict[str, Any]:
         terms["batch_ms"] = math.ceil(1000 * able.seconds)
     if look.rate is not None:
         terms |= {"arrivals_per_minute": round(60 * look.rate), "by_rate": _whole(look.by_rate)}
+        terms["expected_per_minute"] = round(60 * (look.expected or look.rate))
     return terms
 
 

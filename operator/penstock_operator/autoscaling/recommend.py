@@ -8,13 +8,16 @@ Where no pod is ready, what is held now decides: it waits, and nobody else answe
 Without `targetLoad` the target follows from what a pod can do (`capacity`), and the rate at which items
 arrive is a term beside the load:
 
-    by rate    arrivals / (0.8 · μ*)     as soon as a curve is known
+    by rate    arrivals / (0.72 · μ*)    as soon as a curve is known
     by load    load / T*                 at most what clears it in a stable window, or one more than are ready
 
 A load of more than the ready pods should have is a queue: where it comes from too few pods, the rate says how
 many, and the queue goes as soon as they are there. It would only ask for more and more pods while they start.
-N rises by the last third of the window alone, and only where that asks for 5 % more than there is, lest
-chance make it rise and fall.
+N rises by the last third of the window alone, extrapolated by its trend until pods are ready that start now
+(`forecast`), and only where chance does not explain it, lest that make it rise and fall.
+
+It falls to what was wanted within half a stable window, and no further than leaves room for the greatest rise
+within `downscaleDelay`; where none of that is known, to the most that was wanted within `downscaleDelay`.
 
 What a full queue refuses is in no load: however much is refused, the load stays what queue and slots hold. So
 while anything was refused within that tenth, one more pod is wanted than are ready: the next one is asked for
@@ -35,6 +38,7 @@ from penstock_operator.api.defaults import max_ongoing_requests
 from penstock_operator.autoscaling import schedule, slow_start
 from penstock_operator.autoscaling.capacity import Curve, Objective, capacity, follow
 from penstock_operator.autoscaling.demand import Asking, demand
+from penstock_operator.autoscaling.forecast import Rates
 from penstock_operator.autoscaling.scale_to_zero import Holders, active_at
 from penstock_operator.autoscaling.window import PodLoad, RouterHolds, is_silent
 from penstock_wire import durations
@@ -54,6 +58,8 @@ Verdict = Literal[
     "TooManyUnknown",
 ]
 
+SOON = 0.5
+"""Replicas fall to no less than was wanted within this share of the stable window."""
 NOBODY = Holders()
 NO_HOLDER = "no endpoint sends it requests, so no router would hold one to wake it from 0"
 
@@ -153,6 +159,7 @@ class ScalerState:
         panic_until: no decrease before this time, in seconds.
         active_at: when there was a request last (`scale_to_zero.active_at`), in seconds.
         curve: the service curve of its pods.
+        rates: what is remembered of the rate of arrivals.
     """
 
     first_look: float | None = None
@@ -160,6 +167,7 @@ class ScalerState:
     panic_until: float = -math.inf
     active_at: float | None = None
     curve: Curve | None = None
+    rates: Rates = field(default_factory=Rates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +204,13 @@ def recommend(
     now: float,
     holds: Sequence[RouterHolds] = (),
     holders: Holders = NOBODY,
+    startup: float = 0.0,
 ) -> tuple[Recommendation, ScalerState]:
     """Recommend replicas.
 
     Up at once, but step by step while processors are short (`slow_start`); down only to the most that was
-    wanted within `downscale_delay`, and from one to none by `scale_to_zero` alone. A pod that fell silent
+    wanted within `downscale_delay`, or to what takes the greatest rise again (`forecast`), and from one to
+    none by `scale_to_zero` alone. A pod that fell silent
     counts as its last load, and after a stable window as targetLoad; while more than half are silent the
     number is held. A new leader lowers nothing before it has watched for one stable window. The limits hold
     at once.
@@ -213,6 +223,7 @@ def recommend(
         now: the time in seconds.
         holds: routers that held its requests lately (`LoadWindow.holds`).
         holders: who would hold them while there is no pod; of backends that may have none.
+        startup: seconds that its pods took to start lately (`LoadWindow.startup`); 0 while that is not known.
 
     Returns:
         The recommendation, and the state for the next call. Where `replicas` differs from `current`, write it
@@ -221,13 +232,15 @@ def recommend(
     active = active_at(state.active_at, current=current, pods=pods, holds=holds, now=now)
     state = replace(state, active_at=active)
     if target.zero_after is None:
-        return _follow(target, current=current, pods=pods, state=state, now=now, holds=holds)
+        return _follow(target, current=current, pods=pods, state=state, now=now, holds=holds, startup=startup)
     held = sum(router.held(now) for router in holds)
     if current == 0 and not held and not holders.awaited:
         first = now if state.first_look is None else state.first_look
         return _asleep(target, holders), replace(state, first_look=first)
     least = replace(target, min_replicas=max(1, target.min_replicas))
-    recommendation, state = _follow(least, current=current, pods=pods, state=state, now=now, holds=holds)
+    recommendation, state = _follow(
+        least, current=current, pods=pods, state=state, now=now, holds=holds, startup=startup
+    )
     if current == 0 and not held:
         return replace(
             recommendation, message="an endpoint sends it no request before it has a ready pod"
@@ -270,6 +283,7 @@ def _follow(
     state: ScalerState,
     now: float,
     holds: Sequence[RouterHolds],
+    startup: float,
 ) -> tuple[Recommendation, ScalerState]:
     """As `recommend`, of one pod and more."""
     first, recent = state.first_look, state.wanted
@@ -314,8 +328,9 @@ def _follow(
         Asking(
             pods=pods, holds=holds, serving=serving, ready=known["ready_pods"], held=held, current=current,
             target_load=target.target_load, able=able, stable_window=target.stable_window,
+            memory=target.downscale_delay, startup=startup,
         ),
-        panic_until=state.panic_until, now=now,
+        panic_until=state.panic_until, rates=state.rates, now=now,
     )  # fmt: skip
     wanted = asked.wanted
     history = _remember(recent, now, target.clamp(wanted), target.downscale_delay)
@@ -324,7 +339,7 @@ def _follow(
         target,
         current=current,
         wanted=wanted if serving else max(wanted, current),
-        recent=history[0][1],
+        recent=_recent(target, history, asked.keep, now),
         lowering=now - first >= target.stable_window,
         panic=now < asked.panic_until,
     )
@@ -348,12 +363,12 @@ def _follow(
             unreachable=unreachable,
             limit=limit.lstrip(",; "),
         ),
-        replace(state, first_look=first, wanted=history, panic_until=asked.panic_until),
+        replace(state, first_look=first, wanted=history, panic_until=asked.panic_until, rates=asked.rates),
     )
 
 
 def _decide(
-    target: Target, *, current: int, wanted: int, recent: int, lowering: bool, panic: bool
+    target: Target, *, current: int, wanted: int, recent: _Recent, lowering: bool, panic: bool
 ) -> tuple[int, Verdict, str]:
     """The replicas, one word and a half-sentence for what stands between them and what the load asks for."""
     within = target.clamp(wanted)
@@ -374,10 +389,9 @@ def _decide(
             return held, "FirstLook", f"{edge}; not lowered before one stable window has been watched"
         if panic:
             return held, "Panic", f"{edge}; not lowered within {target.stable_window:g}s of a burst"
-        within = min(held, max(within, recent))
+        within = min(held, max(within, recent.replicas))
         if within == held:
-            seconds = f"{target.downscale_delay:g}s"
-            return held, "Delayed", f"{edge}; {recent} were wanted within the last {seconds}"
+            return held, "Delayed", f"{edge}; {recent.why}"
     if within != current:
         return within, "Scale", edge
     if released:
@@ -385,6 +399,29 @@ def _decide(
     if edge and target.schedule:
         return within, "Schedule", edge
     return within, "Limited" if wanted > target.max_replicas else "Steady", edge
+
+
+@dataclass(frozen=True, slots=True)
+class _Recent:
+    """How many replicas past wants keep, and why in words."""
+
+    replicas: int
+    why: str
+
+
+def _recent(target: Target, history: tuple[tuple[float, int], ...], keep: int | None, now: float) -> _Recent:
+    """What a decrease must leave: the most of `downscaleDelay`, or less where the reserve is less."""
+    most = history[0][1]
+    why = f"{most} were wanted within the last {target.downscale_delay:g}s"
+    if keep is None:
+        return _Recent(most, why)
+    soon = target.stable_window * SOON
+    near = next(count for at, count in history if now - at < soon)
+    if max(near, keep) >= most:
+        return _Recent(most, why)
+    if near >= keep:
+        return _Recent(near, f"{near} were wanted within the last {soon:g}s")
+    return _Recent(keep, f"{keep} leave room for the greatest rise of the last {target.downscale_delay:g}s")
 
 
 def _released(target: Target) -> str:

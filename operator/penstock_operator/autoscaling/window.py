@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from penstock_operator.api.backendstatus import LoadStatus
 from penstock_wire.control.report import RouterReport, SidecarReport
@@ -28,6 +29,8 @@ MOST_SLOTS = 100_000
 MOST_BATCHES = 200
 """A curve rests on no more: so many the sidecar looks back upon."""
 
+_STARTUPS = 9
+"""Start-ups of which the middle one is taken."""
 _RATES_S = 60.0
 """Seconds over which arrivals and fill are shown."""
 
@@ -156,6 +159,8 @@ class LoadWindow:
         self._pods: dict[str, _Pod] = {}
         self._routers: dict[str, _Router] = {}
         self._ready_since: dict[str, float] = {}
+        self._starting: dict[str, float] = {}
+        self._startups: deque[float] = deque(maxlen=_STARTUPS)
 
     @property
     def keep(self) -> float:
@@ -270,6 +275,7 @@ class LoadWindow:
         self._prune(pods, now)
         since = self._ready_since
         self._ready_since = {name: since.get(name, now) for name, ready in pods.items() if ready}
+        self._started(pods, now)
         loads = []
         for name in sorted(pods.keys() | self._pods.keys()):
             known = self._pods.get(name)
@@ -287,6 +293,24 @@ class LoadWindow:
                 )
             )
         return tuple(loads)
+
+    @property
+    def startup(self) -> float:
+        """Seconds that pods took lately from their first sight until they were ready; 0 while unknown."""
+        return median(self._startups) if self._startups else 0.0
+
+    def _started(self, pods: Mapping[str, bool], now: float) -> None:
+        """Note which pods start, and how long those took that are ready now."""
+        starting = self._starting
+        self._startups.extend(
+            now - starting[name] for name, ready in pods.items() if ready and name in starting
+        )
+        # One that has been ready and is not does not start.
+        self._starting = {
+            name: starting.get(name, now)
+            for name, ready in pods.items()
+            if not ready and not (name in self._pods and self._pods[name].was_ready)
+        }
 
     def last(self, pod: str) -> tuple[float, SidecarReport] | None:
         """The last report of one pod, and when it came, in seconds; None where there is none.

@@ -109,6 +109,7 @@ class Scaler:
             now=now,
             holds=window.holds(now),
             holders=self._holders(key) if target.zero_after is not None else Holders(),
+            startup=window.startup,
         )
         self._states[key] = state
         scaled = ctx.memory.scaled.setdefault(key, Scaled())

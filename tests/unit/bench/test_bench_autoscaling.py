@@ -13,6 +13,7 @@ from bench.autoscaling.simulator import Model, Seen, Simulation
 from bench.autoscaling.table import render
 from bench.autoscaling.traces import TRACES, Trace
 from penstock_operator.autoscaling import LoadWindow
+from penstock_operator.autoscaling.demand import BUSY
 from penstock_wire.control.report import Items, SidecarReport
 from penstock_wire.control.settings import Batching
 
@@ -35,11 +36,11 @@ def test_the_same_seed_is_the_same_run() -> None:
 @pytest.mark.parametrize("startup", [10.0, 120.0])
 @pytest.mark.parametrize("objective", [1000, None])
 def test_a_step_is_met_once(startup: float, objective: int | None) -> None:
-    """1 → 8 pods' worth: within two windows 10 % around what 80 % of use takes, and never far beyond it."""
+    """1 → 8 pods' worth: within two windows 10 % around what the use aimed at takes, never far beyond it."""
     model = Model(batching=Batching(max_batch_size=32, latency_objective_ms=objective))
     trace = Trace(name="step", seconds=240, pods=lambda at: 0.5 if at < 30 else 6.0, startup=startup)
     done = Simulation(trace, model, Penstock(model)).run()
-    ideal = 6.0 / 0.8
+    ideal = 6.0 / BUSY
     # Without an objective a queue of half a minute has gathered, which takes pods, too.
     assert done.peak() <= 1.1 * ideal + (1 if objective else 2)
     assert objective is None or all(
@@ -103,6 +104,21 @@ def test_targets_approach_what_is_to_be_spent() -> None:
     assert runs[0].target == 20.0
     assert runs[-1].replica_seconds == pytest.approx(9000, rel=0.02)
     assert len(runs) <= 4
+
+
+def test_runs_that_are_known_are_not_repeated() -> None:
+    """Where one of them costs what is to be spent, no run is made; else the next is between two of them."""
+    known = [_spent(20.0, 9000, 1.0), _spent(30.0, 6000, 4.0)]
+    made: list[float] = []
+
+    def attempt(target: float) -> Run:
+        made.append(target)
+        return _spent(target, 180_000 / target, target)
+
+    assert approach(attempt, 20.0, 8900.0, known) == known
+    assert made == []
+    assert len(approach(attempt, 20.0, 7500.0, known)) == 3
+    assert 20 < made[0] < 30
 
 
 def test_a_cost_that_jumps_is_compared_between_both_sides() -> None:

@@ -438,6 +438,26 @@ def test_readiness_is_remembered() -> None:
     assert [each.was_ready for each in window.view({"a": False, "b": False}, 3)] == [True, False]
 
 
+def test_how_long_pods_take_to_start() -> None:
+    """The middle of the latest: from first sight to ready; one that was ready before does not start."""
+    window = LoadWindow()
+    window.view({"old": True}, 0)
+    assert window.startup == 0.0
+    for begin, seconds in ((10, 14), (100, 15), (200, 90)):
+        name = f"p{begin}"
+        window.view({"old": True, name: False}, begin)
+        window.view({"old": True, name: False}, begin + seconds / 2)
+        window.record(report(name), begin + seconds)
+        window.view({"old": True, name: True}, begin + seconds)
+    assert window.startup == 15.0
+    window.view({"old": True, "p200": False}, 400)
+    window.view({"old": True, "p200": True}, 900)
+    window.view({"old": True, "gone": False}, 1000)
+    window.view({"old": True}, 1001)
+    window.view({"old": True, "gone": True}, 2000)
+    assert window.startup == 15.0
+
+
 def test_keep_is_never_less_than_a_minute() -> None:
     """The rates need that much."""
     window = LoadWindow(5)

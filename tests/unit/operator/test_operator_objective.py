@@ -20,6 +20,7 @@ from penstock_operator.autoscaling import (
     recommend,
 )
 from penstock_operator.autoscaling.capacity import Curve, arrival_rate, capacity, follow
+from penstock_operator.autoscaling.forecast import Rates, expected, remember, trend
 
 OBJECTIVE = Objective(max_batch_size=32, latency=1.0)
 TARGET = Target(
@@ -109,13 +110,14 @@ def test_the_curve_is_remembered_and_follows_slowly() -> None:
 
 
 def test_by_rate() -> None:
-    """Arrivals by 80 % of what a pod answers; what is shown has every term."""
+    """Arrivals by 72 % of what a pod answers; what is shown has every term."""
     recommendation = look([pod("a", rate=120, load=30)], current=1)
-    assert (recommendation.replicas, recommendation.verdict) == (4, "Scale")
-    assert recommendation.message == "arrivals 120/s / (0.8 x 39.9/s) = 4; load 30 / 39 = 1"
+    assert (recommendation.replicas, recommendation.verdict) == (5, "Scale")
+    assert recommendation.message == "arrivals 120/s / (0.72 x 39.9/s) = 5; load 30 / 39 = 1"
     inputs = recommendation.inputs
-    assert (inputs.by_rate, inputs.by_load, inputs.batch_size, inputs.batch_ms) == (4, 1, 26, 651)
+    assert (inputs.by_rate, inputs.by_load, inputs.batch_size, inputs.batch_ms) == (5, 1, 26, 651)
     assert (inputs.arrivals_per_minute, inputs.target_load) == (7200, 39)
+    assert (inputs.expected_per_minute, inputs.reserve_per_minute) == (7200, 0)
 
 
 def test_before_a_curve_is_known_the_load_decides() -> None:
@@ -129,7 +131,7 @@ def test_before_a_curve_is_known_the_load_decides() -> None:
 def test_pods_that_start_are_not_asked_for_again(serving: int, refused: int) -> None:
     """However long they load, and though queues grow meanwhile and refuse: the arrivals ask for 10."""
     queue = 2000 // serving
-    pods = [pod(f"p{index}", rate=300 / serving, load=queue, refused=refused) for index in range(serving)]
+    pods = [pod(f"p{index}", rate=270 / serving, load=queue, refused=refused) for index in range(serving)]
     recommendation = look([*pods, *starting(10 - serving)], current=10)
     assert recommendation.replicas == 10, recommendation.message
     again = [
@@ -155,11 +157,116 @@ def test_what_no_longer_waits_asks_for_nothing() -> None:
     assert (recommendation.replicas, recommendation.inputs.load) == (1, 0)
 
 
-@pytest.mark.parametrize(("rate", "replicas"), [(319, 10), (334, 10), (336, 11)])
+@pytest.mark.parametrize(("rate", "replicas"), [(287, 10), (290, 10), (297, 11)])
 def test_the_replicas_rise_by_more_than_chance(rate: float, replicas: int) -> None:
-    """10 pods have 319 a second at 80 %; 5 % more are no reason."""
+    """10 pods have 287.3 a second at 72 %; two deviations of what a minute counts more are no reason."""
     pods = [pod(f"p{index}", rate=rate / 10, load=20) for index in range(10)]
     assert look(pods, current=10).replicas == replicas
+
+
+def changing(rates: list[float], *, until: float = 100, count: int = 4) -> list[PodLoad]:
+    """Pods to which so many items a second come together, a second each, the last one just now."""
+    total = [0.0]
+    for rate in rates:
+        total.append(total[-1] + rate / count)
+    whole = [round(items) for items in total]
+    samples = tuple(
+        Sample(at=until - len(rates) + at, arrived=whole[at] - whole[at - 1], load=5, slots=1, curves=(LINE,))
+        for at in range(1, len(rates) + 1)
+    )
+    return [PodLoad(name=f"p{index}", ready=True, was_ready=True, samples=samples) for index in range(count)]
+
+
+RISE = [100 + 2.0 * at for at in range(61)]
+
+
+def test_a_rise_is_extrapolated_until_pods_are_ready() -> None:
+    """2/s more each second: as many as arrive when pods that start now have come, by their start-up time."""
+    pods = changing(RISE)
+    recommendation = look(pods, current=5, startup=20)
+    assert recommendation.inputs.arrivals_per_minute == pytest.approx(60 * 201, abs=90)
+    # The middle of the last third is 10 s ago; then 20 s to start, and 2 s until the next look.
+    assert recommendation.inputs.expected_per_minute == pytest.approx(60 * (201 + 32 * 2), rel=0.05)
+    assert "rising to" in recommendation.message
+    short = look(pods, current=5, startup=5).inputs.expected_per_minute
+    unknown = look(pods, current=5).inputs.expected_per_minute
+    assert recommendation.inputs.expected_per_minute > (unknown or 0) > (short or 0) > 60 * 201
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        [200.0] * 61,
+        [150.0] * 41 + [200.0] * 20,
+        [150.0] * 20 + [200.0] * 41,
+        [200.0 + (at % 2) * 10 for at in range(61)],
+        [220.0 - 2 * at for at in range(61)],
+    ],
+    ids=["steady", "a late jump", "an early jump", "noise", "a fall"],
+)
+def test_only_a_trend_is_extrapolated(rates: list[float]) -> None:
+    """Chance, a jump and a fall ask for nothing beside what arrives, but for what chance may hide of it."""
+    assert trend(changing(rates), window=60, now=100) <= 0.35
+    assert trend(changing(RISE), window=60, now=100) > 1.5
+
+
+def test_a_trend_is_not_carried_beyond_the_last_crest() -> None:
+    """Before the rate itself has passed that."""
+    rates = Rates(highest=((50, 250.0),))
+    assert expected(rates, 200, trend=4, window=20, lead=17) == 250
+    assert expected(rates, 249, trend=4, window=20, lead=17) == 250
+    assert expected(rates, 300, trend=4, window=20, lead=17) == 300 + 27 * 4
+    assert expected(Rates(), 200, trend=4, window=20, lead=17) == 200 + 27 * 4
+
+
+def test_the_rates_that_are_remembered() -> None:
+    """The greatest rise within the span, the highest rate before it; both for the memory, and bounded."""
+    rates = Rates()
+    for at in range(0, 1000, 2):
+        rates = remember(rates, 100.0 + 50 * (400 <= at < 420), span=30, memory=300, now=at)
+        assert rates.reserve == (50 if 400 <= at < 718 else 0)
+        assert rates.top == (0 if at < 30 else 150 if 430 <= at < 718 else 100)
+    assert len(rates.lately) <= 16
+    assert len(rates.highest) + len(rates.rises) <= 3
+    for at in range(1000, 11000, 2):
+        rates = remember(rates, 1200.0 - at / 10, span=30, memory=86400, now=at)
+    assert len(rates.highest) < 150, "a long memory is coarse"
+    assert rates.top == 1100
+
+
+@pytest.mark.parametrize(
+    ("rise", "since", "near", "replicas", "why"),
+    [
+        (0.0, 0, 1, 4, "4 leave room for the greatest rise of the last 300s"),
+        (60.0, 0, 1, 6, "6 leave room for the greatest rise of the last 300s"),
+        (0.0, 0, 9, 9, "9 were wanted within the last 30s"),
+        (500.0, 0, 1, 12, "12 were wanted within the last 300s"),
+        (0.0, 101, 1, 12, "12 were wanted within the last 300s"),  # not watched for 300 s yet
+    ],
+    ids=["no rise", "a rise", "wanted just now", "a greater rise", "a short memory"],
+)
+def test_replicas_fall_early_where_the_reserve_allows_it(
+    rise: float, since: float, near: int, replicas: int, why: str
+) -> None:
+    """Before `downscaleDelay` has passed, but never below what would take the greatest rise again."""
+    rates = Rates(lately=((398, 100.0),), rises=((150, rise),), since=since)
+    state = ScalerState(first_look=0, wanted=((200, 12), (390, near)), rates=rates)
+    pods = changing([100.0] * 61, until=400)
+    assert look(pods, current=12, now=400, state=state).replicas == replicas
+    held = look(pods, current=replicas, now=400, state=state)
+    assert (held.replicas, held.verdict) == (replicas, "Steady" if replicas == 4 else "Delayed")
+    assert replicas == 4 or why in held.message
+
+
+def test_two_reports_of_a_burst_are_enough() -> None:
+    """Many more than chance makes of them: as many pods as the burst asks for, two seconds after it began."""
+    pods = changing([30.0] * 59 + [600.0] * 2, count=1)
+    recommendation = look(pods, current=1)
+    assert (recommendation.verdict, recommendation.replicas) == (
+        "Scale",
+        20,
+    )  # (600 - 3 * sqrt(600 / 2)) / 28.7
+    assert look(changing([30.0] * 59 + [60.0, 30.0], count=2), current=2).replicas == 2
 
 
 def test_held_requests_count_as_arrivals() -> None:
