@@ -36,6 +36,8 @@ def chain_field(chain: Sequence[str]) -> bytes:
 def deepest(fields: Iterable[bytes]) -> bytes:
     """Of the chains of several requests the one with the most calls: what is true of a batch of them.
 
+    One that cannot be read has none: it takes the place of no other request's.
+
     Args:
         fields: as they came; at least one.
     """
@@ -43,4 +45,4 @@ def deepest(fields: Iterable[bytes]) -> bytes:
 
 
 def _calls(field: bytes) -> tuple[int, bytes]:
-    return field.count(b","), field
+    return len(read_chain(field)), field

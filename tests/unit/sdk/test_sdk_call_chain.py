@@ -148,6 +148,8 @@ def test_the_namespace_is_part_of_an_endpoints_name() -> None:
 
 def test_of_several_chains_the_deepest_counts_and_what_is_none_is_ignored() -> None:
     assert deepest([b"a", b"c, b", b"a, b"]) == b"c, b"
+    # A client's nonsense takes no other's chain away, which would never end then.
+    assert deepest([b"a, b", b"A,,,,,", b"a," * MAX_BYTES]) == b"a, b"
     assert [read_chain(field) for field in (None, b"", b"a,", b"a" * (MAX_BYTES + 1), "ä".encode())] == [
         ()
     ] * 5
