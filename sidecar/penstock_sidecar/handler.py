@@ -50,6 +50,7 @@ class _Call(QueuedRequest):
         """The client went away."""
         if self.exchange is not None:
             self.exchange = None
+            self.request.recall = None
             self.handler.left(self)
 
 

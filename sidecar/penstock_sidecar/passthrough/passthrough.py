@@ -379,6 +379,7 @@ class Passthrough:
         if call.over:
             return
         call.over = True
+        call.exchange.request.recall = None
         self._observer.ended(499, Reason.CLIENT_GONE, 1)
         if call.waiting:
             self._line.leave(call)
@@ -412,6 +413,7 @@ class Passthrough:
 
     def _start(self, call: _Call) -> None:
         call.begun = self._clock()
+        call.exchange.request.recall = None  # NB: it leads back to the request, and would keep it
         self._calls.add(call)
         self.counts.batches += 1
         self.counts.batch_items += 1
@@ -582,5 +584,6 @@ class Passthrough:
         if call.over:
             return
         call.over = True
+        call.exchange.request.recall = None
         self._observer.ended(error.status, error.reason, 1)
         call.exchange.answer(self._responder.own(error, call.request_id))

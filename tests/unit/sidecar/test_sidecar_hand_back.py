@@ -19,6 +19,8 @@ from tests.support.fake_loop import settle
 from tests.support.passing_bench import Bench
 from tests.support.router_world import HeldExchange
 
+KEPT = "it would keep its request, and that the call, until the garbage collector comes"
+
 
 async def test_who_waits_until_nothing_is_queued_learns_of_what_was_handed_back() -> None:
     """As a drain does. It counts by its items, is not executed, and is handed back once."""
@@ -50,6 +52,13 @@ async def test_who_waits_until_nothing_is_queued_learns_of_what_was_handed_back(
     assert sticky.recall is None, "it has come here by its key"
     assert sticking.gone is not None
     sticking.gone()
+    left = Request("POST", "/predict", fields, b'{"instances": [1]}')
+    leaving = HeldExchange(left, [])
+    handler.begin(leaving)
+    assert left.recall is not None
+    assert leaving.gone is not None
+    leaving.gone()
+    assert left.recall is None, KEPT
     request = Request("POST", "/predict", fields, b'{"instances": [1, 2, 3]}')
     exchange = HeldExchange(request, [])
     handler.begin(exchange)
@@ -77,15 +86,20 @@ def test_of_what_passes_through_only_what_waits_is_handed_back() -> None:
         recall = waiting.request.recall
         assert recall is not None
         assert (recall(), recall()) == (1, 0)
+        assert waiting.request.recall is None, KEPT
         assert (waiting.status, waiting.reason) == (503, "moved")
         assert waiting.field(NOT_ADMITTED) is not None
+        leaving = bench.ask("/leaves")
+        assert leaving.request.recall is not None
+        leaving.leave()
+        assert leaving.request.recall is None, KEPT
         late = bench.ask("/late")
         recall = late.request.recall
         assert recall is not None
         for number in range(3):
             bench.model.answer(number)
             await settle()
-        assert recall() == 0, "it is with the model"
+        assert (recall(), late.request.recall) == (0, None), "it is with the model"
         bench.model.answer(3)
         await settle()
         assert [flow.status for flow in (*begun, sticking, late)] == [200] * 4

@@ -360,6 +360,23 @@ class Caller:
         raise AssertionError
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_traced_request_that_is_over_is_not_kept(world: World, leaves: bool):
+    """What hands it back leads to it, and so would keep it until the garbage collector comes."""
+    caller = Caller()
+    caller.request.body = b'{"instances": [1]}'
+    world.service(caller)
+    recall, gone = caller.request.recall, caller.gone
+    assert recall is not None
+    assert gone is not None
+    if leaves:
+        gone()
+    else:
+        assert recall() == 1
+    assert (caller.request.recall, caller.answers) == (None, int(not leaves))
+    await world.spans(1)
+
+
 async def test_who_leaves_while_others_are_told_their_refusal_ends_a_span_once(
     world: World, caplog: pytest.LogCaptureFixture
 ):
