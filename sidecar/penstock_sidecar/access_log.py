@@ -51,6 +51,7 @@ class _Logged:
         self._gone = act
 
     def answer(self, response: Response) -> None:
+        self._gone = None  # NB: whoever set it has this exchange, and would be kept
         fields = response.fields
         said = get(fields, REASON)
         reason = said.decode() if said is not None else model_reason(response.status, fields)
@@ -61,13 +62,15 @@ class _Logged:
         self._exchange.interim(status, headers)
 
     def switch(self, headers: Headers) -> Tunnel:
+        self._gone = None
         self._write(None, 101, "", headers)
         return self._exchange.switch(headers)
 
     def _left(self) -> None:
         self._write(None, 499, Reason.CLIENT_GONE.value, self.request.headers)
-        if self._gone is not None:
-            self._gone()
+        gone, self._gone = self._gone, None
+        if gone is not None:
+            gone()
 
     def _write(self, answer: Response | None, status: int, reason: str, fields: Headers) -> None:
         self._access.write(

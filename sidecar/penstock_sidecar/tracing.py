@@ -149,7 +149,7 @@ class _Traced:
         self._gone = act
 
     def answer(self, response: Response) -> None:
-        self._exchange.request.recall = None  # NB: it leads back to the request, and would keep it
+        self._gone = self._exchange.request.recall = None  # NB: both lead back here, and would keep all
         if self._span.is_recording():  # it has ended where the client left before
             if (reason := get(response.headers, REASON)) is not None:
                 self._span.set_attribute("penstock.reason", reason.decode())
@@ -161,14 +161,15 @@ class _Traced:
         self._exchange.interim(status, headers)
 
     def switch(self, headers: Headers) -> Tunnel:
-        self._exchange.request.recall = None
+        self._gone = self._exchange.request.recall = None
         note_status(self._span, 101, failed=500)
         self._span.end()
         return self._exchange.switch(headers)
 
     def _left(self) -> None:
+        gone, self._gone = self._gone, None
         self._exchange.request.recall = None
         self._span.set_attribute("penstock.reason", "client_gone")
         self._span.end()
-        if self._gone is not None:
-            self._gone()
+        if gone is not None:
+            gone()

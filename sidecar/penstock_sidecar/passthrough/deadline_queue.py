@@ -59,7 +59,9 @@ class DeadlineQueue(Generic[W]):
             return
         waiter.waiting = False
         del self.by_arrival[waiter]
-        if len(self._heap) > _MIN_COMPACT and len(self._heap) > 2 * len(self.by_arrival):
+        if not self.by_arrival:
+            self._heap.clear()
+        elif len(self._heap) > _MIN_COMPACT and len(self._heap) > 2 * len(self.by_arrival):
             self._heap = [entry for entry in self._heap if entry[2].waiting]
             heapq.heapify(self._heap)
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from penstock_sidecar.access_log import logged
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.passthrough.passthrough import Passthrough
 from penstock_sidecar.protocols import PROTOCOLS
+from penstock_sidecar.tracing import Tracing
+from penstock_wire.access_log import AccessLog
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.headers import NOT_ADMITTED, STICKY, get
-from penstock_wire.http import Request
+from penstock_wire.http import Request, Service
 from tests.support import fake_loop
 from tests.support.fake_loop import settle
-from tests.support.passing_bench import Bench
+from tests.support.passing_bench import Asked, Bench
 from tests.support.router_world import HeldExchange
 
 KEPT = "it would keep its request, and that the call, until the garbage collector comes"
@@ -107,3 +117,48 @@ def test_of_what_passes_through_only_what_waits_is_handed_back() -> None:
         assert list(dict.fromkeys(bench.rooms)) == [(1, 0), (0, 0), (0, 1), (0, 2), (2, 0)]
 
     fake_loop.run(main())
+
+
+@pytest.mark.parametrize("end", ["is answered", "is handed back", "leaves"])
+@pytest.mark.parametrize("seen", ["plain", "traced", "logged"])
+def test_what_has_passed_through_is_freed_at_once(seen: str, end: str) -> None:
+    """The garbage collector comes seldom, and bodies are large."""
+    tracing = Tracing(SimpleSpanProcessor(InMemorySpanExporter()), {})
+    wrap: dict[str, Callable[[Service], Service]] = {
+        "plain": lambda service: service,
+        "traced": tracing.service,
+        "logged": lambda service: logged(service, AccessLog(1.0), time.monotonic),
+    }
+
+    async def main() -> None:
+        bench = Bench()
+        service = wrap[seen](bench.passthrough.begin)
+
+        async def ask() -> weakref.ref[Asked]:
+            begun = bench.ask()
+            waiting = Asked(traceparent=f"00-{1:032x}-{1:016x}-01")
+            service(waiting)
+            recall = waiting.request.recall
+            assert recall is not None
+            if end == "is handed back":
+                assert recall() == 1
+            elif end == "leaves":
+                waiting.leave()
+            await settle()
+            bench.model.answer(0)
+            await settle()
+            if end == "is answered":
+                bench.model.answer(1)
+                await settle()
+            assert (begun.status, len(waiting.answers)) == (200, int(end != "leaves"))
+            bench.model.calls.clear()
+            return weakref.ref(waiting)
+
+        assert (await ask())() is None
+
+    gc.disable()
+    try:
+        fake_loop.run(main())
+    finally:
+        gc.enable()
+        tracing.close()
