@@ -40,7 +40,7 @@ from penstock_router.response_body import WHOLE_BYTES, receive
 from penstock_wire.control.report import MirrorTotals
 from penstock_wire.control.router_settings import Endpoint, Mirror
 from penstock_wire.errors import MODEL_ANSWER, Reason
-from penstock_wire.headers import MIRROR, Headers, without
+from penstock_wire.headers import MIRROR, STICKY, Headers, without
 from penstock_wire.http import (
     ConnectFailed,
     ConnectTimeout,
@@ -215,7 +215,8 @@ class _Heads:
         known = self._known.get(id(shared))
         if known is not None and known[0] is shared:
             return known[1]
-        made: Headers = (*shared, (MIRROR, b"true"))
+        # NB: a copy that was handed back would be over, and count as an error of the mirror's.
+        made: Headers = (*without(shared, (STICKY,)), (MIRROR, b"true"), (STICKY, b"1"))
         if self._priority:
             made = (*without(made, (self._priority,)), self._level)
         if len(self._known) >= MAX_HEADS:

@@ -117,6 +117,8 @@ async def test_a_copy_is_the_request_marked_and_of_the_least_priority(upstream: 
     )
     assert other.values("x-urgency") == ["1"]
     assert first.values("x-penstock-mirror") == []
+    # Handed back, a copy would be over, with an error that is not the mirror's own.
+    assert (copy.values("x-penstock-sticky"), first.values("x-penstock-sticky")) == (["1"], [])
     assert int(copy.header("x-penstock-timeout-ms") or 0) == 30_000
 
 
