@@ -153,7 +153,7 @@ MUTANTS = (
     Mutant(
         name="two callers' authorizations are one key",
         breaks=ALIKE,
-        package=SIDECAR,
+        package=WIRE,
         old='        b"authorization",\n',
         new="",
         tests=(f"{_DISPATCH}::test_unlike_requests_never_share_a_batch",),

@@ -120,7 +120,7 @@ async def test_requests_of_a_hop_are_batched_and_each_gets_its_own(
     assert [json.loads(answer.body)["predictions"] for answer in answers] == [
         [item] for item in range(1, 301)
     ]
-    assert [dict(answer.headers)[b"x-request-id"] for answer in answers] == [
+    assert [dict(answer.fields)[b"x-request-id"] for answer in answers] == [
         b"id-%d" % item for item in range(1, 301)
     ]
     assert not upstream._hops[address].busy
