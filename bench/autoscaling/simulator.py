@@ -146,7 +146,7 @@ class _Pod:
         self.pace = ModelPace(policy.max_batch_size)
         self.pace.apply(limit=policy.max_batch_size, objective=model.objective)
         self.line: deque[float] = deque()
-        self.running = self.ongoing = self.seq = 0
+        self.running = self.ongoing = self.seq = self.came = 0
         self.arrived = self.full = self.late = self.batches = self.items = 0
         self.leaves = False
 
@@ -163,11 +163,20 @@ class _Pod:
             self.full += 1
             return False
         finish = pace.wait_estimator.finish(
-            now, _CLASS, pace.size(now, _CLASS), items=len(self.line), lines=1, free=free, slots=self.slots
+            now,
+            _CLASS,
+            pace.size(now, _CLASS),
+            items=len(self.line),
+            waiting=len(self.line) + 1,
+            lines=1,
+            free=free,
+            slots=self.slots,
         )
         if finish is not None and now + finish > deadline:
             self.late += 1
+            pace.wait_estimator.refused += 1
             return False
+        self.came += 1
         return True
 
     def report(self, now: float) -> SidecarReport:
@@ -268,7 +277,10 @@ class Simulation:
         while pod.line and pod.running < pod.slots:
             size, waiting = pod.pace.size(now, _CLASS), len(pod.line)
             batch = [pod.line.popleft() for _ in range(min(size, waiting))]
-            turn = pod.pace.wait_estimator.begin(now, _CLASS, len(batch), possible=size, waited=waiting)
+            turn = pod.pace.wait_estimator.begin(
+                now, _CLASS, len(batch), possible=size, waited=waiting, came=pod.came
+            )
+            pod.came = 0
             pod.running, pod.ongoing = pod.running + 1, pod.ongoing + len(batch)
             pod.batches, pod.items = pod.batches + 1, pod.items + len(batch)
             model = self._model

@@ -130,7 +130,7 @@ class Simulation:
         self._running: list[tuple[float, int, wait_estimator.SlotCycle, list[Asked]]] = []
         self._dealt: list[tuple[float, int, wait_estimator.SlotCycle]] = []
         self._arrivals: list[tuple[float, int]] = []
-        self._count = 0
+        self._count = self._came = 0
 
     def run(self) -> Result:
         """Simulate until the load has ended and all is answered."""
@@ -179,8 +179,10 @@ class Simulation:
             self._ask_again(work)
         elif case.admit and self._too_late(work):
             self.result.refused += 1
+            self._wait_estimator.refused += work.size
             self._ask_again(work)
         else:
+            self._came += work.size
             self._queue.add(work)
 
     def _ask_again(self, work: Asked) -> None:
@@ -201,6 +203,7 @@ class Simulation:
             KEY.cls,
             self._size(),
             items=items + work.size - 1,
+            waiting=self._queue.items + work.size,
             lines=lines,
             free=free,
             slots=self.case.slots,
@@ -264,7 +267,10 @@ class Simulation:
         if case.jitter:
             seconds *= self._random.lognormvariate(0.0, case.jitter)
         self._count += 1
-        turn = self._wait_estimator.begin(self.now, key.cls, len(works), possible=size, waited=waited)
+        turn = self._wait_estimator.begin(
+            self.now, key.cls, len(works), possible=size, waited=waited, came=self._came
+        )
+        self._came = 0
         heapq.heappush(self._running, (self.now + seconds, self._count, turn, works))
         self.result.batches += 1
         self.result.items += len(works)

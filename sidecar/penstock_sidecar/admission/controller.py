@@ -10,6 +10,8 @@ Nearly all requests are admitted by one look, the fast paths `may_reject` (by th
 
 from __future__ import annotations
 
+import math
+
 from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.slots import Slots
 from penstock_sidecar.estimators.model_pace import ModelPace
@@ -23,6 +25,9 @@ from penstock_wire.errors import PenstockError
 
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
 """Bytes of items that may wait, whatever their number: a bound on the sidecar's own memory."""
+
+_KEPT = 0.5
+"""The share of the time until the next cut that is left when a rejection is kept no longer."""
 
 
 class AdmissionController:
@@ -129,8 +134,10 @@ class AdmissionController:
         # NB: a deadline before the latest one may be kept though that one cannot; a share may be the next.
         if late and not fields.share and deadline >= queue.latest:
             rejection = late.get(class_of(target, fields.fields))
-            if rejection is not None and rejection[0] > deadline:
-                return rejection[1]
+            if rejection is not None and rejection[0] > deadline and arrived < rejection[1]:
+                # NB: the head of a large body is looked at twice, and counts twice.
+                self._pace.wait_estimator.refused += 1
+                return rejection[2]
         return None
 
     # A whole request
@@ -230,25 +237,37 @@ class AdmissionController:
             size: items of a batch of its class at most.
             free: slots that are free.
         """
-        queue, now, cls = self._queue, work.arrived, work.key.cls
+        queue, now, cls, slots = self._queue, work.arrived, work.key.cls, self._slots.count
+        estimator = self._pace.wait_estimator
         items, lines = queue.ahead(work)
-        last = items + work.size - 1
-        finish = self._pace.wait_estimator.finish(
-            now, cls, size, items=last, lines=lines, free=free, slots=self._slots.count
+        last, waiting = items + work.size - 1, queue.items
+        finish = estimator.finish(
+            now, cls, size, items=last, waiting=waiting + work.size, lines=lines, free=free, slots=slots
         )
         if finish is None or now + finish <= work.deadline:
             return
+        estimator.refused += work.size
         if work.level == 1 and not work.share:
-            least = finish
-            if work.size > 1:
-                least = (
-                    self._pace.wait_estimator.finish(
-                        now, cls, size, items=items, lines=lines, free=free, slots=self._slots.count
-                    )
-                    or 0.0
+            # Of one item, and if nothing comes for as long as the rejection is kept.
+            least = (
+                estimator.finish(
+                    now,
+                    cls,
+                    size,
+                    items=items,
+                    waiting=waiting + 1,
+                    lines=lines,
+                    free=free,
+                    slots=slots,
+                    until=_KEPT,
                 )
+                or 0.0
+            )
             if now + least > work.deadline:
-                self._cached().keep(cls, now + least, errors.unmeetable(least, work.deadline - now))
+                left = estimator.next_release - now
+                until = now + (1.0 - _KEPT) * left if left > 0.0 else math.inf
+                error = errors.unmeetable(least, work.deadline - now)
+                self._cached().keep(cls, now + least, until, error)
         raise errors.unmeetable(finish, work.deadline - now)
 
     def _cached(self) -> errors.RejectionCache:

@@ -17,16 +17,19 @@ class RejectionCache:
     """The rejections that hold for the next requests as well.
 
     NB: while nothing leaves the queue and no batch ends, more arrivals can only put off the time until which
-    a class is late, and so does a batch that is overdue. It may come nearer when samples of the latency model
-    expire, 10 s after their batch: then a cached rejection is too strict until the next batch ends.
+    a class is late, and so does a batch that is overdue. It comes nearer where fewer arrive than were
+    expected: therefore only what is late even so is kept, and not for long. It may also come nearer when
+    samples of the latency model expire, 10 s after their batch: then a cached rejection is too strict until
+    the next batch ends.
 
     Attributes:
         epoch: of the queue and the pace when they were made: it changes when the queue gets shorter, and
             with each batch that was learned from.
         free: slots that were free then; -1 while no batch may begin.
         full: the error of a request for which there is no room, by its items.
-        late: of a class, until when (in the clock's time) a request without a share that comes now is not
-            answered, whatever its items and level; and the error of one whose deadline is before.
+        late: of a class, until when (in the clock's time) a request without a share is not answered, whatever
+            its items and level; until when that holds of those that come; and the error of one whose deadline
+            is before.
     """
 
     __slots__ = ("epoch", "free", "full", "late")
@@ -35,7 +38,7 @@ class RejectionCache:
         self.epoch = -1
         self.free = 0
         self.full: dict[int, PenstockError] = {}
-        self.late: dict[str, tuple[float, PenstockError]] = {}
+        self.late: dict[str, tuple[float, float, PenstockError]] = {}
 
     def clear(self) -> None:
         """Forget all: requests are judged otherwise now."""
@@ -44,10 +47,17 @@ class RejectionCache:
         if self.late:
             self.late.clear()
 
-    def keep(self, cls: str, finish: float, error: PenstockError) -> None:
-        """A request of this class that comes now is answered at `finish` or later; if too late: `error`."""
-        if len(self.late) < _MAX_KEPT:
-            self.late[cls] = finish, error
+    def keep(self, cls: str, finish: float, until: float, error: PenstockError) -> None:
+        """Keep the error of those that are answered too late.
+
+        Args:
+            cls: a class.
+            finish: one of its requests that comes before `until` is answered then, or later.
+            until: see `finish`.
+            error: of one whose deadline is before `finish`.
+        """
+        if cls in self.late or len(self.late) < _MAX_KEPT:
+            self.late[cls] = finish, until, error
 
     def keep_full(self, size: int, error: PenstockError) -> None:
         """A request of so many items gets `error`."""

@@ -54,6 +54,7 @@ class Cutter:
         "_eager",
         "_hold_policy",
         "_keys",
+        "_left",
         "_limits",
         "_outcomes",
         "_pace",
@@ -86,6 +87,8 @@ class Cutter:
         self._wait: float | None = None
         self._hold_policy: HoldPolicy | None = None
         self._closed = 0.0
+        # Items that the last cut left in the queue, less those that have expired since.
+        self._left = 0
         self.counts = Counts()
         self.held_until = 0.0
 
@@ -157,6 +160,7 @@ class Cutter:
         while (work := queue.first()) is not None and work.deadline <= now:
             if work.expires > now and queue.requests == 1:
                 return work.expires
+            self._left -= work.size - work.taken
             self._outcomes.settle(work, errors.expired(now - work.arrived))
         return None if work is None else work.deadline
 
@@ -214,6 +218,7 @@ class Cutter:
         limits = self._cut_limits(now, key)
         size = limits.size
         if (head := queue.lines[key].first()) is not None and head.expires <= now:
+            self._left -= head.size - head.taken
             self._outcomes.settle(head, errors.expired(now - head.arrived))
             return
         dropped: list[QueuedRequest] = []
@@ -227,10 +232,14 @@ class Cutter:
             service = latency_model.predict(now, cls, size) or 0.0
             self._outcomes.settle(work, errors.dropped(now - work.arrived, service))
         if not parts:
+            self._left -= before - queue.items
             return
+        came, self._left = max(0, before - self._left), queue.items
         batch = self._runner.start(parts, items, self._limits.size)
         # NB: all that can be noted after the sending is: the model waits for it.
-        batch.turn = pace.wait_estimator.begin(now - TIMER_SLACK, cls, items, possible=size, waited=waited)
+        batch.turn = pace.wait_estimator.begin(
+            now - TIMER_SLACK, cls, items, possible=size, waited=waited, came=came
+        )
         if self._hold_policy is not None:
             self._note(self._hold_policy, now - TIMER_SLACK, key, batch)
         self.counts.batches += 1

@@ -234,3 +234,48 @@ def test_a_cached_rejection_does_not_outlive_what_a_search_has_taught():
         await s.close()
 
     fake_loop.run(main())
+
+
+def test_a_request_is_judged_by_the_batch_that_it_will_be_in():
+    """One item in 200 ms comes: its own batch takes 1.4 s or so, where a full one would take 2.6."""
+
+    async def main():
+        s = Scripted(base=1.0, item=0.05, max_batch_size=32)
+        await asyncio.gather(*[s.ask(number) for number in range(33)])
+        tasks = []
+        for number in range(60):
+            tasks.append(s.ask(number, timeout=3.5))
+            await asyncio.sleep(0.2)
+        outcomes = await asyncio.gather(*tasks)
+        assert [got(outcome) for outcome in outcomes] == [[number] for number in range(60)]
+        assert max(len(run.items) for run in s.runs[3:]) < 10
+        await s.close()
+
+    fake_loop.run(main())
+
+
+def test_a_cached_rejection_holds_no_longer_than_half_of_the_time_to_the_next_cut():
+    """Beyond that fewer may have come than were expected."""
+
+    async def main():
+        s = Scripted(base=1.0, max_batch_size=32)
+        await learned(s)
+        running = s.ask("running")
+        await asyncio.sleep(0.05)
+        # What is left of the running batch is 1.00 s, and its own takes 1.05 s.
+        work = s.work("late", timeout=1.4)
+        admission, fields = s.dispatcher.admission, s.dispatcher.keys.read(work.request.headers)
+        with pytest.raises(PenstockError):
+            s.dispatcher.accept(work)
+        kept = []
+        for wait in (0.0, 0.45, 0.1):
+            await asyncio.sleep(wait)
+            by_head = admission.check_head("/p", fields, s.loop.time(), work.deadline, work.expires)
+            kept.append(by_head is not None)
+        assert kept == [True, True, False]
+        # Whoever was refused has arrived, and counts in the rate of arrivals with the next cut.
+        assert s.dispatcher.pace.wait_estimator.refused == 3
+        await running
+        await s.close()
+
+    fake_loop.run(main())

@@ -49,6 +49,18 @@ def test_refusing_on_arrival_costs_at_most_a_fiftieth(load: float):
     assert loaded(load, "drop and refuse")[1] >= loaded(load, "drop")[1] - 0.02
 
 
+@pytest.mark.parametrize(
+    ("load", "refused"), [(0.6, 0.002), (0.7, 0.010), (0.8, 0.035), (0.9, 0.090)], ids=lambda it: f"{it:.1%}"
+)
+def test_below_capacity_few_are_refused_and_those_admitted_are_answered(load: float, refused: float):
+    """With an objective of 1.5 batches; by forecasts of full ones 0.3, 2.3, 6.5 and 12 % were refused."""
+    most = 28 / (0.1 + 0.02 * 28)
+    case = Case(model=affine(0.1, 0.02), rate=load * most, seconds=200.0, objective=1.0, jitter=0.1)
+    result = run(case)
+    assert result.refused + result.full <= refused * result.arrived
+    assert result.dropped + result.late <= 0.006 * result.arrived
+
+
 @pytest.mark.parametrize("load", [1.1, 1.3, 1.5])
 def test_most_refusals_are_on_arrival(load: float):
     assert loaded(load, "drop and refuse")[0].on_arrival >= 0.8
