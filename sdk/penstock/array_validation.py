@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import types
 import typing
 from typing import Any
 
 from penstock.errors import ArgumentsError
+
+ROOM = 2**20
+"""Characters that an array of texts may take room for in any case,"""
+SPREAD = 16
+"""and as a multiple of those that they have."""
 
 
 def _array_type(hint: Any) -> Any:
@@ -29,6 +35,23 @@ def _array_type(hint: Any) -> Any:
         return Any if kinds in ((), (Any,)) else numpy.dtype(kinds[0])
     except (TypeError, ValueError):  # a kind of numbers, such as numpy.floating
         return Any
+
+
+def _check_texts(value: list[Any]) -> None:
+    """Raise ValueError for texts that numpy, which gives each the room of the longest, has no room for."""
+    leaves: list[Any] = [value]
+    texts: list[str] = []
+    while leaves:
+        kinds = set(map(type, leaves))
+        if str in kinds:
+            texts += [leaf for leaf in leaves if type(leaf) is str]
+        if list not in kinds:
+            break
+        lists = leaves if len(kinds) == 1 else [leaf for leaf in leaves if type(leaf) is list]
+        leaves = list(itertools.chain.from_iterable(lists))
+    longest = max(map(len, texts), default=0)
+    if longest * len(leaves) > max(ROOM, SPREAD * sum(map(len, texts))):
+        raise ValueError(f"texts of which one has {longest} characters, and most have few")
 
 
 def arrays_of(hint: Any) -> Arrays | None:
@@ -62,6 +85,7 @@ class Arrays:
         if not isinstance(value, list):
             raise ArgumentsError(f"{path}: expected {wanted}, found {type(value).__name__}", paths=[path])
         try:
+            _check_texts(value)
             array = numpy.asarray(value)
             if array.dtype == object:
                 array = numpy.asarray(value, dtype=float)

@@ -29,7 +29,9 @@ _LISTS = frozenset(
         collections.abc.Iterable,
     }
 )
-_ANY = frozenset({Any, object, inspect.Parameter.empty})
+_ONCE = frozenset({collections.abc.Iterable, collections.abc.Generator})
+"""Of these pydantic makes what can be read once, and checks its elements when they are read."""
+_ANY = (Any, object, inspect.Parameter.empty)
 _NOT_VALIDATED = "a parameter is not validated"
 
 
@@ -68,8 +70,10 @@ def validators_of(
         where: how messages call the method.
     """
     validators: dict[str, Validator] = {}
+    optional = _none_by_default(function)
     for name, hint in _hints(function, names, where).items():
         wanted = _element(hint, f"{where}: {name}") if name in listed else hint
+        wanted = _plain(wanted, or_none=name in optional)
         validator = None if _says_nothing(wanted) else _validator(wanted, f"{where}: {name}")
         if validator is not None:
             validators[name] = validator
@@ -77,7 +81,26 @@ def validators_of(
 
 
 def _says_nothing(hint: Any) -> bool:
-    return isinstance(hint, typing.TypeVar) or (isinstance(hint, collections.abc.Hashable) and hint in _ANY)
+    # NB: not by `hint in _ANY`: an annotation may hold what has no hash, as `Annotated[int, {}]` does.
+    return isinstance(hint, typing.TypeVar) or any(hint is each for each in _ANY)
+
+
+def _plain(hint: Any, *, or_none: bool) -> Any:
+    """The annotation as code that was written without a validator means it."""
+    if any(each in _ONCE for each in (typing.get_origin(hint), hint) if isinstance(each, type)):
+        hint = list[(typing.get_args(hint) or (Any,))[0]]  # type: ignore[misc]
+    if not or_none or _says_nothing(hint):
+        return hint
+    try:
+        return typing.Optional[hint]  # noqa: UP045 - also of what has no `|`
+    except TypeError:  # of no type
+        return hint
+
+
+def _none_by_default(function: Callable[..., Any]) -> frozenset[str]:
+    """The parameters whose default is None: null is what they have without a value, whatever they say."""
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(parameter.name for parameter in parameters if parameter.default is None)
 
 
 def _hints(function: Callable[..., Any], names: Sequence[str], where: str) -> dict[str, Any]:
@@ -122,10 +145,10 @@ def _element(hint: Any, parameter: str) -> Any:
     if origin is typing.Annotated:
         return _element(arguments[0], parameter)
     if origin in _LISTS:
-        return arguments[0]
+        return arguments[0] if arguments else Any
     if origin is tuple and arguments[1:] == (...,):
         return arguments[0]
-    if not (_says_nothing(hint) or hint in _LISTS or hint is tuple):
+    if not (_says_nothing(hint) or hint is tuple or any(hint is each for each in _LISTS)):
         log(
             f"{_NOT_VALIDATED}: a batched method gets a list of items",
             level="warning",
@@ -141,13 +164,13 @@ def _validator(hint: Any, parameter: str) -> Validator | None:
     if (arrays := arrays_of(hint)) is not None:
         return arrays
     try:
-        import pydantic
-    except ModuleNotFoundError:
+        import pydantic  # noqa: F401
+    except ImportError:
         log(f"{_NOT_VALIDATED}: pydantic is not installed", parameter=parameter, found=_shown(hint))
         return None
     try:
         return _Pydantic(hint)
-    except (pydantic.errors.PydanticUserError, TypeError, NameError, AttributeError) as error:
+    except Exception as error:  # code of the type's own, and of whichever pydantic is there
         log(
             f"{_NOT_VALIDATED}: pydantic cannot say what its annotation means",
             level="warning",

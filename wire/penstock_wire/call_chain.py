@@ -13,6 +13,9 @@ from typing import Final
 MAX_BYTES: Final = 16 * 1024
 """A longer field is no chain of ours."""
 
+MAX_SHARED: Final = 8
+"""Calls of a chain at most that the requests of one batch may go on with for each other."""
+
 _NAMES = re.compile(r"[a-z0-9.-]{1,130}(?:, ?[a-z0-9.-]{1,130})*")
 
 
@@ -46,3 +49,16 @@ def deepest(fields: Iterable[bytes]) -> bytes:
 
 def _calls(field: bytes) -> tuple[int, bytes]:
     return len(read_chain(field)), field
+
+
+def stands_alone(field: bytes) -> bool:
+    """Whether a chain is only for requests that have the very same: it is long, goes round, or is none.
+
+    Any client may send one that is nearly at its end. In a batch it would be that of all, and end the calls
+    that the model makes for the others.
+
+    Args:
+        field: as it came.
+    """
+    names = read_chain(field)
+    return not names or len(names) > MAX_SHARED or len(set(names)) < len(names)

@@ -340,7 +340,9 @@ def _wait(look: Look) -> Made:
         return look, None
     if look.action not in ACTIONS:
         return _refuse(look)
-    if steps.faults(look.strategy):
+    if look.stable_waits:
+        until = f"{look.release.state.stable} has a ready pod"
+    elif steps.faults(look.strategy):
         until = "the strategy can be followed"
     else:
         until = f"there is a ModelBackend {look.release.state.stable} again"
@@ -497,6 +499,15 @@ MOVES: tuple[Move, ...] = (
         event="StepSkipped",
         make=_skip,
         serves=("promote",),
+    ),
+    Move(
+        phases=("RolledBack",),
+        seen="promote, while the candidate has requests and the stable no ready pod",
+        fits=lambda look: look.action == "promote" and look.stable_waits,
+        becomes="stays; promote waits",
+        weight="stays",
+        event="ActionPending",
+        make=_wait,
     ),
     Move(
         phases=("RolledBack",),

@@ -2,9 +2,10 @@
 
 Three kinds of fields: those a model may act upon (`KEY_FIELDS` and the policy's `batchKeyHeaders`) are part
 of the key, so a batch has one set of them; those that only describe the caller (`SHARED_FIELDS`) are
-forwarded where they are equal across the batch (of chains of calls the deepest is); all others reach the
+forwarded where they are equal across the batch; all others reach the
 model only with a request that has its batch to itself. Where each item carries its own fields (a protocol
-without `key_fields`), only the policy's are part of the key.
+without `key_fields`), only the policy's are part of the key. Of chains of calls the deepest is forwarded; one
+that stands alone (`wire.call_chain`) is part of the key.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from operator import itemgetter
 
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.request import QueuedRequest
-from penstock_wire.call_chain import deepest
+from penstock_wire.call_chain import deepest, stands_alone
 from penstock_wire.control.settings import Batching
 from penstock_wire.headers import (
     ATTEMPT,
@@ -41,7 +42,6 @@ SHARED_FIELDS = frozenset(
         b"user-agent",
         b"x-forwarded-host",
         b"x-forwarded-proto",
-        CALL_CHAIN,
     }
 )
 MAX_REQUEST_IDS_BYTES = 4096
@@ -50,7 +50,7 @@ MAX_KEYS = 4096
 """Keys that are remembered at most beyond those in use."""
 
 _name = itemgetter(0)
-_KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE, _STICKY = 1, 2, 4, 8, 16, 32, 64
+_KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE, _STICKY, _CHAIN = 1, 2, 4, 8, 16, 32, 64, 128
 
 
 class RequestFields:
@@ -86,6 +86,7 @@ class Keys:
     def apply(self, batching: Batching) -> None:
         """Read under another policy from now on."""
         roles: dict[bytes, int] = {REQUEST_ID: _ID, TIMEOUT_MS: _TIMEOUT, STICKY: _STICKY}
+        roles[CALL_CHAIN] = _CHAIN if self._key_fields else _SHARED
 
         def add(name: bytes, role: int) -> None:
             roles[name] = roles.get(name, 0) | role
@@ -132,6 +133,8 @@ class Keys:
                     key.append(field)
                 elif role & _SHARED:
                     shared.append(field)
+                elif role & _CHAIN:
+                    (key if stands_alone(field[1]) else shared).append(field)
                 if role & _ID and read.request_id is None:
                     read.request_id = field[1]
                 if role & _TIMEOUT and read.timeout_ms is None:

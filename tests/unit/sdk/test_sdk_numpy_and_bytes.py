@@ -206,3 +206,17 @@ def test_an_array_of_any_kind_and_one_of_none() -> None:
     for flags in ([1, 2], [None]):
         with pytest.raises(ArgumentsError, match=r"\$\.flags: expected an array of bool, found numbers"):
             shape.bind({"any_kind": [], "floats": [], "flags": flags})
+
+
+def test_one_long_text_among_many_short_ones_does_not_fill_the_memory() -> None:
+    """In an array each text has the room of the longest: 0.8 GB here, of 200 kB of JSON."""
+
+    def function(texts: np.ndarray) -> Any:  # type: ignore[type-arg]
+        return texts
+
+    function.__annotations__["texts"] = np.ndarray
+    shape = read(function, "f")
+    with pytest.raises(ArgumentsError, match=r"^\$: expected an array, found texts of which one has 200000"):
+        shape.bind([["x" * 200_000, *[""] * 1_000]])
+    assert shape.bind([["x" * 200_000, 1]])["texts"].shape == (1, 2)
+    assert shape.bind(["x" * 300, *["short"] * 999])["texts"].shape == (1000,)

@@ -10,8 +10,9 @@ import json
 import subprocess
 import sys
 import threading
+import typing
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -205,7 +206,10 @@ def test_of_a_batched_parameter_the_elements_are_the_items(form: Any) -> None:
         shape.bind(1.5)
 
 
-@pytest.mark.parametrize("hint", [Any, object, list, Sequence, inspect.Parameter.empty])
+@pytest.mark.parametrize(
+    "hint",
+    [Any, object, list, Sequence, inspect.Parameter.empty, typing.List, typing.Sequence, Annotated[Any, {}]],  # noqa: UP006
+)
 def test_what_says_nothing_of_an_item_is_not_looked_at(hint: Any, capfd: pytest.CaptureFixture[str]) -> None:
     def function(items: Any) -> Any:
         return items
@@ -216,6 +220,35 @@ def test_what_says_nothing_of_an_item_is_not_looked_at(hint: Any, capfd: pytest.
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("hint", "given", "got"),
+    [
+        (Annotated[float, {"unit": "s"}], "1", 1.0),  # which has no hash
+        (Iterable, [1], [1]),
+        (Iterable[int], ["1", 2], [1, 2]),  # a list, which can be read twice
+        (int, None, None),  # its default is None
+        (Iterable[int], None, None),
+        (np.ndarray, None, None),
+    ],
+)
+def test_an_annotation_that_was_there_before_any_validation_stays_right(
+    hint: Any, given: Any, got: Any
+) -> None:
+    def function(item: Any = None) -> Any:
+        return item
+
+    function.__annotations__["item"] = hint
+    assert read(function, "f").bind(given) == {"item": got}
+
+
+class Unusual:
+    """Raises what nobody expects, as a pydantic of another age does."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        raise RuntimeError("an unusual type")
+
+
 def test_a_method_may_name_what_its_class_defines() -> None:
     bound = read(Holder.one, "f", skip_self=True).bind({"x": "1"})
     assert bound == {"item": Holder.Inner(x=1)}
@@ -224,6 +257,7 @@ def test_a_method_may_name_what_its_class_defines() -> None:
 @pytest.mark.parametrize(
     ("hint", "batched", "message", "said"),
     [
+        (Unusual, False, "pydantic cannot say what its annotation means", "an unusual type"),
         (threading.Lock, False, "pydantic cannot say what its annotation means", "Unable to generate"),
         (np.ndarray, True, "a batched method gets a list of items", ""),
         (int, True, "a batched method gets a list of items", ""),

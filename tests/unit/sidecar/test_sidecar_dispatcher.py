@@ -118,6 +118,9 @@ def test_slots_are_never_exceeded_and_all_are_used():
         ({"x_penstock_method": "f"}, {"x_penstock_method": "g"}),
         ({"content_type": "application/json"}, {}),
         ({"x_tenant": "1"}, {"x_tenant": "2"}),
+        ({"x_penstock_call_chain": "a, b, a"}, {}),  # which ends calls of the others, were it theirs
+        ({"x_penstock_call_chain": "a, b, c, d, e, f, g, h, i"}, {"x_penstock_call_chain": "a"}),
+        ({"x_penstock_call_chain": "no chain,,,,"}, {"x_penstock_call_chain": "a, b"}),
         ({"members": {"signature": "a"}}, {"members": {"signature": "b"}}),
         ({"members": {"signature": "a"}}, {}),
     ],
