@@ -211,13 +211,18 @@ def ensure_base() -> str:
 
 
 def _limit_store() -> None:
-    """Start the store anew when it has grown: buildah cannot determine which old layers are still in use."""
+    """Start the store anew when it has grown: buildah cannot determine which old layers are still in use.
+
+    The images that are built stay: clusters give them to nodes that are added later, and other images are
+    built on them.
+    """
     storage = _root() / "storage"
     layers = storage / "overlay"
     if layers.is_dir() and sum(1 for _ in layers.iterdir()) > _STORE_LAYERS:
         say(f"the image store in {storage} has over {_STORE_LAYERS} layers: starting it anew")
         shutil.rmtree(storage)
-        _root().joinpath("built.json").unlink(missing_ok=True)
+        for name in built():
+            _tool("skopeo", "copy", f"oci:{layout()}:{reference(name)}", f"containers-storage:{name}")
 
 
 def _store(name: str, key: str) -> None:

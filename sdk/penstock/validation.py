@@ -160,13 +160,12 @@ def _element(hint: Any, parameter: str) -> Any:
 
 
 def _validator(hint: Any, parameter: str) -> Validator | None:
-    """What checks a parameter of this type; None where nothing can, which is logged."""
+    """What checks a parameter of this type; None where nothing can, which is logged if pydantic is there."""
     if (arrays := arrays_of(hint)) is not None:
         return arrays
     try:
         import pydantic  # noqa: F401
-    except ImportError:
-        log(f"{_NOT_VALIDATED}: pydantic is not installed", parameter=parameter, found=_shown(hint))
+    except ImportError:  # who does not want it need not hear of it at each start, nor from `penstock export`
         return None
     try:
         return _Pydantic(hint)

@@ -19,14 +19,17 @@ def test_the_tutorial_on_a_cluster(penstock: Cluster, tmp_path: Path) -> None:
     ports = {port: str(free_port()) for port in ("8000", "8001")}
     here = {**ports, "-m devcluster": f"-m devcluster --name {penstock.name}"}
     limits = iter((32, 4))
-    with Shell(tmp_path, here) as shell:
-        for page in (
-            tutorial.PAGE.sections("Install", "Install"),
-            tutorial.PAGE.sections("Start a cluster", "Clean up"),
-        ):
-            for command in page.commands():
-                output = shell.run(command)
-                if command.example:
-                    sizes = tutorial.batch_sizes(output)
-                    assert sum(sizes.values()) == 64
-                    assert 1 < max(sizes) <= next(limits)
+    try:
+        with Shell(tmp_path, here) as shell:
+            for page in (
+                tutorial.PAGE.sections("Install", "Install"),
+                tutorial.PAGE.sections("Start a cluster", "Clean up"),
+            ):
+                for command in page.commands():
+                    output = shell.run(command)
+                    if command.example:
+                        sizes = tutorial.batch_sizes(output)
+                        assert sum(sizes.values()) == 64
+                        assert 1 < max(sizes) <= next(limits)
+    finally:
+        penstock.kubectl("delete", "namespace", "language", "--ignore-not-found", "--wait=false")

@@ -168,7 +168,7 @@ def test_a_base_of_ours_must_be_built_first(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_store_that_has_grown_is_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit it goes with the notes of what was built, so all is built again; below, nothing is."""
+    """Beyond the limit; what is built goes into the new one, for nodes and for the images on top of it."""
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
     root = tmp_path / "images"
     for layer in range(3):
@@ -176,8 +176,11 @@ def test_a_store_that_has_grown_is_started_anew(tmp_path: Path, monkeypatch: pyt
     root.joinpath("built.json").write_text('{"localhost/x:1": "k"}')
     monkeypatch.setattr(images, "_STORE_LAYERS", 3)
     images._limit_store()
-    assert images.built() == {"localhost/x:1": "k"}
+    assert root.joinpath("storage").exists()
     monkeypatch.setattr(images, "_STORE_LAYERS", 2)
+    copied: list[tuple[str | Path, ...]] = []
+    monkeypatch.setattr(images, "_tool", lambda *words: copied.append(words))
     images._limit_store()
-    assert images.built() == {}
     assert not root.joinpath("storage").exists()
+    assert images.built() == {"localhost/x:1": "k"}
+    assert [words[-1] for words in copied] == ["containers-storage:localhost/x:1"]

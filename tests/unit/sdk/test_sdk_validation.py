@@ -280,17 +280,15 @@ def test_what_cannot_be_validated_is_said_and_stays_as_it_is(
     assert line["found"]
 
 
-def test_without_pydantic_a_line_says_that_nothing_is_validated(
+def test_without_pydantic_nothing_is_validated(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Arrays are made all the same; who annotates nothing sees nothing."""
+    """Arrays are made all the same; nothing is logged, so `penstock export` prints what it exports."""
     monkeypatch.setitem(sys.modules, "pydantic", None)
     assert of(Any).validators == {}
     assert of(np.ndarray).bind([1])["item"].shape == (1,)
-    assert capfd.readouterr().err == ""
     assert of(int).bind("as it is") == {"item": "as it is"}
-    line = json.loads(capfd.readouterr().err)
-    assert line["message"] == "a parameter is not validated: pydantic is not installed"
+    assert capfd.readouterr().err == ""
 
 
 def test_pydantic_is_imported_for_annotations_alone() -> None:
