@@ -69,6 +69,9 @@ class Models:
         self._asynchronous = inspect.iscoroutinefunction(loader)
         self._closing: set[asyncio.Future[None]] = set()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a loader with its models cannot be pickled: pickle the object whose method it is")
+
     def __call__(self, model_id: str) -> Any:
         """The model of an id.
 

@@ -90,6 +90,10 @@ class Stream(Generic[R]):
     def __aiter__(self) -> Stream[R]:
         return self
 
+    def __reduce__(self) -> Any:
+        # Nor copied: two would read the pieces of one call.
+        raise TypeError("a stream cannot be pickled: read it, and pickle its pieces")
+
     async def __anext__(self) -> R:
         try:
             piece: R = await self._pieces.next()

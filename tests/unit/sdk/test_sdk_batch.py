@@ -9,7 +9,7 @@ import gc
 import pickle
 import threading
 from collections import UserList
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
@@ -423,6 +423,20 @@ def test_it_works_in_one_loop_after_another_and_pickles_by_name() -> None:
     assert copy.deepcopy(module_level) is module_level
     adder = Adder(1)
     assert adder.add.__reduce__() == (getattr, (adder, "add"))
+
+
+@penstock.batch
+async def streamed(items: list[int]) -> AsyncIterator[list[int]]:
+    """Echo, in one piece."""
+    yield items
+
+
+async def test_a_stream_is_neither_pickled_nor_copied() -> None:
+    stream = streamed(1)
+    for act in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="a stream cannot be pickled: read it, and pickle its pieces"):
+            act(stream)
+    assert [piece async for piece in stream] == [1]
 
 
 async def test_what_ends_the_loop_ends_its_callers_too() -> None:
