@@ -3,8 +3,8 @@
 Open-loop load on an endpoint of three sidecars while a pod is added, one drains, the router is replaced by
 another (as in a rollout: new connections go to the new one, the old one drains), the connections to a pod are
 cut, and a pod is killed. Every answer must be the request's own, and come once; no request may end without an
-answer; no more items may be executed than that. Only those that were with a pod whose connections were cut, or that was
-killed, may get an error: 502, since nobody knows whether they were executed.
+answer; no more items may be executed, in all, than that. Only those that were with a pod whose connections
+were cut, or that was killed, may get an error: 502, since nobody knows whether they were executed.
 """
 
 from __future__ import annotations
