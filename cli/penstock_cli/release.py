@@ -133,13 +133,18 @@ class Release:
     @property
     def condition(self) -> dict[str, Any]:
         """The condition Progressing; empty where there is none."""
+        return self._condition("Progressing")
+
+    def _condition(self, kind: str) -> dict[str, Any]:
         conditions = self.status.get("conditions") or ()
-        return next((dict(each) for each in conditions if each["type"] == "Progressing"), {})
+        return next((dict(each) for each in conditions if each["type"] == kind), {})
 
     @property
     def why(self) -> str:
-        """Why it is where it is, in words."""
-        said = self.stored or self.condition
+        """Why it is where it is, in words; first of all what keeps the split from its endpoint."""
+        accepted = self._condition("Accepted")
+        refused = accepted if accepted.get("status") == "False" else {}
+        said = refused or self.stored or self.condition
         reason, message = said.get("reason", ""), said.get("message", "")
         return f"{reason}: {message}" if reason and message else reason or message
 
