@@ -240,6 +240,9 @@ def test_a_status_that_somebody_wrote_stops_nothing(phase: str, time: str) -> No
 def test_while_the_endpoint_is_missing_nothing_is_said_of_a_release() -> None:
     """What was said last may be of a strategy that the spec has no longer; how far it has come stays."""
     resource = split({"weight": 10, "reason": "InvalidStrategy", "message": "of before"})
+    begun = {"release": resource.status.release, "step": 0, "stepStarted": "2026-11-23T09:00:00Z"}
+    resource = TrafficSplit.parse(resource.document() | {"status": begun})
+    assert stored(resource) is not None
     plan = SplitPlan(accepted=False, endpoint_missing=True)
     result = split_status(
         resource, plan, RouterObserved(), {"old": True}, now="2026-11-23T09:00:00Z", release=stored(resource)
