@@ -41,11 +41,11 @@ from bench.run import commit, machine
 PAUSE = 3.0
 """Seconds behind each change."""
 BATCHING = {"maxBatchSize": 32, "maxQueuedItems": 1000}
-A_MS, B_MS = 4.0, 0.05
+A_MS, B_MS = 20.0, 0.05
 """What a batch takes, and each item in it."""
 HURRIED: Final = 20
 """One request of so many has little time."""
-HURRIED_MS = 3
+HURRIED_MS = 15
 FIRST_ITEM: Final = 1000
 """Of the load; probes have lower ones."""
 ONCE, NEVER, UNKNOWN = frozenset({1}), frozenset({0}), frozenset({0, 1})
