@@ -111,7 +111,12 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(
-    command: Sequence[str], *, core: int, env: Mapping[str, str] | None = None, grace: float = 15
+    command: Sequence[str],
+    *,
+    core: int,
+    env: Mapping[str, str] | None = None,
+    grace: float = 15,
+    idle: bool = False,
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A program in a session of its own, on one core; yields it and the file with what it prints.
 
@@ -120,10 +125,13 @@ def running(
         core: the only one that it may use.
         env: what is added to the environment.
         grace: seconds that it gets to end.
+        idle: it runs only while nothing else of the core wants to.
     """
 
     def prepare() -> None:
         os.sched_setaffinity(0, {core})
+        if idle:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         precise()
 
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
