@@ -118,7 +118,9 @@ def _taken_in(look: Look) -> Look:
     state = release.state
     started = min(release.step_started, seen.now)
     members: dict[str, Any] = {
-        name: min(value, now) for name in ("settled", "judged") if (value := getattr(state, name)) is not None
+        name: min(value, now)
+        for name in ("settled", "judged", "idle_since")
+        if (value := getattr(state, name)) is not None
     }
     verdicts = release.verdicts
     if state.pending is not None and (state.pending != seen.action or not look.asked):

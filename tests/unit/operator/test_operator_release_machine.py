@@ -357,12 +357,17 @@ def test_the_end_without_requests_is_seen_once_all_routers_say_so(phase: str) ->
 
 
 def test_clocks_apart_lengthen_a_pause_and_never_shorten_it() -> None:
-    """What began in the future begins now, the interval too."""
+    """What began in the future begins now, the interval too, and the time for which pods are kept."""
     late = text(NOW + timedelta(hours=1))
     release = at(S, 2, ago=-3600, judged=late, settled=late)
     made = machine.advance(S, release, seen(release)).release
     assert (made.step, made.step_started) == (2, NOW)
     assert (made.state.judged, made.state.settled) == (text(NOW), text(NOW))
+    over = at(S, LAST, "Promoted", reason="Promoted", idle_since=late)
+    kept = machine.advance(S, over, seen(over)).release
+    assert kept.state.idle_since == text(NOW)
+    assert capacity.floors(S, kept, NOW + timedelta(seconds=29)) == {"old": 10, "new": 10}
+    assert capacity.floors(S, kept, NOW + timedelta(seconds=30)) == {}
 
 
 def test_an_action_is_carried_out_once() -> None:
