@@ -256,10 +256,12 @@ class Forwarder(Owner):
         if proxied.exchange is None:
             return
         if refused.is_moved and proxied.moves < MAX_MOVES and self._send(proxied, proxied.backend, now):
+            if proxied.exchange is None:  # its time was over: it was answered, and no pod was asked
+                return
             proxied.moves += 1
             proxied.state.series(proxied.backend).retries += 1
             self._metrics.retried(refused.reason)
-            if proxied.trace is not None and proxied.exchange is not None:
+            if proxied.trace is not None:
                 proxied.trace.again(pod, refused.reason)
             return
         self._in_task(proxied, FirstTry(pod, refused))
