@@ -438,7 +438,7 @@ def test_a_candidate_whose_uid_was_not_known_is_not_another() -> None:
 
 
 def test_a_promoted_candidate_made_anew_keeps_its_requests_where_the_stable_was_retired() -> None:
-    """Nobody else would answer them: while it is gone, and afterwards, also once the stable has pods again."""
+    """Nobody else would answer them: while it is gone, and afterwards, also when the stable has pods."""
     promoted = at(S, LAST, "Promoted", reason="Promoted")
     gone = machine.advance(S, promoted, seen(promoted, stable=AT_REST, candidate=GONE))
     assert (gone.release.state.phase, gone.release.state.weight, gone.events) == ("Promoted", 100, ())
