@@ -37,15 +37,17 @@ Obj = dict[str, Any]
 
 
 class Clock:
-    """In place of `time`: as late as it is set to."""
+    """In place of `time`: each sleep takes as long as it is set to."""
 
     now = 0.0
+    sleeps = 0.0
 
     def monotonic(self) -> float:
         return self.now
 
     def sleep(self, _seconds: float) -> None:
         time.sleep(0.01)
+        self.now += self.sleeps
 
 
 def ago(**span: int) -> str:
@@ -229,7 +231,7 @@ async def test_watching_ends_where_the_split_does(server: TinyApiserver, tmp_pat
         (["promote"], 6, {"phase": "Paused"}, "promote", "new gets all requests"),
         (["promote"], 4, {"phase": "RolledBack"}, "promote", "begins anew with step 1 of 6, mirror 10 %"),
         (["promote", "--full"], 3, {}, "promote-full",
-         "new gets all requests, as far as its ready pods can take them"),
+         "new gets all requests, once its ready pods can take them"),
         (["pause"], 3, {}, "pause", "new stays at 10 % until it is promoted or aborted"),
         (["abort"], 3, {}, "abort", "old gets all requests, new none (it had 10 %)"),
         (["abort"], 5, {"phase": "Paused"}, "abort", "old gets all requests, new none (it had 10 %)"),
@@ -240,7 +242,7 @@ async def test_watching_ends_where_the_split_does(server: TinyApiserver, tmp_pat
         (["abort"], 3, {"reason": "StableMissing"}, "abort",
          "old gets all requests, new none (it had 10 %), once there is a ModelBackend old again"),
         (["promote", "--full"], 3, {"reason": "StableMissing"}, "promote-full",
-         "new gets all requests, as far as its ready pods can take them"),
+         "new gets all requests, once its ready pods can take them"),
         (["pause"], 3, {"reason": "InvalidStrategy"}, "pause",
          "new stays at 10 % until it is promoted or aborted, once the strategy can be followed"),
         (["abort"], 3, {"reason": "InvalidStrategy"}, "abort",
@@ -270,7 +272,7 @@ async def test_a_verb_says_what_it_will_do_and_writes_one_annotation(
         (["pause"], "new stays at 10 % until it is promoted or aborted", "Paused, step 2 of 3, weight 10 %"),
         (["promote"], "leaves step 2 of 3, pause 1h, then weight 50 %",
          "Progressing, step 3 of 3, weight 50 %"),
-        (["promote", "--full"], "new gets all requests, as far as its ready pods can take them",
+        (["promote", "--full"], "new gets all requests, once its ready pods can take them",
          "Progressing, weight 100 %"),
     ],
 )  # fmt: skip
@@ -378,7 +380,7 @@ async def test_an_abort_says_what_it_waits_for(
 
     await until(lambda: asked() != before)
     server.cluster.edit(SPLIT, "n", "s", lambda obj: obj["status"]["release"].update(pending=asked()))
-    clock.now = 1e6
+    clock.sleeps = 100.0
     assert (await asking)[0] == 1
     error = capsys.readouterr().err
     assert "and will do so later (StableMissing: no such ModelBackend: old)" in error
