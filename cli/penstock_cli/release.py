@@ -137,9 +137,16 @@ class Release:
         return next((dict(each) for each in conditions if each["type"] == "Progressing"), {})
 
     @property
+    def obstacle(self) -> dict[str, Any]:
+        """The condition that keeps it from beginning, such as an older split; empty where there is none."""
+        conditions = {each["type"]: dict(each) for each in self.status.get("conditions") or ()}
+        of = (conditions.get(kind, {}) for kind in ("Accepted", "Ready"))
+        return next((each for each in of if each.get("status") == "False"), {})
+
+    @property
     def why(self) -> str:
         """Why it is where it is, in words."""
-        said = self.stored or self.condition
+        said = self.stored or self.condition or self.obstacle
         reason, message = said.get("reason", ""), said.get("message", "")
         return f"{reason}: {message}" if reason and message else reason or message
 

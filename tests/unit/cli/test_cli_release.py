@@ -346,6 +346,22 @@ async def test_an_error_says_what_is_not_there(
     assert {method for method, *_ in server.requests} <= {"GET"}
 
 
+async def test_a_split_that_is_not_accepted_says_why_nothing_begins(
+    server: TinyApiserver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two splits the younger: its strategy does nothing, and has no condition of its own."""
+    conditions = [
+        {"type": kind, "status": "False", "reason": "Conflict", "message": "e has the older split a",
+         "lastTransitionTime": ago(seconds=60)}
+        for kind in ("Ready", "Accepted")
+    ]  # fmt: skip
+    server.cluster.edit(SPLIT, "n", "s", lambda obj: obj.update(status={"conditions": conditions}))
+    lines = (await printed(server, tmp_path, "rollout", "s"))[1]
+    assert lines[:2] == ["n/s: old → new: not begun", "  Conflict: e has the older split a"]
+    assert (await printed(server, tmp_path, "promote", "s"))[0] == 1
+    assert capsys.readouterr().err.endswith("has not begun (Conflict: e has the older split a)\n")
+
+
 @pytest.mark.parametrize("full", [[], ["--full"]])
 @pytest.mark.parametrize("promotion", ["Auto", "Manual"])
 async def test_a_promotion_under_way_is_not_asked_for_again(
