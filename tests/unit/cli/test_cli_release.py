@@ -114,6 +114,14 @@ async def server() -> AsyncIterator[TinyApiserver]:
         yield server
 
 
+async def test_rollout_says_first_what_keeps_the_split_from_its_endpoint(
+    server: TinyApiserver, tmp_path: Path
+) -> None:
+    missing = {"type": "Accepted", "status": "False", "reason": "EndpointMissing", "message": "no e"}
+    write(server.cluster, conditions=[missing | {"lastTransitionTime": ago(seconds=60)}])
+    assert (await printed(server, tmp_path, "rollout", "s"))[1][1] == "  EndpointMissing: no e"
+
+
 async def test_rollout_shows_the_release(server: TinyApiserver, tmp_path: Path) -> None:
     code, lines = await printed(server, tmp_path, "rollout", "s")
     text = "\n".join(lines)
