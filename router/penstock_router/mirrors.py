@@ -443,7 +443,7 @@ class Mirrors:
             functools.partial(self._opened, copy),
         )
         copy.pod = pod
-        pod.begins()
+        pod.begins(stays=True)
         mirror.series.sent += 1
         if give_up is None:
             if pod.unreachable:

@@ -38,7 +38,8 @@ MOST_BROKEN: Final = 3
 """A pod that has said so often in a row that it has room, and had none, is not believed while it counts as
 full. Once can be another router's doing."""
 RECALL_SECONDS: Final = 0.1
-"""A pod that was asked for requests back and has not answered for so long is not waited for."""
+"""A pod that was asked for requests back and has not answered for so long is not waited for. One that had none
+is asked again after so long, or once it has got one."""
 
 
 TakeRoom = Callable[[str, "Pod"], bool]
@@ -61,6 +62,7 @@ class Pod:
         "_queued",
         "_queued_at",
         "address",
+        "asked_until",
         "borne",
         "broken",
         "free",
@@ -91,6 +93,8 @@ class Pod:
         """Of these, so many it had when the last try to connect to it failed."""
         self.refusing_until = 0.0
         """It drains: no requests before this time (seconds of the router's clock)."""
+        self.asked_until = 0.0
+        """It was asked for requests back and had none, as far as is known: not again before this time."""
         self.full_until = 0.0
         """It had no room for a request: others are preferred before this time (as `refusing_until`)."""
         self.unreachable = ""
@@ -104,11 +108,17 @@ class Pod:
         self._before = 0  # those in flight that went out before it failed; they try nothing
         self._hashed: Hashed | None = None
 
-    def begins(self) -> None:
-        """A request goes to it."""
+    def begins(self, *, stays: bool = False) -> None:
+        """A request goes to it.
+
+        Args:
+            stays: it is not to be handed back.
+        """
         self.in_flight += 1
         if self.free > 0:
             self.free -= 1
+        if not stays:
+            self.asked_until = 0.0
 
     def ends(self) -> None:
         """A request is over, its answer's body included."""
@@ -467,8 +477,10 @@ class Pods:
             backend, pod = entry
             pod.waiting = 0  # until it says what is left
             self._crowded.get(backend, {}).pop(pod, None)
-            if count:  # else it would be asked again at once, and again
-                self._recalls.pop(backend, None)
+            if count:
+                pod.asked_until = 0.0
+            self._recalls.pop(backend, None)
+            self._relieve(backend)  # what waits elsewhere may be ours
 
     def with_room(self) -> dict[str, int]:
         """How many ready pods say how much room they have, by backend."""
@@ -495,7 +507,10 @@ class Pods:
         self._relieve(backend)
 
     def _relieve(self, backend: str) -> None:
-        """Ask the pod at which most waits for what other pods would begin at once."""
+        """Ask the pod at which most waits for what other pods would begin at once.
+
+        What waits may be other routers': a pod says only how much that is in all.
+        """
         crowd = self._crowded.get(backend)
         free = self._free.get(backend)
         if not crowd or not free:
@@ -503,12 +518,15 @@ class Pods:
         now = self._clock()
         if now < self._recalls.get(backend, 0.0):
             return
+        able = [pod for pod in crowd if pod.in_flight and now >= pod.asked_until]
+        if not able:
+            return
         room = sum([pod.free for pod in free if pod.begins_at_once(now)])
-        leaving = [pod for _, pod in self._leaving.values() if pod in crowd]
-        crowded = max(leaving or crowd, key=lambda pod: pod.waiting)
+        leaving = [pod for _, pod in self._leaving.values() if pod in able]
+        crowded = max(leaving or able, key=lambda pod: pod.waiting)
         count = min(room, crowded.waiting)
         if count and self.recall(crowded.address.host, crowded.address.port, count):
-            self._recalls[backend] = now + RECALL_SECONDS
+            crowded.asked_until = self._recalls[backend] = now + RECALL_SECONDS
 
     def refuses(self, pod: Pod) -> None:
         """The pod drains: leave it alone for a while."""

@@ -31,6 +31,11 @@ class Backend:
         self.recalls.append((host, count))
         return True
 
+    def has(self, *numbers: int) -> None:
+        """These pods have a request of this router."""
+        for number in numbers:
+            self.all[number].begins()
+
     def tell(self, number: int, free: int, waiting: int = 0) -> None:
         """A pod says how much room it has."""
         self.pods.told_room((f"10.0.0.{number}", 8012), free, waiting)
@@ -90,6 +95,7 @@ def test_a_pod_that_drains_or_fails_gets_none_whatever_room_it_has() -> None:
 
 def test_what_waits_at_the_fullest_pod_is_asked_back_once_as_much_as_others_begin() -> None:
     backend = Backend(3)
+    backend.has(0, 1)
     backend.tell(0, 0, 5)
     backend.tell(1, 0, 20)
     assert backend.recalls == []
@@ -98,13 +104,16 @@ def test_what_waits_at_the_fullest_pod_is_asked_back_once_as_much_as_others_begi
     backend.tell(2, 9)
     assert len(backend.recalls) == 1  # one that was asked is waited for
     backend.pods.told_recalled(("10.0.0.1", 8012), 8)
+    assert backend.recalls[1:] == [("10.0.0.0", 5)]  # there is room yet
     backend.tell(1, 0, 12)
-    assert backend.recalls[1:] == [("10.0.0.1", 9)]
+    backend.pods.told_recalled(("10.0.0.0", 8012), 5)
+    assert backend.recalls[2:] == [("10.0.0.1", 9)]
 
 
 def test_a_pod_that_had_nothing_to_hand_back_is_not_asked_again_at_once() -> None:
     """What waits there is another router's: each answer would be the next question."""
     backend = Backend(2)
+    backend.has(0)
     backend.tell(0, 0, 5)
     backend.tell(1, 1)
     for waiting in range(6, 9):
@@ -116,8 +125,36 @@ def test_a_pod_that_had_nothing_to_hand_back_is_not_asked_again_at_once() -> Non
     assert backend.recalls == [("10.0.0.0", 1)] * 2
 
 
+@pytest.mark.parametrize(("stays", "recalls"), [(False, 2), (True, 1)])
+def test_a_pod_that_had_nothing_is_asked_again_once_it_has_got_what_it_can_hand_back(
+    *, stays: bool, recalls: int
+) -> None:
+    backend = Backend(2)
+    backend.has(0)
+    backend.tell(0, 0, 5)
+    backend.tell(1, 1)
+    backend.pods.told_recalled(("10.0.0.0", 8012), 0)
+    backend.all[0].begins(stays=stays)
+    backend.tell(0, 0, 6)
+    assert backend.recalls == [("10.0.0.0", 1)] * recalls
+
+
+def test_a_pod_that_had_nothing_keeps_no_other_from_being_asked() -> None:
+    """However much waits where it is other routers', ours may wait elsewhere: at once, not after a while."""
+    backend = Backend(4)
+    backend.has(0, 1)
+    backend.tell(0, 0, 5)
+    backend.tell(1, 0, 1)
+    backend.tell(2, 0, 9)
+    backend.tell(3, 1)
+    assert backend.recalls == [("10.0.0.0", 1)], "nothing of ours is at the one at which most waits"
+    backend.pods.told_recalled(("10.0.0.0", 8012), 0)
+    assert backend.recalls[1:] == [("10.0.0.1", 1)]
+
+
 def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
     backend = Backend(2)
+    backend.has(0)
     backend.tell(0, 0, 5)
     backend.tell(1, 1)
     backend.now += RECALL_SECONDS
@@ -165,6 +202,7 @@ def test_a_pod_that_says_it_has_room_and_has_none_is_believed_only_so_often() ->
 def test_who_waits_here_comes_before_who_waits_at_a_pod() -> None:
     """Requests that every pod has refused for want of room."""
     backend = Backend(2)
+    backend.has(0)
     held = [1, 2]
 
     def take(_: str, pod: Pod) -> bool:
