@@ -38,8 +38,8 @@ MOST_BROKEN: Final = 3
 """A pod that has said so often in a row that it has room, and had none, is not believed while it counts as
 full. Once can be another router's doing."""
 RECALL_SECONDS: Final = 0.1
-"""A pod that was asked for requests back and has not answered for so long is not waited for. One that had none
-is asked again after so long, or once it has got one."""
+"""A pod that was asked for requests back and has not answered for so long is not waited for. One that had
+none is asked again after so long, or once it has got one."""
 
 
 TakeRoom = Callable[[str, "Pod"], bool]

@@ -1,7 +1,7 @@
-"""Routers before pods on a fake loop: all that decides is real, both ends of the hops and the sidecars included.
+"""Routers before pods on a fake loop: all that decides is real, hops and sidecars included.
 
-What is simulated is what takes time: each way of a hop, and the model. So a router learns of a pod, and a pod of
-a request, as late as in a cluster, and two runs with one seed are the same.
+What is simulated is what takes time: each way of a hop, and the model. So a router learns of a pod, and a
+pod of a request, as late as in a cluster, and two runs with one seed are the same.
 """
 
 from __future__ import annotations
@@ -190,7 +190,8 @@ class Hops:
     async def open(self, host: str, port: int, request: Request, *, timeout: float, **_: Any) -> Answer:
         """See `Upstream.open`: of requests that were handed back too often."""
         self.counts["plain"] += request.fresh
-        _, opening = (self._plain if request.fresh else self._hops)[host].open(request, timeout, timeout)
+        lines = self._plain if request.fresh else self._hops
+        _, opening = lines[host].open(request, timeout, timeout)
         return await opening
 
     def recall(self, host: str, port: int, count: int) -> bool:
@@ -277,7 +278,11 @@ class Routed:
         self.latencies.append(self._loop.time() - asked)
 
     async def load(self, arrivals: Sequence[tuple[float, int]]) -> None:
-        """Send requests: seconds from now, ascending, and the router of each. Returns with the last answer."""
+        """Send requests, and take their answers.
+
+        Args:
+            arrivals: seconds from now, ascending, and the router of each.
+        """
         begin = self._loop.time()
         asked = []
         for at, router in arrivals:

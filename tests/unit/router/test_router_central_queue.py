@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import heapq
-import random
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.ledger import quantile
 from penstock_router.pods import FULL_SECONDS, RECALL_SECONDS, SLOW_START_SECONDS
 from penstock_wire.http import Response
-from bench.balance import SERVICE_MS
-from bench.balance import central_queue as unlike_servers
-from bench.ledger import quantile
 from tests.support import fake_loop
 from tests.support.routed_pods import Routed
 from tests.support.router_world import World
+from tests.support.simulated_balance import WAY, simulate
 from tests.support.slotted_network import Slotted, SlottedNetwork
 
 HOSTS = ("h0", "h1", "h2", "h3")
@@ -186,8 +184,6 @@ def test_requests_begin_when_they_would_from_one_central_queue(
     fake_loop.run(main())
 
 
-WAY = 0.0002
-"""Seconds between a router and a pod."""
 ROUTED_PODS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from([0.02, 0.06])), min_size=2, max_size=4)
 ROUTED_ARRIVALS = st.lists(
     st.tuples(st.sampled_from([0.0, 0.0003, 0.001, 0.005, 0.013]), st.integers(0, 2)), max_size=60
@@ -199,7 +195,7 @@ ROUTED_ARRIVALS = st.lists(
 def test_no_request_waits_long_while_another_pod_has_room_though_routers_do_not_know_of_each_other(
     pods: list[tuple[int, float]], gaps: list[tuple[float, int]], routers: int
 ) -> None:
-    """Two may take one slot, and a router may ask a pod where nothing of its own waits: neither costs much."""
+    """Two may take one slot, and one may ask where nothing of its own waits: neither costs much."""
 
     async def main() -> None:
         bench = Routed(pods, routers=routers, way=WAY)
@@ -223,19 +219,6 @@ def test_among_unlike_pods_the_slowest_answers_come_nearly_as_soon_as_from_one_c
     routers: int,
 ) -> None:
     """Two of eight are three times slower, at 70 % of what they can do together, in simulated time."""
-    chance, at, arrivals = random.Random(1), 0.0, []
-    service = [each / 1000 for each in SERVICE_MS]
-    while at < 8:
-        at += chance.expovariate(0.7 * sum(1 / each for each in service))
-        arrivals.append((at, chance.randrange(routers)))
-
-    async def main() -> Routed:
-        bench = Routed([(1, seconds) for seconds in service], routers=routers, way=WAY)
-        await bench.start()
-        await bench.load(arrivals)
-        return bench
-
-    bench = fake_loop.run(main())
-    central = unlike_servers([arrived for arrived, _ in arrivals], service)
-    assert quantile(sorted(bench.latencies), 0.99) < 1.3 * quantile(sorted(central), 0.99)
-    assert bench.in_vain / len(arrivals) < WAY * 3
+    routed, central = simulate(routers=routers, share=70, seconds=8, seed=1)
+    assert quantile(sorted(routed.latencies), 0.99) < 1.3 * quantile(sorted(central), 0.99)
+    assert routed.in_vain / len(central) < 3 * WAY
