@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
 from penstock_router.endpoint_slices import Address
-from penstock_router.pods import FULL_SECONDS, MOST_BROKEN, RECALL_SECONDS, Pod, Pods
+from penstock_router.pods import FULL_SECONDS, MOST_BROKEN, MOST_UNPROVEN, RECALL_SECONDS, Pod, Pods
 
 
 class Backend:
@@ -18,7 +19,9 @@ class Backend:
         self.pods = Pods(clock=lambda: self.now, random_source=random.Random(1), changed=lambda: None)
         self.recalls: list[tuple[str, int]] = []
         self.kept: list[list[tuple[str, int]]] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
         self.pods.recall = self._recall
+        self.pods.later = lambda seconds, act: self.timers.append((self.now + seconds, act))
         self.pods.keep = lambda addresses: self.kept.append(sorted(addresses))
         self.have(count)
         self.now += 1000
@@ -31,13 +34,19 @@ class Backend:
         self.recalls.append((host, count))
         return True
 
-    def has(self, *numbers: int) -> None:
-        """These pods have a request of this router."""
-        for number in numbers:
-            self.all[number].begins()
+    def wait(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.now += seconds
+        due = [act for at, act in self.timers if at <= self.now]
+        self.timers = [timer for timer in self.timers if timer[0] > self.now]
+        for act in due:
+            act()
 
     def tell(self, number: int, free: int, waiting: int = 0) -> None:
-        """A pod says how much room it has."""
+        """A pod says how much room it has; what waits there may be this router's."""
+        for pod in self.all:
+            if waiting and not pod.in_flight and pod.address.host == f"10.0.0.{number}":
+                pod.begins()
         self.pods.told_room((f"10.0.0.{number}", 8012), free, waiting)
 
     def send(self, count: int) -> list[int]:
@@ -95,7 +104,6 @@ def test_a_pod_that_drains_or_fails_gets_none_whatever_room_it_has() -> None:
 
 def test_what_waits_at_the_fullest_pod_is_asked_back_once_as_much_as_others_begin() -> None:
     backend = Backend(3)
-    backend.has(0, 1)
     backend.tell(0, 0, 5)
     backend.tell(1, 0, 20)
     assert backend.recalls == []
@@ -104,16 +112,13 @@ def test_what_waits_at_the_fullest_pod_is_asked_back_once_as_much_as_others_begi
     backend.tell(2, 9)
     assert len(backend.recalls) == 1  # one that was asked is waited for
     backend.pods.told_recalled(("10.0.0.1", 8012), 8)
-    assert backend.recalls[1:] == [("10.0.0.0", 5)]  # there is room yet
     backend.tell(1, 0, 12)
-    backend.pods.told_recalled(("10.0.0.0", 8012), 5)
-    assert backend.recalls[2:] == [("10.0.0.1", 9)]
+    assert backend.recalls[1:] == [("10.0.0.1", 9)]
 
 
 def test_a_pod_that_had_nothing_to_hand_back_is_not_asked_again_at_once() -> None:
     """What waits there is another router's: each answer would be the next question."""
     backend = Backend(2)
-    backend.has(0)
     backend.tell(0, 0, 5)
     backend.tell(1, 1)
     for waiting in range(6, 9):
@@ -130,7 +135,6 @@ def test_a_pod_that_had_nothing_is_asked_again_once_it_has_got_what_it_can_hand_
     *, stays: bool, recalls: int
 ) -> None:
     backend = Backend(2)
-    backend.has(0)
     backend.tell(0, 0, 5)
     backend.tell(1, 1)
     backend.pods.told_recalled(("10.0.0.0", 8012), 0)
@@ -139,27 +143,70 @@ def test_a_pod_that_had_nothing_is_asked_again_once_it_has_got_what_it_can_hand_
     assert backend.recalls == [("10.0.0.0", 1)] * recalls
 
 
-def test_a_pod_that_had_nothing_keeps_no_other_from_being_asked() -> None:
-    """However much waits where it is other routers', ours may wait elsewhere: at once, not after a while."""
-    backend = Backend(4)
-    backend.has(0, 1)
-    backend.tell(0, 0, 5)
+def test_a_pod_that_has_nothing_of_ours_is_not_asked_however_much_waits_there() -> None:
+    backend = Backend(3)
+    backend.tell(0, 0, 9)
+    backend.all[0].ends()
     backend.tell(1, 0, 1)
-    backend.tell(2, 0, 9)
-    backend.tell(3, 1)
-    assert backend.recalls == [("10.0.0.0", 1)], "nothing of ours is at the one at which most waits"
-    backend.pods.told_recalled(("10.0.0.0", 8012), 0)
-    assert backend.recalls[1:] == [("10.0.0.1", 1)]
+    backend.tell(2, 1)
+    assert backend.recalls == [("10.0.0.1", 1)]
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
     backend = Backend(2)
-    backend.has(0)
     backend.tell(0, 0, 5)
     backend.tell(1, 1)
     backend.now += RECALL_SECONDS
     backend.tell(1, 1)
     assert backend.recalls == [("10.0.0.0", 1)] * 2
+
+
+def test_requests_that_are_bound_to_the_fullest_pod_keep_no_others_where_they_wait() -> None:
+    """Those with a key stay; each time one is to be asked, it is who was asked in vain longest ago."""
+    backend = Backend(4)
+    backend.tell(0, 0, 50)
+    backend.tell(1, 0, 40)
+    backend.tell(2, 0, 5)
+    backend.tell(3, 1)
+    for number, waiting in ((0, 50), (1, 40)):
+        backend.pods.told_recalled((f"10.0.0.{number}", 8012), 0)
+        backend.tell(number, 0, waiting)
+    assert [host for host, _ in backend.recalls] == ["10.0.0.0", "10.0.0.1", "10.0.0.2"]
+    for left in (4, 3, 2):
+        backend.wait(RECALL_SECONDS)  # so that the first two might be asked again
+        backend.pods.told_recalled(("10.0.0.2", 8012), 1)
+        backend.tell(2, 0, left)
+        backend.tell(3, 1)
+        assert backend.recalls[-1] == ("10.0.0.2", 1)
+
+
+def test_a_pod_that_does_not_answer_keeps_no_requests_waiting_at_others() -> None:
+    """However little happens meanwhile: no other pod says anything until it has answered a request."""
+    backend = Backend(3)
+    backend.tell(0, 0, 50)
+    backend.tell(1, 0, 5)
+    backend.tell(2, 1)
+    backend.wait(RECALL_SECONDS / 2)
+    assert backend.recalls == [("10.0.0.0", 1)]
+    backend.wait(RECALL_SECONDS)
+    assert backend.recalls[1:] == [("10.0.0.1", 1)]
+
+
+def test_a_pod_that_only_says_it_hands_requests_back_is_asked_seldom() -> None:
+    """Each such word would be the next question, as fast as the two can talk."""
+    backend = Backend(2)
+    backend.tell(1, 1)
+
+    def talk(count: int) -> int:
+        before = len(backend.recalls)
+        for _ in range(count):
+            backend.tell(0, 0, 5)
+            backend.pods.told_recalled(("10.0.0.0", 8012), 1)
+        return len(backend.recalls) - before
+
+    assert talk(100) == MOST_UNPROVEN + 1
+    backend.wait(RECALL_SECONDS)
+    assert talk(100) == 1
 
 
 @pytest.mark.parametrize(
@@ -202,7 +249,6 @@ def test_a_pod_that_says_it_has_room_and_has_none_is_believed_only_so_often() ->
 def test_who_waits_here_comes_before_who_waits_at_a_pod() -> None:
     """Requests that every pod has refused for want of room."""
     backend = Backend(2)
-    backend.has(0)
     held = [1, 2]
 
     def take(_: str, pod: Pod) -> bool:
