@@ -238,10 +238,10 @@ def await_answer(server: Server, process: subprocess.Popen[bytes], log: Path, *,
 
 
 @contextlib.contextmanager
-def model(a_ms: float, b_ms: float, *, core: int) -> Iterator[Server]:
-    """The bench's model."""
+def model(a_ms: float, b_ms: float, *, core: int, counts: bool = False) -> Iterator[Server]:
+    """The bench's model; it counts each item only where that is asked for."""
     port = free_port()
-    command = [sys.executable, "-m", "bench.model", str(port), str(a_ms), str(b_ms)]
+    command = [sys.executable, "-m", "bench.model", str(port), str(a_ms), str(b_ms), *["items"] * counts]
     with running(command, core=core) as (process, log):
         server = Server(port=port, pid=process.pid)
         await_answer(server, process, log, seconds=20)
@@ -373,9 +373,18 @@ def rss_mb(pid: int) -> float:
 
 def batch_sizes(behind: Server) -> dict[int, int]:
     """The number of model calls so far, by batch size."""
-    connection = http.client.HTTPConnection("127.0.0.1", behind.port, timeout=5)
+    return _counts(behind, "/-/batches")
+
+
+def items_run(behind: Server) -> dict[int, int]:
+    """How often a model that counts has run each item so far."""
+    return _counts(behind, "/-/items")
+
+
+def _counts(behind: Server, path: str) -> dict[int, int]:
+    connection = http.client.HTTPConnection("127.0.0.1", behind.port, timeout=30)
     try:
-        connection.request("GET", "/-/batches")
-        return {int(size): count for size, count in json.loads(connection.getresponse().read()).items()}
+        connection.request("GET", path)
+        return {int(what): count for what, count in json.loads(connection.getresponse().read()).items()}
     finally:
         connection.close()

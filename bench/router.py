@@ -33,7 +33,7 @@ TURNS = 3  # at one connection, where one stall of the machine makes a p99
 HALF_AT = 128
 """Connections of the load at half rate; each waits for a while before each request."""
 HALF_SECONDS = 6.0
-"""At least, of one measurement at half rate: a p99 of one second shows how all connections are opened at once."""
+"""At least, of one measurement at half rate: a p99 of one second shows how connections are opened at once."""
 ENDPOINTS = (1, 100, 1000)
 ORIGIN = "origin"
 BEHIND = "router_sidecar"

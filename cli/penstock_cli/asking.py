@@ -73,7 +73,8 @@ def ask(
         time.sleep(EVERY)
     if release.stored.get("pending") == value:
         raise CommandError(
-            f"the operator has not carried it out within {SECONDS:.0f} s, and will do so later ({release.why})"
+            f"the operator has not carried it out within {SECONDS:.0f} s, and will do so later "
+            f"({release.why})"
         )
     raise CommandError(
         f"the operator has not taken it up within {SECONDS:.0f} s: expected {value} in "

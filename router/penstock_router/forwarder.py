@@ -19,6 +19,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from penstock_router.arrived_head import MAX_HEAD_SIZE
 from penstock_router.attempts import (
     MAX_MOVES,
     Owner,
@@ -48,6 +49,7 @@ from penstock_wire.http import (
     UpstreamError,
 )
 from penstock_wire.http.answer_stream import AnswerStream
+from penstock_wire.http.server import head as heads
 from penstock_wire.http.server.streams import close_in_background
 from penstock_wire.process import log
 from penstock_wire.request_ids import RequestIds
@@ -213,7 +215,7 @@ class Forwarder(Owner):
         proxied.backend = backend
         proxied.pod = pod
         proxied.give_up = give_up
-        pod.begins()
+        pod.begins(stays=steering is not None and steering.key is not None)
         if steering is not None:
             proxied.state.sent(backend, steering, pod)
         return True
@@ -284,6 +286,8 @@ class Forwarder(Owner):
         """The same fields, the very same object for each answer that has them."""
         known = self._outwards.get(headers)
         if known is None:
+            if heads.size("", headers) > MAX_HEAD_SIZE:
+                return headers
             if len(self._outwards) >= MAX_KNOWN:
                 self._outwards.clear()
             known = self._outwards[headers] = headers

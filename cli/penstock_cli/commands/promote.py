@@ -57,7 +57,7 @@ def all_at_once(release: Release) -> str:
         release: as it is now.
     """
     _some(release)
-    return f"{release.candidate} gets all requests, as far as its ready pods can take them"
+    return f"{release.candidate} gets all requests, once its ready pods can take them"
 
 
 def _some(release: Release) -> None:

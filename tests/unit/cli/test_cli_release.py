@@ -37,15 +37,17 @@ Obj = dict[str, Any]
 
 
 class Clock:
-    """In place of `time`: as late as it is set to."""
+    """In place of `time`: each sleep takes as long as it is set to."""
 
     now = 0.0
+    sleeps = 0.0
 
     def monotonic(self) -> float:
         return self.now
 
     def sleep(self, _seconds: float) -> None:
         time.sleep(0.01)
+        self.now += self.sleeps
 
 
 def ago(**span: int) -> str:
@@ -237,7 +239,7 @@ async def test_watching_ends_where_the_split_does(server: TinyApiserver, tmp_pat
         (["promote"], 6, {"phase": "Paused"}, "promote", "new gets all requests"),
         (["promote"], 4, {"phase": "RolledBack"}, "promote", "begins anew with step 1 of 6, mirror 10 %"),
         (["promote", "--full"], 3, {}, "promote-full",
-         "new gets all requests, as far as its ready pods can take them"),
+         "new gets all requests, once its ready pods can take them"),
         (["pause"], 3, {}, "pause", "new stays at 10 % until it is promoted or aborted"),
         (["abort"], 3, {}, "abort", "old gets all requests, new none (it had 10 %)"),
         (["abort"], 5, {"phase": "Paused"}, "abort", "old gets all requests, new none (it had 10 %)"),
@@ -248,7 +250,7 @@ async def test_watching_ends_where_the_split_does(server: TinyApiserver, tmp_pat
         (["abort"], 3, {"reason": "StableMissing"}, "abort",
          "old gets all requests, new none (it had 10 %), once there is a ModelBackend old again"),
         (["promote", "--full"], 3, {"reason": "StableMissing"}, "promote-full",
-         "new gets all requests, as far as its ready pods can take them"),
+         "new gets all requests, once its ready pods can take them"),
         (["pause"], 3, {"reason": "InvalidStrategy"}, "pause",
          "new stays at 10 % until it is promoted or aborted, once the strategy can be followed"),
         (["abort"], 3, {"reason": "InvalidStrategy"}, "abort",
@@ -278,7 +280,7 @@ async def test_a_verb_says_what_it_will_do_and_writes_one_annotation(
         (["pause"], "new stays at 10 % until it is promoted or aborted", "Paused, step 2 of 3, weight 10 %"),
         (["promote"], "leaves step 2 of 3, pause 1h, then weight 50 %",
          "Progressing, step 3 of 3, weight 50 %"),
-        (["promote", "--full"], "new gets all requests, as far as its ready pods can take them",
+        (["promote", "--full"], "new gets all requests, once its ready pods can take them",
          "Progressing, weight 100 %"),
     ],
 )  # fmt: skip
@@ -352,6 +354,22 @@ async def test_an_error_says_what_is_not_there(
     assert {method for method, *_ in server.requests} <= {"GET"}
 
 
+async def test_a_split_that_is_not_accepted_says_why_nothing_begins(
+    server: TinyApiserver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two splits the younger: its strategy does nothing, and has no condition of its own."""
+    conditions = [
+        {"type": kind, "status": "False", "reason": "Conflict", "message": "e has the older split a",
+         "lastTransitionTime": ago(seconds=60)}
+        for kind in ("Ready", "Accepted")
+    ]  # fmt: skip
+    server.cluster.edit(SPLIT, "n", "s", lambda obj: obj.update(status={"conditions": conditions}))
+    lines = (await printed(server, tmp_path, "rollout", "s"))[1]
+    assert lines[:2] == ["n/s: old → new: not begun", "  Conflict: e has the older split a"]
+    assert (await printed(server, tmp_path, "promote", "s"))[0] == 1
+    assert capsys.readouterr().err.endswith("has not begun (Conflict: e has the older split a)\n")
+
+
 @pytest.mark.parametrize("full", [[], ["--full"]])
 @pytest.mark.parametrize("promotion", ["Auto", "Manual"])
 async def test_a_promotion_under_way_is_not_asked_for_again(
@@ -386,7 +404,7 @@ async def test_an_abort_says_what_it_waits_for(
 
     await until(lambda: asked() != before)
     server.cluster.edit(SPLIT, "n", "s", lambda obj: obj["status"]["release"].update(pending=asked()))
-    clock.now = 1e6
+    clock.sleeps = 100.0
     assert (await asking)[0] == 1
     error = capsys.readouterr().err
     assert "and will do so later (StableMissing: no such ModelBackend: old)" in error

@@ -127,6 +127,7 @@ class AnswerSide:
         "_learning",
         "_left",
         "_line",
+        "_line_bytes",
         "_lingering",
         "_listener",
         "_loop",
@@ -188,6 +189,7 @@ class AnswerSide:
         self._continue = False  # the client gets 100 Continue when its turn comes
         # requests in line, the last of which may be a refusal
         self._line: collections.deque[H1Exchange | PenstockError] | None = None
+        self._line_bytes = 0  # of their bodies
         self._current: H1Exchange | None = None
         self._holders = 0  # who asks that reading pause
         # writing
@@ -242,6 +244,16 @@ class AnswerSide:
             self._writable.set_result(None)
         if self._line and self._current is None:
             self._soon()
+
+    def _put_in_line(self, entry: H1Exchange | PenstockError) -> None:
+        """Have one wait behind those in line; reading pauses while they are many, or long."""
+        if self._line is None:
+            self._line = collections.deque()
+        self._line.append(entry)
+        if isinstance(entry, H1Exchange):
+            self._line_bytes += len(entry.request.body)
+            if len(self._line) > limits.MAX_PIPELINED or self._line_bytes > limits.BUFFER_BYTES:
+                self._pause(LINE_IS_LONG)
 
     def _soon(self) -> None:
         # NB: not at once: a service that answers is not called with the next request in the middle of that.
