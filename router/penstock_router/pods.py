@@ -115,11 +115,7 @@ class Pod:
         self._hashed: Hashed | None = None
 
     def begins(self, *, stays: bool = False) -> None:
-        """A request goes to it.
-
-        Args:
-            stays: it is not to be handed back.
-        """
+        """A request goes to it, which is not to be handed back where it stays."""
         if not stays:
             self.vain_at = -math.inf
         self.in_flight += 1
