@@ -519,8 +519,7 @@ class Pods:
         Who had nothing to hand back comes behind the others the next time: what waits there may be another
         router's, or be bound to its pod.
         """
-        crowd = self._crowded.get(backend)
-        free = self._free.get(backend)
+        crowd, free = self._crowded.get(backend), self._free.get(backend)
         if not crowd or not free:
             return
         now = self._clock()
