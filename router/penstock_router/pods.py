@@ -115,11 +115,7 @@ class Pod:
         self._hashed: Hashed | None = None
 
     def begins(self, *, stays: bool = False) -> None:
-        """A request goes to it.
-
-        Args:
-            stays: it is not to be handed back.
-        """
+        """A request goes to it, which is not to be handed back where it stays."""
         if not stays:
             self.vain_at = -math.inf
         self.in_flight += 1
@@ -523,8 +519,7 @@ class Pods:
         Who had nothing to hand back comes behind the others the next time: what waits there may be another
         router's, or be bound to its pod.
         """
-        crowd = self._crowded.get(backend)
-        free = self._free.get(backend)
+        crowd, free = self._crowded.get(backend), self._free.get(backend)
         if not crowd or not free:
             return
         now = self._clock()
