@@ -146,9 +146,7 @@ HOP_MUTANTS = (
         package=ROUTER,
         old="able.sort(key=lambda pod: (pod.vain_at, pod not in leaving, -pod.waiting))",
         new="able.sort(key=lambda pod: (pod not in leaving, -pod.waiting))",
-        tests=(
-            f"{_LATE}::test_requests_that_are_bound_to_the_fullest_pod_keep_no_others_where_they_wait",
-        ),
+        tests=(f"{_LATE}::test_requests_that_are_bound_to_the_fullest_pod_keep_no_others_where_they_wait",),
     ),
     Mutant(
         name="a request that the model has is handed back",
