@@ -115,11 +115,7 @@ class Pod:
         self._hashed: Hashed | None = None
 
     def begins(self, *, stays: bool = False) -> None:
-        """A request goes to it.
-
-        Args:
-            stays: it is not to be handed back.
-        """
+        """A request goes to it; `stays` says that it is not to be handed back."""
         if not stays:
             self.vain_at = -math.inf
         self.in_flight += 1
@@ -525,10 +521,8 @@ class Pods:
         """
         crowd = self._crowded.get(backend)
         free = self._free.get(backend)
-        if not crowd or not free:
-            return
         now = self._clock()
-        if now < self._recalls.get(backend, 0.0):
+        if not crowd or not free or now < self._recalls.get(backend, 0.0):
             return
         room = sum([pod.free for pod in free if pod.begins_at_once(now)])
         if not room:

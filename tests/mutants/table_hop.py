@@ -144,8 +144,8 @@ HOP_MUTANTS = (
         name="the fullest pod is asked first, though it has nothing to hand back",
         breaks=ROOM,
         package=ROUTER,
-        old="able.sort(key=lambda pod: (pod.vain_at, pod not in leaving, -pod.waiting))",
-        new="able.sort(key=lambda pod: (pod not in leaving, -pod.waiting))",
+        old="able.sort(key=lambda pod: (pod.asked, pod.vain_at, pod not in leaving, -pod.waiting))",
+        new="able.sort(key=lambda pod: (pod.asked, pod not in leaving, -pod.waiting))",
         tests=(f"{_LATE}::test_requests_that_are_bound_to_the_fullest_pod_keep_no_others_where_they_wait",),
     ),
     Mutant(
