@@ -103,7 +103,7 @@ weights: $(VENV)/.ready # ten rounds of weights 1, 10, 50, 100, 0 under the ledg
 	  --loss-results bench/results/weights.json $(LOSS)
 
 fights: $(VENV)/.ready # an hour of autoscaler, HPA and `kubectl scale` on one backend, under the ledger
-	@$(BIN)/pytest tests/cluster/test_ownership.py -k disagree -s --fight-seconds 3600 --timeout 4500 $(FIGHTS)
+	@$(BIN)/pytest tests/cluster/test_ownership.py -k disagree -s --fight-seconds 3600 $(FIGHTS)
 
 crds: $(VENV)/.ready ## Write crds/ and the chart's copy anew from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds

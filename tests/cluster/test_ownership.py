@@ -109,6 +109,7 @@ def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> Non
     assert condition["spec"]["replicas"] == 3
 
 
+@pytest.mark.timeout(4800)  # make fights lets them disagree for an hour
 def test_scalers_that_disagree_do_not_fight_and_lose_nothing(
     namespace: Namespace, load: Load, pytestconfig: pytest.Config, tmp_path: Path
 ) -> None:
