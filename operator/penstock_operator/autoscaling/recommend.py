@@ -8,7 +8,7 @@ Where no pod is ready, what is held now decides: it waits, and nobody else answe
 Without `targetLoad` the target follows from what a pod can do (`capacity`), and the rate at which items
 arrive is a term beside the load:
 
-    by rate    arrivals / (0.72 · μ*)    as soon as a curve is known
+    by rate    arrivals / (0.76 · μ*)    as soon as a curve is known
     by load    load / T*                 at most what clears it in a stable window, or one more than are ready
 
 A load of more than the ready pods should have is a queue: where it comes from too few pods, the rate says how
