@@ -105,13 +105,13 @@ def replicas(traces: dict[str, Any]) -> Any:
 def _mean_misses(trace: dict[str, Any], peer: str) -> float:
     """Of all seeds; of ours where `peer` is empty."""
     if not peer:
-        return mean(run["misses"] for run in (trace["ours"], *trace["again"]["ours"]))
-    best = _best(trace, peer)
-    if best is None:
-        return 0.0
-    return mean(
-        misses for misses in (best["misses_at_equal"], *trace["again"].get(peer, [])) if misses is not None
-    )
+        misses: list[float] = [run["misses"] for run in (trace["ours"], *trace["again"]["ours"])]
+    elif best := _best(trace, peer):
+        again = [other for other in trace["again"].get(peer, []) if other is not None]
+        misses = [best["misses_at_equal"], *again]
+    else:
+        misses = [0.0]
+    return mean(misses)
 
 
 def misses(traces: dict[str, Any]) -> Any:

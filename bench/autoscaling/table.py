@@ -81,7 +81,8 @@ def ours(trace: Mapping[str, Any]) -> float:
     Args:
         trace: its figures.
     """
-    return mean(run["misses"] for run in (trace["ours"], *trace["again"]["ours"]))
+    misses: list[float] = [run["misses"] for run in (trace["ours"], *trace["again"]["ours"])]
+    return mean(misses)
 
 
 def best_of_all_seeds(trace: Mapping[str, Any], peer: str) -> tuple[float | None, str]:

@@ -78,6 +78,8 @@ class Demand:
 
     Args:
         wanted: how many.
+        likely: as many, or so many of those that there are as one standard deviation more would ask for: a
+            decrease that chance would take back waits.
         words: why, with the numbers.
         terms: for `status.scaling`.
         panic_until: no decrease before this time, in seconds.
@@ -86,6 +88,7 @@ class Demand:
     """
 
     wanted: int
+    likely: int
     words: str
     terms: dict[str, Any]
     panic_until: float
@@ -102,6 +105,7 @@ class _Look:
     arrivals: Arrivals | None = None
     by_rate: float = 0.0
     surely_by_rate: float = 0.0
+    likely_by_rate: float = 0.0
     expected: float | None = None
 
     @property
@@ -125,11 +129,12 @@ def demand(asking: Asking, *, panic_until: float, rates: Rates, now: float) -> D
     lately = _lately(asking.stable_window)
     look = _look(asking, asking.stable_window, now)
     burst = _look(asking, lately, now)
-    surely, keep = look.surely, None
+    surely, likely, keep = look.surely, 0, None
     if asking.target_load is None:
         # A window with a burst in it holds a jump, and not a trend.
         rising, rates = _rising(asking, rates, trends=now >= panic_until, now=now)
         keep = _keep(asking, rising, rates, now)
+        likely = min(_whole(rising.likely_by_rate), asking.current)
         surely = max(surely, rising.surely)
         look = max(look, rising, key=lambda candidate: candidate.most)
         burst = max(burst, _sudden(asking, burst, now), key=lambda candidate: candidate.most)
@@ -157,7 +162,10 @@ def demand(asking: Asking, *, panic_until: float, rates: Rates, now: float) -> D
             terms["reserve_per_minute"] = round(60 * rates.reserve)
     if refused:
         words += f", and a full queue refused {refused} items within {lately:g}s: {wanted}"
-    return Demand(wanted=wanted, words=words, terms=terms, panic_until=panic_until, rates=rates, keep=keep)
+    return Demand(
+        wanted=wanted, likely=max(wanted, likely), words=words, terms=terms, panic_until=panic_until,
+        rates=rates, keep=keep,
+    )  # fmt: skip
 
 
 def _rising(asking: Asking, rates: Rates, *, trends: bool, now: float) -> tuple[_Look, Rates]:
@@ -226,6 +234,7 @@ def _look(asking: Asking, window: float, now: float) -> _Look:
         arrivals=counted,
         by_rate=rate / (BUSY * able.rate),
         surely_by_rate=max(rate - counted.chance(forecast.SIGMAS), 0.0) / (BUSY * able.rate),
+        likely_by_rate=(rate + counted.chance(1.0)) / (BUSY * able.rate),
     )
 
 

@@ -322,6 +322,14 @@ def test_replicas_fall_early_where_the_reserve_allows_it(
     assert replicas == 4 or why in held.message
 
 
+@pytest.mark.parametrize(("rate", "replicas"), [(60, 3), (57, 2)])
+def test_what_chance_would_ask_for_again_is_kept(rate: float, replicas: int) -> None:
+    """2 pods have 60.7 a second at 76 %; one deviation of what 20 s count is no reason to fall."""
+    target = replace(TARGET, downscale_delay=1)
+    recommendation = look([pod(name, rate=rate / 3, load=5) for name in "abc"], current=3, target=target)
+    assert (recommendation.inputs.wanted, recommendation.replicas) == (2, replicas)
+
+
 def test_two_reports_of_a_burst_are_enough() -> None:
     """Many more than chance makes of them: as many pods as the burst asks for, two seconds after it began."""
     pods = changing([30.0] * 59 + [600.0] * 2, count=1)
