@@ -196,7 +196,7 @@ def next_target(runs: Sequence[Run], wanted: float) -> float | None:
         share = math.log(over.replica_seconds / wanted) / math.log(
             over.replica_seconds / under.replica_seconds
         )
-        return above * (below / above) ** min(max(share, 0.1), 0.9)
+        return above * math.pow(below / above, min(max(share, 0.1), 0.9))
     nearest = over or under or runs[0]
     return min(max(_target(nearest) * nearest.replica_seconds / wanted, _LEAST), _MOST)
 
