@@ -118,6 +118,7 @@ MODULES: dict[str, Sequence[str]] = {
         "forwarder",
         "header_policy",
         "hold_queue",
+        "large_answers",
         "load_balancing",
         "match_rules",
         "metrics",

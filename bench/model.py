@@ -2,7 +2,8 @@
 
 It sleeps, as a device does that computes beside the core: the core is the sidecar's. With 0 0 it answers at
 once. An item `null` is bad: its whole batch is answered 422. Usage: `python -m bench.model PORT A_MS B_MS`.
-`GET /-/batches` answers how often it ran each batch size.
+`GET /-/batches` answers how often it ran each batch size; with the word `items` behind the numbers,
+`GET /-/items` answers how often it ran each item.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ class Device:
     Args:
         a_ms: time of any batch.
         b_ms: time of each item in it.
+        counts: whether it counts each item.
     """
 
-    def __init__(self, a_ms: float, b_ms: float) -> None:
+    def __init__(self, a_ms: float, b_ms: float, *, counts: bool = False) -> None:
+        self.counts = counts
+        self.items: collections.Counter[str] = collections.Counter()
         self.a, self.b = a_ms / 1000, b_ms / 1000
         self.sizes: collections.Counter[int] = collections.Counter()
         self.waiting: collections.deque[tuple[Connection, bytes, int]] = collections.deque()
@@ -46,7 +50,7 @@ class Device:
     def take(self, connection: Connection, items: bytes, count: int) -> None:
         """Run a batch, or queue it."""
         if not self.a and not self.b:
-            self.sizes[count] += 1
+            self.count(items, count)
             connection.answer(b'{"predictions":[%b]}' % items)
         elif self.running:
             self.waiting.append((connection, items, count))
@@ -58,8 +62,14 @@ class Device:
         if self.timer is None:
             self.timer = Timer(asyncio.get_running_loop(), self.end)
         self.running = batch
-        self.sizes[batch[2]] += 1
+        self.count(batch[1], batch[2])
         self.timer.at(time.monotonic() + self.a + self.b * batch[2])
+
+    def count(self, items: bytes, count: int) -> None:
+        """Note what begins to run."""
+        self.sizes[count] += 1
+        if self.counts and items:
+            self.items.update([item.strip() for item in items.decode().split(",")])
 
     def end(self) -> None:
         """Answer what ran, begin the next."""
@@ -105,7 +115,8 @@ class Connection(asyncio.Protocol):
     def request(self, head: bytes, body: bytes) -> None:
         """Take one request."""
         if not body:
-            self.answer(msgspec.json.encode(self.device.sizes) if b" /-/batches " in head else b"{}")
+            asked = {b"/-/batches": self.device.sizes, b"/-/items": self.device.items}
+            self.answer(msgspec.json.encode(asked.get(head.split(b" ")[1], {})))
         elif plain := _PLAIN.fullmatch(body):
             self.device.take(self, plain[1], plain[1].count(b",") + 1)
         else:
@@ -119,9 +130,9 @@ class Connection(asyncio.Protocol):
             self.transport.write(_HEAD % (status, len(text), text))
 
 
-async def main(port: int, a_ms: float, b_ms: float) -> None:
+async def main(port: int, a_ms: float, b_ms: float, *, counts: bool) -> None:
     """Serve until ended."""
-    device = Device(a_ms, b_ms)
+    device = Device(a_ms, b_ms, counts=counts)
     server = await asyncio.get_running_loop().create_server(
         lambda: Connection(device), "127.0.0.1", port, backlog=1024
     )
@@ -131,4 +142,4 @@ async def main(port: int, a_ms: float, b_ms: float) -> None:
 
 if __name__ == "__main__":
     precise()
-    uvloop.run(main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))
+    uvloop.run(main(int(sys.argv[1]), *map(float, sys.argv[2:4]), counts="items" in sys.argv[4:]))

@@ -111,7 +111,12 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(
-    command: Sequence[str], *, core: int, env: Mapping[str, str] | None = None, grace: float = 15
+    command: Sequence[str],
+    *,
+    core: int,
+    env: Mapping[str, str] | None = None,
+    grace: float = 15,
+    idle: bool = False,
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A program in a session of its own, on one core; yields it and the file with what it prints.
 
@@ -120,10 +125,13 @@ def running(
         core: the only one that it may use.
         env: what is added to the environment.
         grace: seconds that it gets to end.
+        idle: it runs only while nothing else of the core wants to.
     """
 
     def prepare() -> None:
         os.sched_setaffinity(0, {core})
+        if idle:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         precise()
 
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
@@ -230,10 +238,10 @@ def await_answer(server: Server, process: subprocess.Popen[bytes], log: Path, *,
 
 
 @contextlib.contextmanager
-def model(a_ms: float, b_ms: float, *, core: int) -> Iterator[Server]:
-    """The bench's model."""
+def model(a_ms: float, b_ms: float, *, core: int, counts: bool = False) -> Iterator[Server]:
+    """The bench's model; it counts each item only where that is asked for."""
     port = free_port()
-    command = [sys.executable, "-m", "bench.model", str(port), str(a_ms), str(b_ms)]
+    command = [sys.executable, "-m", "bench.model", str(port), str(a_ms), str(b_ms), *["items"] * counts]
     with running(command, core=core) as (process, log):
         server = Server(port=port, pid=process.pid)
         await_answer(server, process, log, seconds=20)
@@ -365,9 +373,18 @@ def rss_mb(pid: int) -> float:
 
 def batch_sizes(behind: Server) -> dict[int, int]:
     """The number of model calls so far, by batch size."""
-    connection = http.client.HTTPConnection("127.0.0.1", behind.port, timeout=5)
+    return _counts(behind, "/-/batches")
+
+
+def items_run(behind: Server) -> dict[int, int]:
+    """How often a model that counts has run each item so far."""
+    return _counts(behind, "/-/items")
+
+
+def _counts(behind: Server, path: str) -> dict[int, int]:
+    connection = http.client.HTTPConnection("127.0.0.1", behind.port, timeout=30)
     try:
-        connection.request("GET", "/-/batches")
-        return {int(size): count for size, count in json.loads(connection.getresponse().read()).items()}
+        connection.request("GET", path)
+        return {int(what): count for what, count in json.loads(connection.getresponse().read()).items()}
     finally:
         connection.close()

@@ -32,6 +32,8 @@ CONNECTIONS = (1, 32, 128)
 TURNS = 3  # at one connection, where one stall of the machine makes a p99
 HALF_AT = 128
 """Connections of the load at half rate; each waits for a while before each request."""
+HALF_SECONDS = 6.0
+"""At least, of one measurement at half rate: a p99 of one second shows how connections are opened at once."""
 ENDPOINTS = (1, 100, 1000)
 ORIGIN = "origin"
 BEHIND = "router_sidecar"
@@ -116,7 +118,7 @@ def half(bench: Bench, name: str, server: Server, origin: Server, rate: float) -
     think = HALF_AT / (rate / 2) * 1000
     with bench.counting(f"half/{name}"):
         direct, through = (
-            loads.wrk(each, HALF_AT, bench.seconds, core=bench.load_core, think_ms=think)
+            loads.wrk(each, HALF_AT, max(bench.seconds, HALF_SECONDS), core=bench.load_core, think_ms=think)
             for each in (origin, server)
         )
         bench.figures.add(f"half/{name}/-/rate", through["per_s"], "requests/s")

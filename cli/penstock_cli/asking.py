@@ -57,16 +57,25 @@ def ask(
     will = plan(release)
     value = f"{verb}@{datetime.now(UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
     cluster.annotate("TrafficSplit", arguments.split, ANNOTATION, value)
-    screen.show([f"{release.name}: {will}"])
+    condition = release.condition_of(verb)
+    screen.show([f"{release.name}: {will}{f', {condition}' if condition else ''}"])
     if not arguments.wait:
         return 0
     until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
+    while True:
+        is_last = time.monotonic() >= until
         release = Release.of(cluster.get("TrafficSplit", arguments.split))
         if release.stored.get("handled") == value:
             screen.show([release.summary, *([f"  {release.why}"] if release.why else [])])
             return 0
+        if is_last:
+            break
         time.sleep(EVERY)
+    if release.stored.get("pending") == value:
+        raise CommandError(
+            f"the operator has not carried it out within {SECONDS:.0f} s, and will do so later "
+            f"({release.why})"
+        )
     raise CommandError(
         f"the operator has not taken it up within {SECONDS:.0f} s: expected {value} in "
         f"status.release.handled, found {release.stored.get('handled') or 'none'}; is it running?"

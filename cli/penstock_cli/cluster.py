@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
 from kubernetes import config as kube_config
 from kubernetes.client.api.custom_objects_api import CustomObjectsApi
 from kubernetes.client.api_client import ApiClient
@@ -68,9 +69,10 @@ class Cluster:
             kube_config.load_kube_config(  # type: ignore[no-untyped-call]
                 kubeconfig, context=context, client_configuration=configuration, persist_config=False
             )
-        except (kube_config.ConfigException, OSError, TypeError) as error:
+        except (kube_config.ConfigException, yaml.YAMLError, OSError, TypeError, AttributeError) as error:
+            cause = " ".join(str(error).split())
             raise CommandError(
-                f"cannot log in by {kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION}: {error}"
+                f"cannot log in by {kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION}: {cause}"
             ) from error
         configuration.retries = False
         chosen = next((entry for entry in contexts if entry["name"] == context), active)
@@ -113,6 +115,8 @@ class Cluster:
             NotFoundError: it is not there.
             CommandError: it cannot be read.
         """
+        if "/" in name:
+            raise CommandError(f"expected the name of a {kind} alone, such as digits, found {name!r}")
         try:
             resource: Any = self.api.get_namespaced_custom_object(
                 GROUP, VERSION, self.namespace, PLURALS[kind], name, _request_timeout=SECONDS
@@ -194,4 +198,6 @@ def _cause(error: Exception) -> str:
     try:
         return str(json.loads(error.body or "")["message"])
     except (TypeError, ValueError, KeyError):
-        return f"{error.status} {error.reason}"
+        # An apiserver that does not serve a group has no Status for it.
+        hint = f"; does it serve {GROUP}/{VERSION}, is Penstock installed?" if error.status == 404 else ""
+        return f"{error.status} {error.reason}{hint}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock_cli.cluster import CommandError, Resource
 
-PROMOTED, ROLLED_BACK, PAUSED = "Promoted", "RolledBack", "Paused"
+PROGRESSING, PAUSED, PROMOTED, ROLLED_BACK = "Progressing", "Paused", "Promoted", "RolledBack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +81,11 @@ class Release:
         return str(self.stored.get("phase", ""))
 
     @property
+    def reason(self) -> str:
+        """The reason of where it is; empty where it has not begun."""
+        return str(self.stored.get("reason", ""))
+
+    @property
     def ended(self) -> bool:
         """Whether nothing more comes of it."""
         return self.current and self.phase in (PROMOTED, ROLLED_BACK)
@@ -91,13 +96,23 @@ class Release:
         return int(self.stored.get("weight", 0))
 
     @property
+    def promoting(self) -> bool:
+        """Whether all steps are done, and nobody has to promote it any more."""
+        return self.phase == PROGRESSING and self.step == len(self.steps)
+
+    @property
+    def granted(self) -> bool:
+        """Whether the weight of the step that it is at was set."""
+        return int(self.stored.get("target", 0)) == self.target
+
+    @property
     def target(self) -> int:
         """The candidate's percent at the step that it is at, which lost pods may keep it from."""
         if self.phase == PROMOTED:
             return 100
         if self.phase == ROLLED_BACK:
             return 0
-        if self.step == len(self.steps) and self.phase != PAUSED and self.promotes_itself:
+        if self.promoting:
             return 100
         weights = [step["setWeight"] for step in self.steps[: self.step + 1] if "setWeight" in step]
         return int(weights[-1]) if weights else 0
@@ -127,6 +142,20 @@ class Release:
         said = self.stored or self.condition
         reason, message = said.get("reason", ""), said.get("message", "")
         return f"{reason}: {message}" if reason and message else reason or message
+
+    def condition_of(self, verb: str) -> str:
+        """What the operator waits for before it does what is asked for, in words; empty for nothing.
+
+        Args:
+            verb: as the annotation has it.
+        """
+        if self.reason == "InvalidStrategy" and verb != "abort":
+            return "once the strategy can be followed"
+        if self.reason == "StableMissing" and verb != "promote-full":
+            return f"once there is a ModelBackend {self.stable} again"
+        if self.reason == "StableNotReady" and verb == "promote":
+            return f"once {self.stable} has a ready pod"
+        return ""
 
     @property
     def summary(self) -> str:

@@ -117,6 +117,7 @@ class Process:
         pods = self._router.pods
         self._upstream.on_room, self._upstream.on_recalled = pods.told_room, pods.told_recalled
         pods.recall, pods.keep = self._upstream.recall, self._upstream.keep
+        pods.later = asyncio.get_running_loop().call_later
         api = ApiServer.in_cluster(
             url=arguments.kube_api,
             account=arguments.service_account,

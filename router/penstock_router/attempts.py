@@ -344,6 +344,8 @@ def answered(pod: Pod, fields: AnswerFields, answer: Response, pods: Pods, now: 
         pods.refuses(pod)
     elif word == Reason.QUEUE_FULL.value:
         pods.full(pod)
+    elif word == Reason.MOVED.value:
+        pod.unproven = 0
     if answer.stream is not None:  # no sidecar's: its refusals are short
         answer = Response(answer.status, answer.headers)
     return Unexecuted(word, answer)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from penstock_router import cors
-from penstock_router.arrived_head import MAX_HEAD_SIZE, ArrivedHead
+from penstock_router.arrived_head import ArrivedHead, ArrivedHeads
 from penstock_router.header_policy import allows
 from penstock_router.hold_queue import MAX_HELD_BYTES, HoldQueue, Permit, ReleaseWindow, Waiter
 from penstock_router.load_balancing import WeightedSelector
@@ -22,12 +22,9 @@ from penstock_wire.control.report import BackendTotals
 from penstock_wire.control.router_settings import Endpoint, Timeouts
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request
-from penstock_wire.http.server import head as heads
 
 COLD_RETRY_AFTER_SECONDS = 5.0
 """What a client is told to wait where nothing is known of how long it takes."""
-MAX_HEADS = 256
-"""Heads of requests that an endpoint remembers."""
 
 
 def no_such_endpoint(name: str) -> PenstockError:
@@ -50,6 +47,7 @@ class EndpointState:
         random_source: for the choice of a backend.
         on_held: is called when a request is held for a backend while none was.
         series: where what becomes of its requests is counted, by endpoint and backend.
+        heads: what all endpoints of the router remember of heads; None for memory of its own.
     """
 
     def __init__(
@@ -61,13 +59,15 @@ class EndpointState:
         random_source: random.Random,
         on_held: Callable[[], None],
         series: Callable[[str, str], Series] = Series,
+        heads: ArrivedHeads | None = None,
     ) -> None:
         self.settings = settings
         self.held = HoldQueue()
         self.name = settings.name
         self._make_series = series
         self._series: dict[str, Series] = {}
-        self._heads: dict[int, ArrivedHead] = {}
+        self._heads = ArrivedHeads() if heads is None else heads
+        self._era = object()
         self._pods = pods
         self._clock = clock
         self._on_held = on_held
@@ -101,10 +101,10 @@ class EndpointState:
             request: its target is without the route.
         """
         # NB: a server gives requests whose heads are alike the very same fields (`head_cache`).
-        place = id(request.headers)
-        known = self._heads.get(place)
+        known = self._heads.known.get(id(request.headers))
         if (
             known is None
+            or known.era is not self._era
             or known.headers is not request.headers
             or known.target != request.target
             or known.method != request.method
@@ -119,11 +119,9 @@ class EndpointState:
                 idle=self.idle,
                 steers=self._steers,
                 static=static,
+                era=self._era,
             )
-            if heads.size(request.target, request.headers) <= MAX_HEAD_SIZE:
-                if len(self._heads) >= MAX_HEADS:
-                    self._heads.clear()
-                self._heads[place] = known
+            self._heads.keep(known)
         return known
 
     def series(self, backend: str) -> Series:
@@ -143,7 +141,7 @@ class EndpointState:
         before, self._steers = self._steers, Steers(settings)
         self._steers.settle(self._serves, before)
         self._fails = settings.on_missing == "Fail"
-        self._heads.clear()
+        self._era = object()
         names = {backend.name for backend in settings.backends}
         for of_backend in (self._held_since, self._started_in):
             for name in of_backend.keys() - names:
@@ -185,7 +183,7 @@ class EndpointState:
         }
         self._selector.set_weights(weights)
         if self._steers.settle(self._serves):
-            self._heads.clear()
+            self._era = object()
         for backend in self.held.backends():
             if backend in weights and not self._is_missing(backend):
                 continue

@@ -19,6 +19,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from penstock_router.arrived_head import MAX_HEAD_SIZE
 from penstock_router.attempts import (
     MAX_MOVES,
     Owner,
@@ -48,6 +49,7 @@ from penstock_wire.http import (
     UpstreamError,
 )
 from penstock_wire.http.answer_stream import AnswerStream
+from penstock_wire.http.server import head as heads
 from penstock_wire.http.server.streams import close_in_background
 from penstock_wire.process import log
 from penstock_wire.request_ids import RequestIds
@@ -256,10 +258,12 @@ class Forwarder(Owner):
         if proxied.exchange is None:
             return
         if refused.is_moved and proxied.moves < MAX_MOVES and self._send(proxied, proxied.backend, now):
+            if proxied.exchange is None:  # its time was over: it was answered, and no pod was asked
+                return
             proxied.moves += 1
             proxied.state.series(proxied.backend).retries += 1
             self._metrics.retried(refused.reason)
-            if proxied.trace is not None and proxied.exchange is not None:
+            if proxied.trace is not None:
                 proxied.trace.again(pod, refused.reason)
             return
         self._in_task(proxied, FirstTry(pod, refused))
@@ -282,6 +286,8 @@ class Forwarder(Owner):
         """The same fields, the very same object for each answer that has them."""
         known = self._outwards.get(headers)
         if known is None:
+            if heads.size("", headers) > MAX_HEAD_SIZE:
+                return headers
             if len(self._outwards) >= MAX_KNOWN:
                 self._outwards.clear()
             known = self._outwards[headers] = headers

@@ -9,6 +9,8 @@ anyone anything:
 - as many copies, or bytes of them, are under way as there may be (`in_flight`);
 - the mirror has no ready pod that can be reached (`no_pod`), or its pods had no room, or requests of
   clients wait for that room (`no_room`);
+- its answers are longer than a router takes whole (`answer_too_large`): one copy now and then tries again
+  (`large_answers`);
 - it is none that can be copied: its body or its answer streams, it switched protocols, its method has
   another meaning for a proxy, or the model did not answer it.
 
@@ -31,6 +33,7 @@ from penstock_router.attempts import TELLING_SECONDS
 from penstock_router.compare import Comparison, Rules
 from penstock_router.compare_queue import CompareQueue
 from penstock_router.header_policy import AnswerFields, request_lines
+from penstock_router.large_answers import LargeAnswers
 from penstock_router.load_balancing import WeightedSelector
 from penstock_router.match_rules import MatchRules
 from penstock_router.metrics import Metrics
@@ -73,6 +76,7 @@ MAX_HEADS = 256
 STREAM, UPGRADE, TOO_LARGE, METHOD, REFUSED = "stream", "upgrade", "too_large", "method", "refused"
 """Why a request is not copied: what it is."""
 NO_POD, NO_ROOM, IN_FLIGHT, PRESSURE = "no_pod", "no_room", "in_flight", "pressure"
+ANSWER_TOO_LARGE = "answer_too_large"
 """Why it is not copied now."""
 LARGE_ANSWER = "too_large"
 """Why a mirror's answer is not compared."""
@@ -146,6 +150,7 @@ class EndpointMirror:
         "_settings",
         "full_until",
         "in_flight",
+        "large_answers",
         "match",
         "name",
         "next_probe",
@@ -160,6 +165,7 @@ class EndpointMirror:
         """Copies that are drawn and not over."""
         self.full_until = 0.0
         """One of its pods had no room: no copy before this time (seconds of the router's clock)."""
+        self.large_answers = LargeAnswers()
         self.next_probe = 0.0
         """When a pod that could not be reached may be tried again (likewise)."""
         self._selector = WeightedSelector(random_source)
@@ -428,6 +434,8 @@ class Mirrors:
             return NO_ROOM
         if self._pods.may_be_waited_for(mirror.name) and self._is_held_for(mirror.name):
             return NO_ROOM
+        if mirror.large_answers.holds_back(now):
+            return ANSWER_TOO_LARGE
         request = copy.request
         out = Request(request.method, request.target, mirror.fields(copy.shared), request.body)
         out.lines = request_lines(copy.identity, copy.timeout)
@@ -445,6 +453,7 @@ class Mirrors:
         copy.pod = pod
         pod.begins()
         mirror.series.sent += 1
+        mirror.large_answers.sent(now)
         if give_up is None:
             if pod.unreachable:
                 mirror.next_probe = now + PROBE_MOST_SECONDS
@@ -492,16 +501,18 @@ class Mirrors:
             mirror.series.copies.answered(answer.status, reason, seconds)
             if not fields.reason and not fields.refuses:
                 mirror.series.answer(seconds, copy.seconds)
-            if not isinstance(answer, Response):
-                answer.abort()
+            if not isinstance(answer, Response) or answer.stream is not None:
+                if not isinstance(answer, Response):
+                    answer.abort()
+                elif answer.stream is not None:
+                    close_in_background(answer.stream)
                 why = LARGE_ANSWER
-            elif answer.stream is not None:
-                close_in_background(answer.stream)
-                why = LARGE_ANSWER
+                mirror.large_answers.too_large(copy.sent, self._clock())
             elif fields.reason or fields.refuses:
                 why = REFUSED
             else:
                 why = ""
+                mirror.large_answers.whole(copy.sent)
                 self._compare(copy, answer)
             if why and copy.answer is not None:
                 mirror.series.skip(why)

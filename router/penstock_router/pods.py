@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -32,15 +33,15 @@ MAX_SEEN: Final = 10_000
 """Addresses of pods kept; beyond, those that are away are forgotten."""
 SILENT_FAILURES: Final = 5
 """A pod whose node seems lost is avoided as if so many connections had failed: 6.4 s at first."""
-
-
 MOST_BROKEN: Final = 3
 """A pod that has said so often in a row that it has room, and had none, is not believed while it counts as
 full. Once can be another router's doing."""
 RECALL_SECONDS: Final = 0.1
-"""A pod that was asked for requests back and has not answered for so long is not waited for."""
-
-
+"""A pod that was asked for requests back and has not answered for so long is not waited for; nor is it, or
+one that had none, asked again before."""
+MOST_UNPROVEN: Final = 8
+"""A pod that has said so often in a row that it handed requests back, of which none came, counts as having
+none: each such word would be the next question."""
 TakeRoom = Callable[[str, "Pod"], bool]
 """Sends the first request that waits for a backend to one of its pods; returns whether one waits."""
 
@@ -61,6 +62,7 @@ class Pod:
         "_queued",
         "_queued_at",
         "address",
+        "asked",
         "borne",
         "broken",
         "free",
@@ -70,7 +72,9 @@ class Pod:
         "refusing_until",
         "since",
         "try_at",
+        "unproven",
         "unreachable",
+        "vain_at",
         "waiting",
     )
 
@@ -83,6 +87,12 @@ class Pod:
         """Items that would begin there at once, by its own word and what was sent since; -1: nobody knows."""
         self.waiting = 0
         """Items that wait there to begin, by its own word."""
+        self.asked = False
+        """It was asked for requests back, and has not answered."""
+        self.vain_at = -math.inf
+        """When it was asked for some last, unless it had some (seconds of the router's clock)."""
+        self.unproven = 0
+        """How often in a row it said that it handed some back, and none came."""
         self.promised = False
         """It has said that it has room, and has not refused for want of it since."""
         self.broken = 0
@@ -230,6 +240,8 @@ class Pods:
         """Told the sidecars that are to say how much room they have; see `HopUpstream.keep`."""
         self.recall: Callable[[str, int, int], bool] = lambda host, port, count: False
         """Asks a pod for requests back that have not begun; see `HopUpstream.recall`."""
+        self.later: Callable[[float, Callable[[], None]], object] = lambda seconds, act: None
+        """Calls what is to be done after so many seconds."""
 
     def set_slices(self, backends: Mapping[str, tuple[Address, ...]]) -> None:
         """Take what the EndpointSlices say now, whole."""
@@ -466,9 +478,14 @@ class Pods:
         if entry is not None:
             backend, pod = entry
             pod.waiting = 0  # until it says what is left
+            pod.asked = False
             self._crowded.get(backend, {}).pop(pod, None)
-            if count:  # else it would be asked again at once, and again
-                self._recalls.pop(backend, None)
+            self._recalls.pop(backend, None)
+            if count and pod.unproven < MOST_UNPROVEN:
+                pod.unproven += 1
+                pod.vain_at = -math.inf
+            else:  # what waits there is another router's, or stays; another pod may have some of ours
+                self._relieve(backend)
 
     def with_room(self) -> dict[str, int]:
         """How many ready pods say how much room they have, by backend."""
@@ -495,7 +512,11 @@ class Pods:
         self._relieve(backend)
 
     def _relieve(self, backend: str) -> None:
-        """Ask the pod at which most waits for what other pods would begin at once."""
+        """Ask a pod for what others would begin at once: one that leaves before the fullest.
+
+        Who had nothing to hand back comes behind the others the next time: what waits there may be another
+        router's, or be bound to its pod.
+        """
         crowd = self._crowded.get(backend)
         free = self._free.get(backend)
         if not crowd or not free:
@@ -504,11 +525,23 @@ class Pods:
         if now < self._recalls.get(backend, 0.0):
             return
         room = sum([pod.free for pod in free if pod.begins_at_once(now)])
-        leaving = [pod for _, pod in self._leaving.values() if pod in crowd]
-        crowded = max(leaving or crowd, key=lambda pod: pod.waiting)
-        count = min(room, crowded.waiting)
-        if count and self.recall(crowded.address.host, crowded.address.port, count):
-            self._recalls[backend] = now + RECALL_SECONDS
+        if not room:
+            return
+        leaving = [pod for _, pod in self._leaving.values()]
+        able = [pod for pod in crowd if pod.waiting and now >= pod.vain_at + RECALL_SECONDS]
+        able.sort(key=lambda pod: (pod.vain_at, pod not in leaving, -pod.waiting))
+        for pod in able:
+            if self.recall(pod.address.host, pod.address.port, min(room, pod.waiting)):
+                pod.asked, pod.vain_at = True, now
+                self._recalls[backend] = now + RECALL_SECONDS
+                # NB: the loop's clock may have whole milliseconds, so it may ring a little early.
+                self.later(1.1 * RECALL_SECONDS, functools.partial(self._pass_over, backend, pod))
+                return
+
+    def _pass_over(self, backend: str, asked: Pod) -> None:
+        """Ask another pod where the one that was asked has not answered; it may say nothing for long."""
+        if asked.asked and len(self._crowded.get(backend, ())) > 1:
+            self._relieve(backend)
 
     def refuses(self, pod: Pod) -> None:
         """The pod drains: leave it alone for a while."""

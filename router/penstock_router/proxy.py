@@ -106,7 +106,7 @@ async def carry(
 class _Tries:
     """What a request has come to so far."""
 
-    __slots__ = ("again", "asked", "count", "for_room", "full", "last", "tried")
+    __slots__ = ("again", "asked", "count", "due", "for_room", "full", "last", "tried")
 
     def __init__(self) -> None:
         self.tried: list[Pod] = []
@@ -114,6 +114,8 @@ class _Tries:
         """For room, since it was held last; they are many where each takes its time."""
         self.count = 0
         self.last: Unexecuted | None = None
+        self.due: tuple[str, Unexecuted] | None = None
+        """What the last try came to, and whose pod made it, until a further one begins and is counted."""
         self.full: Unexecuted | None = None
         """The last refusal for want of room."""
         self.for_room = False
@@ -254,7 +256,7 @@ class Proxy:
                     tries.asked.clear()
                     await asyncio.sleep(SAME_POD_PAUSE_SECONDS)
                     continue
-                outcome = await self._try(proxied, pod, permit)
+                outcome = await self._try(proxied, pod, permit, tries)
                 if not isinstance(outcome, Unexecuted):
                     answered = True
                     return outcome
@@ -275,13 +277,13 @@ class Proxy:
             without = [*tries.tried, *tries.asked]
             tries.for_room = not self._pods.has_room(proxied.backend, without=without)
             if not tries.for_room:
-                self._again(proxied, outcome)
+                tries.due = (proxied.backend, outcome)
             return True
         tries.for_room = False
         if outcome.is_moved and proxied.moves <= MAX_MOVES:
             proxied.moves += 1
             tries.asked.clear()  # one of them may have room now: that is why it was handed back
-            self._again(proxied, outcome)
+            tries.due = (proxied.backend, outcome)
             return True
         tries.count += 1
         if outcome.answer is not None:
@@ -294,20 +296,23 @@ class Proxy:
         if tries.count > proxied.state.settings.retries:
             return False
         tries.tried.append(pod)
-        self._again(proxied, outcome)
+        tries.due = (proxied.backend, outcome)
         return True
 
-    def _again(self, proxied: ProxiedRequest, unexecuted: Unexecuted) -> None:
+    def _again(self, proxied: ProxiedRequest, backend: str, unexecuted: Unexecuted) -> None:
         """Count a further try."""
-        proxied.state.series(proxied.backend).retries += 1
+        proxied.state.series(backend).retries += 1
         self._metrics.retried(unexecuted.reason)
         if proxied.trace is not None and proxied.pod is not None:
             proxied.trace.again(proxied.pod, unexecuted.reason)
 
     async def _try(
-        self, proxied: ProxiedRequest, pod: Pod, permit: Permit
+        self, proxied: ProxiedRequest, pod: Pod, permit: Permit, tries: _Tries
     ) -> Response | Switched | Unexecuted:
         request = proxied.upstream_request(self._clock())
+        if tries.due is not None:
+            self._again(proxied, *tries.due)
+            tries.due = None
         proxied.pod = pod
         address = pod.address
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from penstock_router.arrived_head import ArrivedHeads
 from penstock_router.endpoint_slices import parse_target
 from penstock_router.endpoints import EndpointState, no_such_endpoint
 from penstock_router.forwarder import Forwarder
@@ -30,6 +31,8 @@ from penstock_wire.process import log
 
 MAX_MATCHES = 4096
 """Targets whose endpoint is remembered."""
+MAX_TARGET_SIZE = 1024
+"""Of a target whose endpoint is remembered: clients choose how long theirs are."""
 JSON = ((b"content-type", b"application/json"),)
 
 
@@ -151,6 +154,7 @@ class Router:
         self._news = news
         self._processor_wait = processor_wait
         self._endpoints: dict[str, EndpointState] = {}
+        self._heads = ArrivedHeads()
         self._table = RouteTable.of(())
         self._matches: dict[str, tuple[str, str, str]] = {}  # what the table says of targets that came
         self._owners: dict[int, str] = {}
@@ -217,9 +221,10 @@ class Router:
                 error = PenstockError(Reason.NO_ROUTE, f"no endpoint serves this path; see {ROUTES_PATH}")
                 self._forwarder.refuse(exchange, error)
                 return
-            if len(self._matches) >= MAX_MATCHES:
-                self._matches.clear()
-            self._matches[target] = match
+            if len(target) <= MAX_TARGET_SIZE:
+                if len(self._matches) >= MAX_MATCHES:
+                    self._matches.clear()
+                self._matches[target] = match
         name, route, request.target = match
         self._begin(self._endpoints[name], exchange, route.encode("latin-1"), None)
 
@@ -323,6 +328,7 @@ class Router:
             random_source=self._random,
             on_held=self._news,
             series=self.metrics.series,
+            heads=self._heads,
         )
 
     def _port_error(self, endpoint: Endpoint) -> str:

@@ -74,6 +74,8 @@ class Network:
         """Identities of requests that a pod takes however many it has."""
         self.handed_back: set[str] = set()
         """Identities of requests that the next pod hands back."""
+        self.back_after = 0.0
+        """Seconds that they wait there before."""
         self.refused = 0
         self.asked: list[str] = []
         """The host of each try that began."""
@@ -112,6 +114,7 @@ class Network:
             return WholeAnswer(503, FULL)
         if identity in self.handed_back:
             self.handed_back.remove(identity)
+            await asyncio.sleep(self.back_after)
             return WholeAnswer(503, MOVED)
         self.executed.append(identity)
         self.busy[host] += 1

@@ -79,6 +79,7 @@ class World:
         chance = random.Random(seed)
         self.network = Network(seconds=seconds, keeps=keeps) if network is None else network
         self.pods = Pods(clock=self.loop.time, random_source=chance, changed=self._changed)
+        self.pods.later = self.loop.call_later
         self.states: list[EndpointState] = []
         self.answers: list[Response] = []
         """All that were given."""

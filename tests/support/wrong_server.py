@@ -8,8 +8,9 @@ import re
 from collections.abc import AsyncIterator, Callable
 
 _NUMBER = re.compile(rb"\[(\d+)\]")
+_ID = re.compile(rb"\r\nx-request-id: [^\r]*")
 
-# What to do with the n-th request (from 0): right, wrong, twice, drop, refuse, fail, hang, late.
+# What to do with the n-th request (from 0): right, wrong, renamed, twice, drop, refuse, fail, hang, late.
 Plan = Callable[[int], str]
 
 
@@ -37,10 +38,15 @@ class WrongServer(asyncio.Protocol):
         word = self.plan(self.counter[0])
         self.counter[0] += 1
         number = int(match[1])
+        named = _ID.search(data)
+        self.identity = named[0] if named else b""
         if word == "right":
             self.answer(b"200 OK", number)
         elif word == "wrong":
             self.answer(b"200 OK", number + 1)
+        elif word == "renamed":
+            self.identity += b"0"
+            self.answer(b"200 OK", number)
         elif word == "twice":
             self.answer(b"200 OK", number)
             self.answer(b"200 OK", number)
@@ -58,7 +64,8 @@ class WrongServer(asyncio.Protocol):
     def answer(self, status: bytes, number: int) -> None:
         """Write an answer."""
         body = b'{"predictions": [%d]}' % number
-        self.transport.write(b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body))
+        lines = b"%b%b\r\ncontent-length: %d" % (status, self.identity, len(body))
+        self.transport.write(b"HTTP/1.1 %b\r\n\r\n%b" % (lines, body))
 
 
 @contextlib.asynccontextmanager

@@ -19,15 +19,22 @@ __all__ = ["add_arguments", "run"]
 
 def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
     """Ask for it."""
-    return asking.ask(cluster, screen, arguments, verb="abort", plan=goes_back)
+
+    def plan(release: Release) -> str:
+        return goes_back(release, unready=_is_unready(cluster, release.stable))
+
+    return asking.ask(cluster, screen, arguments, verb="abort", plan=plan)
 
 
-def goes_back(release: Release) -> str:
+def goes_back(release: Release, *, unready: bool) -> str:
     """What it will do.
 
     Args:
         release: as it is now.
+        unready: whether the stable is there and has no ready pod.
     """
+    if release.reason == "StableNotReady":
+        raise CommandError(f"nothing to abort: it goes back already ({release.why})")
     if release.phase == ROLLED_BACK:
         raise CommandError(f"nothing to abort: {release.stable} has all requests already")
     if release.phase == PROMOTED:
@@ -35,4 +42,13 @@ def goes_back(release: Release) -> str:
             f"nothing to abort: {release.candidate} is promoted; to go back, exchange stable and candidate "
             "in the strategy"
         )
-    return f"{release.stable} gets all requests, {release.candidate} none (it had {release.weight} %)"
+    once = f", once {release.stable} has a ready pod" if unready else ""
+    return f"{release.stable} gets all requests, {release.candidate} none (it had {release.weight} %){once}"
+
+
+def _is_unready(cluster: Cluster, stable: str) -> bool:
+    try:
+        backend = cluster.get("ModelBackend", stable)
+    except CommandError:  # there is none, or it cannot be read: the abort may be asked for all the same
+        return False
+    return not (backend.get("status") or {}).get("readyReplicas")

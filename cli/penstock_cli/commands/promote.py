@@ -37,6 +37,10 @@ def goes_on(release: Release) -> str:
     steps, step = release.steps, release.step
     if release.phase == ROLLED_BACK:
         return f"begins anew with step 1 of {len(steps)}, {step_words(steps[0])}"
+    if release.reason == "CapacityShort" and not release.granted:
+        raise CommandError(
+            f"nothing to promote: {release.candidate} gets the weight once it has pods for it ({release.why})"
+        )
     if step >= len(steps):
         return f"{release.candidate} gets all requests"
     here = f"step {step + 1} of {len(steps)}, {step_words(steps[step])}"
@@ -53,9 +57,13 @@ def all_at_once(release: Release) -> str:
         release: as it is now.
     """
     _some(release)
-    return f"{release.candidate} gets all requests, as far as its ready pods can take them"
+    return f"{release.candidate} gets all requests, once its ready pods can take them"
 
 
 def _some(release: Release) -> None:
     if release.phase == PROMOTED:
         raise CommandError(f"nothing to promote: {release.candidate} has all requests already")
+    if release.reason == "CandidateMissing":
+        raise CommandError(f"nothing to promote: there is no ModelBackend {release.candidate}")
+    if release.promoting:
+        raise CommandError(f"nothing to promote: promotion is under way ({release.why})")

@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from penstock_operator.autoscaling.window import SILENT_S, PodLoad, RouterHolds, Sample, is_silent
+from penstock_operator.autoscaling.window import MISSING, SILENT_S, PodLoad, RouterHolds, Sample, is_silent
 
 MARGIN = 1.05
 """As the sidecar's own forecast has it, which chooses its batches (`estimators/latency_model.py`)."""
@@ -191,7 +192,7 @@ def arrivals(
         holds: routers that held its requests lately.
         window: seconds to look back.
         now: the time in seconds.
-        unknown: the rate of a pod that has been silent for all of that time.
+        unknown: the rate of a pod that has said nothing for all of that time.
     """
     senders: list[PodLoad | RouterHolds] = [*pods, *holds]
     firsts = [sender.samples[0].at for sender in senders if sender.samples]
@@ -207,22 +208,40 @@ def arrivals(
 
 
 def _arrived(pod: PodLoad, *, start: float, now: float, unknown: float) -> float:
-    """Items that arrived at a pod from `start` on.
+    """Items that arrived at a pod from `start` on: while reports are missing, at the rate before.
 
-    While it is silent, as many in a second as before that; and before it was first heard, as many as after.
+    Before it was first heard, at the rate after.
     """
     samples = pod.samples
-    arrived = float(sum(sample.arrived for sample in samples if sample.at > start))
-    if pod.since > start and samples and (heard := samples[-1].at - pod.since) >= 1.0:
-        arrived += arrived / heard * (pod.since - start)
-    if pod.left or not pod.was_ready or not is_silent(samples, now):
-        return arrived
+    arrived, since = _counted(samples, start)
+    earlier = 0.0
+    if samples and pod.since > start and (heard := samples[-1].at - pod.since) >= 1.0:
+        earlier = arrived / heard * (pod.since - start)
+    missing = not samples or now - samples[-1].at > MISSING * samples[-1].every
+    if pod.left or not pod.was_ready or not missing:
+        return arrived + earlier
     if not samples:
         # NB: one that has just become ready has not had the time to report.
         return unknown * (now - start) if pod.ready_for > SILENT_S else 0.0
     last = samples[-1].at
-    spoke = last - max(samples[0].at, start)
-    return arrived + (arrived / spoke if spoke >= 1.0 else unknown) * (now - max(last, start))
+    spoke = last - since
+    return earlier + arrived + (arrived / spoke if spoke >= 1.0 else unknown) * (now - max(last, start))
+
+
+def _counted(samples: Sequence[Sample], start: float) -> tuple[float, float]:
+    """The items that the reports after `start` count, and from when on.
+
+    A report counts all that came since the one before it. Of one that was missed for a while, only the part
+    from `start` on is taken: a minute's arrivals within a window of seconds were a burst that never was.
+    """
+    arrived = float(sum(sample.arrived for sample in samples if sample.at > start))
+    for before, sample in pairwise(samples):
+        if before.at <= start < sample.at:
+            gap = sample.at - before.at
+            if gap <= MISSING * sample.every:
+                return arrived, before.at
+            return arrived - sample.arrived * (start - before.at) / gap, start
+    return arrived, max(samples[0].at, start) if samples else start
 
 
 def _latest(pods: Sequence[PodLoad], now: float) -> list[Sample]:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock_operator.autoscaling.capacity import Arrivals
-from penstock_operator.autoscaling.window import PodLoad
+from penstock_operator.autoscaling.window import MISSING, PodLoad
 
 _BUCKETS = 6
 SIGMAS = 2.0
@@ -131,12 +131,18 @@ def trend(pods: Sequence[PodLoad], *, window: float, now: float) -> float:
     for pod in pods:
         before = None
         for sample in pod.samples:
-            # What a report counts came, on average, in the middle of the time since the one before it.
             gap = min(sample.every, span) if before is None else sample.at - before
             before = sample.at
-            bucket = math.floor((sample.at - gap / 2 - (now - span)) / width)
-            if 0 <= bucket < _BUCKETS:
-                counts[bucket] += sample.arrived
+            end = (sample.at - (now - span)) / width
+            if gap <= MISSING * sample.every:
+                # What a report counts came, on average, in the middle of the time since the one before it.
+                bucket = math.floor(end - gap / width / 2)
+                if 0 <= bucket < _BUCKETS:
+                    counts[bucket] += sample.arrived
+                continue
+            begin, each = end - gap / width, sample.arrived * width / gap
+            for bucket in range(_BUCKETS):
+                counts[bucket] += each * max(min(end, bucket + 1) - max(begin, bucket), 0.0)
     chance = math.sqrt(max(sum(counts) / _BUCKETS, 1.0))
     half = _BUCKETS // 2
     whole = _slope(counts, width, -SIGMAS * chance)

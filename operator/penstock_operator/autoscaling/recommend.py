@@ -212,10 +212,9 @@ def recommend(
 
     Up at once, but step by step while processors are short (`slow_start`); down only to the most that was
     wanted within `downscale_delay`, or to what takes the greatest rise again (`forecast`), and from one to
-    none by `scale_to_zero` alone. A pod that fell silent
-    counts as its last load, and after a stable window as targetLoad; while more than half are silent the
-    number is held. A new leader lowers nothing before it has watched for one stable window. The limits hold
-    at once.
+    none by `scale_to_zero` alone. A pod that fell silent counts as its last load, and after a stable window
+    as targetLoad; while half are silent the number does not fall, and while more are it is held. A new leader
+    lowers nothing before it has watched for one stable window. The limits hold at once.
 
     Args:
         target: the limits.
@@ -307,24 +306,19 @@ def _follow(
         unreachable = able.item_seconds
     known["target_load"] = target.target_load or math.ceil(able.load)
 
+    kept = target.clamp(current)
+    stays = Recommendation(
+        replicas=kept,
+        current=current,
+        verdict="TooManyUnknown" if serving else "NoReports",
+        message=f"held at {kept}: {_unknown(len(silent), len(serving))}{_released(target)}",
+        inputs=ScalingInputs(wanted=kept, **known),
+        metrics_available=False,
+        unreachable=unreachable,
+    )
+    after = replace(state, first_look=first, wanted=_remember(recent, now, kept, target.downscale_delay))
     if not (serving or held) or len(silent) * 2 > len(serving):
-        verdict: Verdict = "TooManyUnknown" if serving else "NoReports"
-        because = (
-            f"{len(silent)} of {len(serving)} pods are silent" if serving else "no pod has been ready yet"
-        )
-        kept = target.clamp(current)
-        return (
-            Recommendation(
-                replicas=kept,
-                current=current,
-                verdict=verdict,
-                message=f"held at {kept}: {because}{_released(target)}",
-                inputs=ScalingInputs(wanted=kept, **known),
-                metrics_available=False,
-                unreachable=unreachable,
-            ),
-            replace(state, first_look=first, wanted=_remember(recent, now, kept, target.downscale_delay)),
-        )
+        return stays, after
 
     asked = demand(
         Asking(
@@ -354,6 +348,9 @@ def _follow(
         limit += f"; {for_now} for now, at most twice the {ready} that are ready: "
         limit += f"they wait for processors {known['processor_wait_percent']}% of the time"
         replicas, verdict = for_now, "ShortOfProcessors"
+    state = replace(state, first_look=first, panic_until=asked.panic_until, rates=asked.rates)
+    if silent and len(silent) * 2 == len(serving) and replicas <= kept:
+        return stays, replace(state, wanted=after.wanted)
     return (
         Recommendation(
             replicas=replicas,
@@ -365,8 +362,13 @@ def _follow(
             unreachable=unreachable,
             limit=limit.lstrip(",; "),
         ),
-        replace(state, first_look=first, wanted=history, panic_until=asked.panic_until, rates=asked.rates),
+        replace(state, wanted=history),
     )
+
+
+def _unknown(silent: int, serving: int) -> str:
+    """Why the number stays, in words."""
+    return f"{silent} of {serving} pods are silent" if serving else "no pod has been ready yet"
 
 
 def _decide(

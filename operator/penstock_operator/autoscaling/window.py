@@ -15,6 +15,9 @@ from penstock_wire.errors import Reason
 SILENT_S = 10.0
 """Seconds without a report after which a pod that reports every second counts as silent."""
 
+MISSING = 2.0
+"""A report is missing once the last one is older than this many times their interval."""
+
 
 def silent_after(every: float) -> float:
     """Seconds without a report after which a pod counts as silent.
@@ -152,6 +155,16 @@ def _no_room(report: SidecarReport) -> int:
     return report.totals.refused.get(Reason.QUEUE_FULL, 0)
 
 
+def _restarted(before: SidecarReport, report: SidecarReport) -> bool:
+    """Whether the sidecar has started anew between two reports: its counts begin at 0 then.
+
+    The number of the report may have passed that of the old process, where its first ones were lost.
+    """
+    old, new = before.totals, report.totals
+    fell = new.arrived < old.arrived or new.batches < old.batches or new.batch_items < old.batch_items
+    return report.seq <= before.seq or fell or _no_room(report) < _no_room(before)
+
+
 class LoadWindow:
     """The reports of one backend's pods over a stretch of time; the shell owns and feeds it.
 
@@ -179,7 +192,8 @@ class LoadWindow:
     def record(self, report: SidecarReport, at: float, *, every: float = 1.0) -> None:
         """Take a report.
 
-        A pod of the same name and another uid starts afresh; where `seq` fell, the sidecar has restarted.
+        A pod of the same name and another uid starts afresh; where `seq` or a count fell, the sidecar has
+        restarted.
 
         Args:
             report: the report.
@@ -195,7 +209,7 @@ class LoadWindow:
         elif report.seq == pod.report.seq:
             return
         else:
-            before = pod.report if report.seq > pod.report.seq else None
+            before = None if _restarted(pod.report, report) else pod.report
         pod.samples.append(
             Sample(
                 at=at,

@@ -63,6 +63,13 @@ class Look:
         return back and stable.ready == 0 and candidate.ready > 0
 
     @property
+    def stable_stays_away(self) -> bool:
+        """Whether the stable is gone, or was retired: promotion is over, and nothing gives it a pod."""
+        stable = self.seen.stable
+        promoted = self.release.state.phase == "Promoted"
+        return not stable.exists or (promoted and stable.is_at_rest)
+
+    @property
     def allowed(self) -> int:
         """The highest weight that the candidate's pods allow."""
         return capacity.allowed(self.seen.candidate.ready, self.release.state.replicas)

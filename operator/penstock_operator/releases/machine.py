@@ -118,7 +118,9 @@ def _taken_in(look: Look) -> Look:
     state = release.state
     started = min(release.step_started, seen.now)
     members: dict[str, Any] = {
-        name: min(value, now) for name in ("settled", "judged") if (value := getattr(state, name)) is not None
+        name: min(value, now)
+        for name in ("settled", "judged", "idle_since")
+        if (value := getattr(state, name)) is not None
     }
     verdicts = release.verdicts
     if state.pending is not None and (state.pending != seen.action or not look.asked):
@@ -139,7 +141,7 @@ def _taken_in(look: Look) -> Look:
         idle = lost and seen.applied == state.weight and loser.answered == 0
         # NB: what is seen to have answered none has answered none for as long already.
         members["idle_since"] = text(seen.now - capacity.IDLE) if idle or not loser.exists else None
-    without_stable = state.phase == "Promoted" and not seen.stable.exists
+    without_stable = state.phase == "Promoted" and look.stable_stays_away
     if seen.candidate.exists and (without_stable or not state.candidate_uid):
         members["candidate_uid"] = seen.candidate.uid
     return replace(look, release=replace(release, step_started=started, verdicts=verdicts)).with_state(
@@ -186,7 +188,7 @@ def _begins(look: Look) -> bool:
 
 def _is_another(look: Look) -> bool:
     state, candidate = look.release.state, look.seen.candidate
-    if not look.seen.stable.exists or not candidate.exists:
+    if look.stable_stays_away or not candidate.exists:
         return False
     return state.reason == "CandidateMissing" or candidate.uid != (state.candidate_uid or candidate.uid)
 
@@ -385,7 +387,7 @@ MOVES: tuple[Move, ...] = (
     ),
     Move(
         phases=_ANY,
-        seen="the candidate is another one by its uid, or is back; the stable is there",
+        seen="the candidate is another one by its uid, or is back; the stable is there, and not retired",
         fits=_is_another,
         becomes="Progressing, first step",
         weight="0",
@@ -394,8 +396,8 @@ MOVES: tuple[Move, ...] = (
     ),
     Move(
         phases=("Progressing", "Paused", "Promoted"),
-        seen="the candidate is gone, the stable is there",
-        fits=lambda look: not look.seen.candidate.exists and look.seen.stable.exists,
+        seen="the candidate is gone, the stable is there, and not retired",
+        fits=lambda look: not look.seen.candidate.exists and not look.stable_stays_away,
         becomes="RolledBack",
         weight="0",
         event="CandidateMissing",

@@ -45,6 +45,11 @@ class BackendSeen:
     most: int | None = None
     answered: int | None = None
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it has no pods, is to have none, and nothing scales it."""
+        return self.ready == 0 and self.replicas == 0 and self.most is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:

@@ -15,9 +15,15 @@ from penstock_wire.http import (
     UpstreamTimeout,
 )
 from penstock_wire.http.messages import Response
+from penstock_wire.http.server import head as heads
 
 _BUSY = frozenset({429, 503, 504})
 """Statuses of a model that has too much to do, which clients act upon."""
+
+
+MAX_SHARED = 256
+"""Heads of answers whose fields are remembered, each of at most `MAX_SHARED_SIZE` bytes of memory."""
+MAX_SHARED_SIZE = 4096
 
 
 class StreamCompleted(Response):
@@ -59,6 +65,30 @@ def from_model(headers: Headers) -> Headers:
             and (not field[0].startswith(PREFIX) or (field[0] == REASON and field[1] in MODEL_REASONS))
         ]
     )
+
+
+class SharedFields:
+    """Gives equal fields of answers as the very same object, which is cheaper to send."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[Headers, Headers] = {}
+
+    def of(self, headers: Headers) -> Headers:
+        """Fields that are equal to these; these themselves where they are new.
+
+        Args:
+            headers: the fields.
+        """
+        known = self._known.get(headers)
+        if known is not None:
+            return known
+        if heads.size("", headers) <= MAX_SHARED_SIZE:
+            if len(self._known) >= MAX_SHARED:
+                self._known.clear()
+            self._known[headers] = headers
+        return headers
 
 
 def model_reason(status: int, headers: Headers) -> str:

@@ -22,7 +22,14 @@ from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.error_responses import ErrorResponder
 from penstock_sidecar.estimators.throughput import MAX_RETRY_AFTER, Throughput
 from penstock_sidecar.interfaces import Counts, Open, RequestObserver, RequestPath
-from penstock_sidecar.model.answers import admitted, failure, from_model, model_reason, not_admitted
+from penstock_sidecar.model.answers import (
+    SharedFields,
+    admitted,
+    failure,
+    from_model,
+    model_reason,
+    not_admitted,
+)
 from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
 from penstock_sidecar.passthrough.outgoing import idle_seconds, outgoing
 from penstock_wire.control.report import Fit
@@ -33,7 +40,6 @@ from penstock_wire.headers import (
     REQUEST_ID,
     SERVER_TIMING,
     STICKY,
-    Headers,
     get,
     timeout_ms,
 )
@@ -62,6 +68,11 @@ STREAM_IDLE_SECONDS = 60.0
 """A stream whose model is silent for longer (or for defaultTimeout, if that is longer) is cut, unless its
 request says how long it may be."""
 MIN_SECONDS = 0.001
+_LINES = b"%b: queue;dur=%%.3f, model;dur=%%.3f\r\n%b: %%b\r\n%b: %%d\r\n" % (
+    SERVER_TIMING,
+    REQUEST_ID,
+    QUEUE,
+)
 
 
 class RunObserver(RequestObserver, Protocol):
@@ -153,6 +164,7 @@ class Passthrough:
         self._paused = False
         self._timer = EarliestTimer(self._ring, clock)
         self._ids = RequestIds()
+        self._shared = SharedFields()
         self._responder = ErrorResponder(backend=backend, pod=pod, queued=lambda: len(self._line))
         # Cached queue-full error, and the state that it was built from.
         self._full: PenstockError | None = None
@@ -485,23 +497,19 @@ class Passthrough:
             else:
                 self._answer(call, answer)
 
-    def _fields(self, call: _Call, answer: UpstreamAnswer) -> Headers:
-        head = self._clock() - call.begun
-        timing = b"queue;dur=%.3f, model;dur=%.3f" % ((call.begun - call.arrived) * 1e3, head * 1e3)
-        return (
-            *from_model(answer.headers),
-            (SERVER_TIMING, timing),
-            (REQUEST_ID, call.request_id),
-            (QUEUE, b"%d" % len(self._line)),
-        )
+    def _lines(self, call: _Call) -> bytes:
+        """What an answer alone has: its times, its id, the queue."""
+        queued, head = (call.begun - call.arrived) * 1e3, (self._clock() - call.begun) * 1e3
+        return _LINES % (queued, head, call.request_id, len(self._line))
 
     def _answer(self, call: _Call, answer: UpstreamAnswer) -> None:
         """Give the client its answer; a body that is not here yet follows as it comes."""
-        headers = self._fields(call, answer)
+        headers, lines = self._shared.of(from_model(answer.headers)), self._lines(call)
         said = model_reason(answer.status, answer.headers)
         body = answer.whole()
         if body is not None:
             response = Response(answer.status, headers, body)
+            response.lines = lines
             if call.exchange.request.method == "HEAD":
                 response.length = answer.length
             self._ended(call, answer.status, None, said)
@@ -525,13 +533,17 @@ class Passthrough:
 
         self.open_streams += 1
         call.relay = relay = AnswerStream(answer, ended)
-        call.exchange.answer(Response(answer.status, headers, stream=relay, length=answer.length))
+        response = Response(answer.status, headers, stream=relay, length=answer.length)
+        response.lines = lines
+        call.exchange.answer(response)
 
     async def _tunnel(self, call: _Call, answer: UpstreamAnswer, model: Tunnel) -> None:
         reason: Reason | None = None
         self._tunnels.add(call)
         try:
-            client = call.exchange.switch(self._fields(call, answer))
+            switched = Response(101, from_model(answer.headers))
+            switched.lines = self._lines(call)
+            client = call.exchange.switch(switched.fields)
             call.over = True  # from here on nothing can be answered
             await tunnel.join(client, model, idle_seconds(call.exchange.request) or tunnel.IDLE_SECONDS)
         except tunnel.TunnelIdle as error:

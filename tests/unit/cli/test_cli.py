@@ -136,13 +136,18 @@ async def test_an_error_is_one_line_that_says_what_could_not_be_done(
         ["top", "--kubeconfig", str(tmp_path / "gone")], Screen(out=io.StringIO(), width=80, live=False)
     )
     assert (missing, gone) == (1, 1)
+    for number, text in enumerate(("not: [yaml", "just words", "clusters: 3", "")):
+        (tmp_path / f"odd{number}").write_text(text)
+        odd = ["top", "--kubeconfig", str(tmp_path / f"odd{number}")]
+        assert run(odd, Screen(out=io.StringIO(), width=80, live=False)) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 9
+    assert all(line.startswith("kubectl-penstock: cannot log in by ") for line in lines[5:])
     assert lines[0] == (
         "kubectl-penstock: cannot read ModelBackend n/nobody: modelbackends 'nobody' not found"
     )
     assert lines[1] == "kubectl-penstock: cannot read the modelbackends of namespace n: induced"
-    for line, words in zip(lines[2:], ("elsewhere", "none", "refused"), strict=True):
+    for line, words in zip(lines[2:5], ("elsewhere", "none", "refused"), strict=True):
         assert line.startswith("kubectl-penstock: cannot ")
         assert words in line
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,6 +34,20 @@ STEPS = [
     {"pause": "Manual"},
 ]
 Obj = dict[str, Any]
+
+
+class Clock:
+    """In place of `time`: each sleep takes as long as it is set to."""
+
+    now = 0.0
+    sleeps = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, _seconds: float) -> None:
+        time.sleep(0.01)
+        self.now += self.sleeps
 
 
 def ago(**span: int) -> str:
@@ -216,10 +231,22 @@ async def test_watching_ends_where_the_split_does(server: TinyApiserver, tmp_pat
         (["promote"], 6, {"phase": "Paused"}, "promote", "new gets all requests"),
         (["promote"], 4, {"phase": "RolledBack"}, "promote", "begins anew with step 1 of 6, mirror 10 %"),
         (["promote", "--full"], 3, {}, "promote-full",
-         "new gets all requests, as far as its ready pods can take them"),
+         "new gets all requests, once its ready pods can take them"),
         (["pause"], 3, {}, "pause", "new stays at 10 % until it is promoted or aborted"),
         (["abort"], 3, {}, "abort", "old gets all requests, new none (it had 10 %)"),
         (["abort"], 5, {"phase": "Paused"}, "abort", "old gets all requests, new none (it had 10 %)"),
+        (["promote"], 2, {"reason": "CapacityShort", "target": 10, "weight": 5}, "promote",
+         "leaves step 3 of 6, weight 10 %, then pause 5m"),
+        (["promote"], 4, {"phase": "RolledBack", "reason": "StableNotReady"}, "promote",
+         "begins anew with step 1 of 6, mirror 10 %, once old has a ready pod"),
+        (["abort"], 3, {"reason": "StableMissing"}, "abort",
+         "old gets all requests, new none (it had 10 %), once there is a ModelBackend old again"),
+        (["promote", "--full"], 3, {"reason": "StableMissing"}, "promote-full",
+         "new gets all requests, once its ready pods can take them"),
+        (["pause"], 3, {"reason": "InvalidStrategy"}, "pause",
+         "new stays at 10 % until it is promoted or aborted, once the strategy can be followed"),
+        (["abort"], 3, {"reason": "InvalidStrategy"}, "abort",
+         "old gets all requests, new none (it had 10 %)"),
     ],
 )  # fmt: skip
 async def test_a_verb_says_what_it_will_do_and_writes_one_annotation(
@@ -245,7 +272,7 @@ async def test_a_verb_says_what_it_will_do_and_writes_one_annotation(
         (["pause"], "new stays at 10 % until it is promoted or aborted", "Paused, step 2 of 3, weight 10 %"),
         (["promote"], "leaves step 2 of 3, pause 1h, then weight 50 %",
          "Progressing, step 3 of 3, weight 50 %"),
-        (["promote", "--full"], "new gets all requests, as far as its ready pods can take them",
+        (["promote", "--full"], "new gets all requests, once its ready pods can take them",
          "Progressing, weight 100 %"),
     ],
 )  # fmt: skip
@@ -293,6 +320,16 @@ async def test_wait_does_not_wait_for_ever(
         ("abort s", {"phase": "RolledBack"}, "nothing to abort: old has all requests already"),
         ("abort s", {"phase": "Promoted"},
          "nothing to abort: new is promoted; to go back, exchange stable and candidate in the strategy"),
+        ("promote s", {"phase": "RolledBack", "reason": "CandidateMissing"},
+         "nothing to promote: there is no ModelBackend new"),
+        ("promote s --full", {"phase": "RolledBack", "reason": "CandidateMissing"},
+         "nothing to promote: there is no ModelBackend new"),
+        ("promote s", {"reason": "CapacityShort", "target": 0, "message": "few pods"},
+         "nothing to promote: new gets the weight once it has pods for it (CapacityShort: few pods)"),
+        ("abort s", {"phase": "RolledBack", "reason": "StableNotReady", "message": "no pods"},
+         "nothing to abort: it goes back already (StableNotReady: no pods)"),
+        ("rollout trafficsplit/s", {},
+         "expected the name of a TrafficSplit alone, such as digits, found 'trafficsplit/s'"),
         ("pause s", {"phase": "Paused"}, "nothing to pause: the release of new is paused"),
         ("pause s", {"phase": "RolledBack"}, "nothing to pause: the release of new is rolled back"),
         ("pause s", {"candidate": "other"}, "nothing to pause: the release of new has not begun (Analyzing)"),
@@ -306,7 +343,47 @@ async def test_an_error_says_what_is_not_there(
     write(server.cluster, stored=stored)
     assert await printed(server, tmp_path, *arguments.split()) == (1, [])
     assert capsys.readouterr().err.splitlines() == [f"kubectl-penstock: {error}"]
+    assert {method for method, *_ in server.requests} <= {"GET"}
+
+
+@pytest.mark.parametrize("full", [[], ["--full"]])
+@pytest.mark.parametrize("promotion", ["Auto", "Manual"])
+async def test_a_promotion_under_way_is_not_asked_for_again(
+    server: TinyApiserver, tmp_path: Path, capsys: pytest.CaptureFixture[str], full: list[str], promotion: str
+) -> None:
+    """The operator would refuse it. Its candidate needs the pods for all requests, whoever promoted it."""
+    server.cluster.user_applies(released(promotion=promotion))
+    write(server.cluster, step=6, observedGeneration=2, stored={"weight": 90, "reason": "CapacityShort"})
+    assert (await printed(server, tmp_path, "promote", "s", *full))[0] == 1
+    assert "nothing to promote: promotion is under way (CapacityShort: " in capsys.readouterr().err
     assert {method for method, *_ in server.requests} == {"GET"}
+    lines = (await printed(server, tmp_path, "rollout", "s"))[1]
+    assert any(re.search(r"^new +candidate .* 14 for 100 %$", line) for line in lines)
+
+
+async def test_an_abort_says_what_it_waits_for(
+    server: TinyApiserver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stable without a ready pod; with --wait an action that is pending is no operator that is away."""
+    server.cluster.edit(BACKEND, "n", "old", lambda obj: obj.update(status={"readyReplicas": 0}))
+    said = (await printed(server, tmp_path, "abort", "s"))[1]
+    assert said == ["n/s: old gets all requests, new none (it had 10 %), once old has a ready pod"]
+    server.cluster.remove(BACKEND, "n", "old")
+    write(server.cluster, stored={"reason": "StableMissing", "message": "no such ModelBackend: old"})
+    clock = Clock()
+    monkeypatch.setattr("penstock_cli.asking.time", clock)
+    before = server.cluster.find(SPLIT, "n", "s")["metadata"]["annotations"][ANNOTATION]
+    asking = asyncio.create_task(printed(server, tmp_path, "abort", "s", "--wait"))
+
+    def asked() -> str:
+        return str(server.cluster.find(SPLIT, "n", "s")["metadata"]["annotations"][ANNOTATION])
+
+    await until(lambda: asked() != before)
+    server.cluster.edit(SPLIT, "n", "s", lambda obj: obj["status"]["release"].update(pending=asked()))
+    clock.sleeps = 100.0
+    assert (await asking)[0] == 1
+    error = capsys.readouterr().err
+    assert "and will do so later (StableMissing: no such ModelBackend: old)" in error
 
 
 async def test_a_refused_patch_is_one_line(

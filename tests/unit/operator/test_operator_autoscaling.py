@@ -207,18 +207,30 @@ def test_long_silence_counts_as_a_usual_load(samples: tuple[tuple[float, int], .
 
 
 @pytest.mark.parametrize(
-    ("talking", "silent", "held"), [(1, 0, False), (1, 1, False), (1, 2, True), (2, 2, False), (0, 1, True)]
+    ("talking", "silent", "load", "held"),
+    [
+        (1, 0, 100, False),
+        (1, 1, 100, False),
+        (1, 2, 100, True),
+        (2, 2, 100, False),
+        (0, 1, 100, True),
+        (2, 1, 0, False),
+        (1, 1, 0, True),  # of half of them the number may rise, but does not fall
+        (1, 1, 20, True),
+        (2, 2, 0, True),
+    ],
 )
-def test_held_while_more_than_half_are_unknown(talking: int, silent: int, held: bool) -> None:
-    """The little that is known is no ground to go up or down."""
-    pods = [steady(f"t{index}", 100, until=100) for index in range(talking)]
-    pods += [pod(f"s{index}", (20.0, 100)) for index in range(silent)]
-    recommended, _ = recommend(TARGET, current=2, pods=pods, state=ScalerState(), now=100)
+def test_held_while_half_or_more_are_unknown(talking: int, silent: int, load: int, held: bool) -> None:
+    """The little that is known is no ground to go down, and less than half none to go up."""
+    pods = [steady(f"t{index}", load, until=100) for index in range(talking)]
+    pods += [pod(f"s{index}", (20.0, load)) for index in range(silent)]
+    state = ScalerState(first_look=0, wanted=((99, 1),))
+    recommended, _ = recommend(TARGET, current=4, pods=pods, state=state, now=100)
     assert (recommended.verdict == "TooManyUnknown") == held
-    assert (recommended.replicas == 2) == held
+    assert (recommended.replicas == 4) == held
     assert recommended.metrics_available != held
     if held:
-        assert recommended.message == f"held at 2: {silent} of {talking + silent} pods are silent"
+        assert recommended.message == f"held at 4: {silent} of {talking + silent} pods are silent"
 
 
 # --- over time ------------------------------------------------------------------------------------------
@@ -375,6 +387,8 @@ def test_a_report_that_comes_twice_counts_once() -> None:
         ({"seq": 70, "arrived": 400}, {"seq": 71, "arrived": 410}, 10),
         ({"seq": 70, "arrived": 400}, {"seq": 73, "arrived": 430}, 30),
         ({"seq": 70, "arrived": 400}, {"seq": 1, "arrived": 3}, 3),
+        ({"seq": 5, "arrived": 400}, {"seq": 9, "arrived": 3}, 3),  # its first reports were lost
+        ({"seq": 5, "arrived": 4, "batches": 9}, {"seq": 9, "arrived": 7, "batches": 1}, 7),
     ],
 )
 def test_totals_become_rates(first: dict[str, int], second: dict[str, int], arrived: int) -> None:

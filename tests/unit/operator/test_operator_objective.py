@@ -361,6 +361,41 @@ def test_an_objective_below_one_item_is_told() -> None:
     assert look([pod("a")], target=replace(short, target_load=3)).unreachable is None
 
 
+# --- a blackout ---------------------------------------------------------------------------------------
+
+
+def report(name: str, second: int, rate: float) -> SidecarReport:
+    """What a pod says in a second, at a steady rate."""
+    return SidecarReport(
+        pod=name, uid=name, seq=second, state="ready", items=Items(ongoing=8),
+        totals=Totals(arrived=round(rate * second)), fit={"/": Fit(a_ms=100, b_ms=20, n=100)}, slots=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("target_load", [None, 10])
+@pytest.mark.parametrize("stable_window", [4.0, 60.0])
+@pytest.mark.parametrize("silence", [2, 5, 9, 30, 200])
+@pytest.mark.parametrize("mute", [2, 4])
+def test_a_blackout_of_reports_changes_nothing(
+    mute: int, silence: int, stable_window: float, target_load: int | None
+) -> None:
+    """Half of the pods or all fall silent under a steady load: the number stays, then and after it."""
+    target = replace(TARGET, stable_window=stable_window, downscale_delay=4, target_load=target_load)
+    window, state, current = LoadWindow(stable_window), ScalerState(), 4
+    names = [f"p{index}" for index in range(current)]
+    began = 200
+    for second in range(100, began + silence + 60):
+        for index, name in enumerate(names):
+            if index >= mute or not began < second <= began + silence:
+                window.record(report(name, second, rate=27), second)
+        now = second + 0.5
+        pods = window.view(dict.fromkeys(names, True), now)
+        recommended, state = recommend(target, current=current, pods=pods, state=state, now=now)
+        assert recommended.replicas == current, (second, recommended)
+        if began + 11 < second <= began + silence:
+            assert (recommended.verdict, recommended.metrics_available) == ("TooManyUnknown", False)
+
+
 # --- what holds for every load --------------------------------------------------------------------------
 
 

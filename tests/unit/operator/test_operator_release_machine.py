@@ -27,6 +27,7 @@ PAUSING_TIMED = TIMED.model_copy(update={"on_failure": "Pause"})
 OTHER_PAIR = strategy(stable="new", candidate="newer")
 GONE = {"exists": False, "uid": "", "ready": 0, "answered": None}
 NOT_READY = {"ready": 0}
+AT_REST = {"ready": 0, "replicas": 0, "most": None}
 NO_STABLE, NO_CANDIDATE = {"stable": GONE}, {"candidate": GONE}
 
 
@@ -40,8 +41,8 @@ def move(row: str, of: Strategy, release: Release | None, world: dict[str, Any],
 
 
 BEGIN = "there is no release yet, or it is of another pair"
-ANOTHER = "the candidate is another one by its uid, or is back; the stable is there"
-LOST = "the candidate is gone, the stable is there"
+ANOTHER = "the candidate is another one by its uid, or is back; the stable is there, and not retired"
+LOST = "the candidate is gone, the stable is there, and not retired"
 ABORT = "abort, and the stable is there"
 ROLLBACK = "a verdict is Fail, onFailure is Rollback, the stable is there"
 FAULTY = "the strategy cannot be followed"
@@ -76,6 +77,12 @@ CASES = [
     move(LOST, S, at(S, 3), NO_CANDIDATE, "RolledBack", 3, 0, "CandidateMissing",
          "CandidateMissing WeightSet"),
     move(LOST, S, at(S, LAST, "Promoted"), NO_CANDIDATE, "RolledBack", LAST, 0, "CandidateMissing",
+         "CandidateMissing WeightSet"),
+    move(LOST, S, at(S, LAST, "Promoted"), {"stable": {"ready": 0, "replicas": 0}, **NO_CANDIDATE},
+         "RolledBack", LAST, 0, "CandidateMissing", "CandidateMissing WeightSet"),
+    move(LOST, S, at(S, LAST, "Promoted"), {"stable": {"most": None, "ready": 0}, **NO_CANDIDATE},
+         "RolledBack", LAST, 0, "CandidateMissing", "CandidateMissing WeightSet"),
+    move(LOST, S, at(S, 3), {"stable": AT_REST, **NO_CANDIDATE}, "RolledBack", 3, 0, "CandidateMissing",
          "CandidateMissing WeightSet"),
     move(LOST, S, at(S, 3), {"action": "promote", **NO_CANDIDATE}, "RolledBack", 3, 0, "CandidateMissing",
          "CandidateMissing ActionRefused WeightSet"),
@@ -350,12 +357,17 @@ def test_the_end_without_requests_is_seen_once_all_routers_say_so(phase: str) ->
 
 
 def test_clocks_apart_lengthen_a_pause_and_never_shorten_it() -> None:
-    """What began in the future begins now, the interval too."""
+    """What began in the future begins now, the interval too, and the time for which pods are kept."""
     late = text(NOW + timedelta(hours=1))
     release = at(S, 2, ago=-3600, judged=late, settled=late)
     made = machine.advance(S, release, seen(release)).release
     assert (made.step, made.step_started) == (2, NOW)
     assert (made.state.judged, made.state.settled) == (text(NOW), text(NOW))
+    over = at(S, LAST, "Promoted", reason="Promoted", idle_since=late)
+    kept = machine.advance(S, over, seen(over)).release
+    assert kept.state.idle_since == text(NOW)
+    assert capacity.floors(S, kept, NOW + timedelta(seconds=29)) == {"old": 10, "new": 10}
+    assert capacity.floors(S, kept, NOW + timedelta(seconds=30)) == {}
 
 
 def test_an_action_is_carried_out_once() -> None:
@@ -423,6 +435,18 @@ def test_a_candidate_whose_uid_was_not_known_is_not_another() -> None:
     look = seen(promoted, candidate={"uid": "later"}, **NO_STABLE)
     made = machine.advance(S, promoted, look).release
     assert (made.state.phase, made.state.weight, made.state.candidate_uid) == ("Promoted", 100, "later")
+
+
+def test_a_promoted_candidate_made_anew_keeps_its_requests_where_the_stable_was_retired() -> None:
+    """Nobody else would answer them: while it is gone, and afterwards, also when the stable has pods."""
+    promoted = at(S, LAST, "Promoted", reason="Promoted")
+    gone = machine.advance(S, promoted, seen(promoted, stable=AT_REST, candidate=GONE))
+    assert (gone.release.state.phase, gone.release.state.weight, gone.events) == ("Promoted", 100, ())
+    look = seen(gone.release, stable=AT_REST, candidate={"uid": "later", "ready": 0})
+    back = machine.advance(S, gone.release, look).release
+    assert (back.state.phase, back.state.weight, back.state.candidate_uid) == ("Promoted", 100, "later")
+    again = machine.advance(S, back, seen(back, candidate={"uid": "later"}))
+    assert (again.release.state.phase, again.release.state.weight, again.events) == ("Promoted", 100, ())
 
 
 def test_a_release_begun_again_keeps_the_pods_that_served_all_requests() -> None:

@@ -316,6 +316,24 @@ async def test_without_its_candidate_a_release_is_taken_back_and_begins_anew_wit
     await world.phase("Promoted")
 
 
+async def test_a_retired_stable_gets_no_requests_where_the_promoted_version_is_made_anew() -> None:
+    """The requests wait for the version that serves; no release begins that would go back to nothing."""
+    world = await World.of(split(analysis={"metrics": []}))
+    await world.phase("Promoted")
+    world.harness.apply(backend("old", replicas=0))
+    await world.until(lambda world: world.ready("old") == 0)
+    await world.delete("new")
+    assert world.weights == {"old": 0, "new": 100}
+    assert condition(world, "Ready") == ("False", "BackendMissing")
+    world.harness.apply(backend("new", replicas=2))
+    await world.until(lambda world: world.ready("new") == 2)
+    for _ in range(5):
+        await world.second()
+    assert world.standing() == ("Promoted", 100, "Promoted")
+    assert condition(world, "Ready") == ("True", "Applied")
+    assert {entry["release"]["weight"] for entry in world.history[-10:]} == {100}
+
+
 async def test_without_its_stable_a_release_stands_still() -> None:
     """The others have its part, by the split's rule; nothing is judged or set."""
     world = await World.of(split(analysis=QUICK))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
 from penstock_router.endpoint_slices import Address
-from penstock_router.pods import FULL_SECONDS, MOST_BROKEN, RECALL_SECONDS, Pod, Pods
+from penstock_router.pods import FULL_SECONDS, MOST_BROKEN, MOST_UNPROVEN, RECALL_SECONDS, Pod, Pods
 
 
 class Backend:
@@ -18,7 +19,9 @@ class Backend:
         self.pods = Pods(clock=lambda: self.now, random_source=random.Random(1), changed=lambda: None)
         self.recalls: list[tuple[str, int]] = []
         self.kept: list[list[tuple[str, int]]] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
         self.pods.recall = self._recall
+        self.pods.later = lambda seconds, act: self.timers.append((self.now + seconds, act))
         self.pods.keep = lambda addresses: self.kept.append(sorted(addresses))
         self.have(count)
         self.now += 1000
@@ -30,6 +33,14 @@ class Backend:
     def _recall(self, host: str, port: int, count: int) -> bool:
         self.recalls.append((host, count))
         return True
+
+    def wait(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.now += seconds
+        due = [act for at, act in self.timers if at <= self.now]
+        self.timers = [timer for timer in self.timers if timer[0] > self.now]
+        for act in due:
+            act()
 
     def tell(self, number: int, free: int, waiting: int = 0) -> None:
         """A pod says how much room it has."""
@@ -123,6 +134,54 @@ def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
     backend.now += RECALL_SECONDS
     backend.tell(1, 1)
     assert backend.recalls == [("10.0.0.0", 1)] * 2
+
+
+def test_requests_that_are_bound_to_the_fullest_pod_keep_no_others_where_they_wait() -> None:
+    """Those with a key stay; each time one is to be asked, it is who was asked in vain longest ago."""
+    backend = Backend(4)
+    backend.tell(0, 0, 50)
+    backend.tell(1, 0, 40)
+    backend.tell(2, 0, 5)
+    backend.tell(3, 1)
+    for number, waiting in ((0, 50), (1, 40)):
+        backend.pods.told_recalled((f"10.0.0.{number}", 8012), 0)
+        backend.tell(number, 0, waiting)
+    assert [host for host, _ in backend.recalls] == ["10.0.0.0", "10.0.0.1", "10.0.0.2"]
+    for left in (4, 3, 2):
+        backend.wait(RECALL_SECONDS)  # so that the first two might be asked again
+        backend.pods.told_recalled(("10.0.0.2", 8012), 1)
+        backend.tell(2, 0, left)
+        backend.tell(3, 1)
+        assert backend.recalls[-1] == ("10.0.0.2", 1)
+
+
+def test_a_pod_that_does_not_answer_keeps_no_requests_waiting_at_others() -> None:
+    """However little happens meanwhile: no other pod says anything until it has answered a request."""
+    backend = Backend(3)
+    backend.tell(0, 0, 50)
+    backend.tell(1, 0, 5)
+    backend.tell(2, 1)
+    backend.wait(RECALL_SECONDS / 2)
+    assert backend.recalls == [("10.0.0.0", 1)]
+    backend.wait(RECALL_SECONDS)
+    assert backend.recalls[1:] == [("10.0.0.1", 1)]
+
+
+def test_a_pod_that_only_says_it_hands_requests_back_is_asked_seldom() -> None:
+    """Each such word would be the next question, as fast as the two can talk."""
+    backend = Backend(2)
+    backend.tell(1, 1)
+
+    def talk(count: int) -> int:
+        before = len(backend.recalls)
+        for _ in range(count):
+            backend.tell(0, 0, 5)
+            backend.pods.told_recalled(("10.0.0.0", 8012), 1)
+        return len(backend.recalls) - before
+
+    assert talk(100) == MOST_UNPROVEN + 1
+    backend.wait(RECALL_SECONDS)
+    assert talk(100) == 1
 
 
 @pytest.mark.parametrize(

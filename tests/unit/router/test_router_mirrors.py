@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from penstock_router import mirrors
+from penstock_router import large_answers, mirrors
 from penstock_router.hold_queue import Permit, Waiter
 from penstock_router.pressure import SAMPLE_SECONDS, Pressure
 from penstock_router.router import Router, decode_settings
@@ -34,6 +34,7 @@ class Served:
 
     def __init__(self) -> None:
         self.short = False
+        self.ahead = 0.0
         self.port = free_port()
         self._front = H1Front()
         self._upstream = HopUpstream(H1Upstream())
@@ -42,7 +43,7 @@ class Served:
             host="127.0.0.1",
             upstream=self._upstream,
             random_source=random.Random(3),
-            clock=asyncio.get_running_loop().time,
+            clock=lambda: asyncio.get_running_loop().time() + self.ahead,
             pod="router",
             short=lambda: self.short,
         )
@@ -308,6 +309,61 @@ async def test_a_dead_mirror_is_tried_now_and_then(upstream: Any, served: Served
             await served.ask()
 
     await asyncio.wait_for(answered(), 20)
+
+
+async def test_a_mirror_with_large_answers_gets_few_copies(
+    upstream: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an answer that is too large there is a pause, then one try, until one is whole; others go on."""
+    monkeypatch.setattr(large_answers, "FIRST_SECONDS", 1e3)
+    monkeypatch.setattr(large_answers, "MOST_SECONDS", 2e3)
+    main, new, old = await upstream(says({})), await upstream(mirror_huge), await upstream(says({}))
+    await served.settle(main, mirror("new", new), mirror("old", old))
+    for tries, pause in ((1, 1e3), (2, 2e3), (3, 2e3)):
+        assert (await served.ask())[0] == 200
+        await served.until(lambda totals, tries=tries: totals.codes == {"200": tries})  # type: ignore[misc]
+        for _ in range(10):
+            assert (await served.ask())[0] == 200
+        totals = await served.until(
+            lambda totals, tries=tries: totals.dropped == {"answer_too_large": 10 * tries}  # type: ignore[misc]
+        )
+        assert (totals.sent, len(new.seen)) == (tries, tries)
+        served.ahead += pause + 1
+    new.behave = says({})
+    await served.ask()
+    await served.until(lambda totals: totals.codes == {"200": 4})
+    for _ in range(10):
+        await served.ask()
+    totals = await served.until(lambda totals: totals.answered == 14)
+    assert totals.dropped == {"answer_too_large": 30}
+    assert (await served.until(lambda totals: totals.answered == 44, "old")).dropped == {}
+    text = served.router.metrics.text().decode()
+    assert 'mirror_dropped_total{endpoint="e",mirror="new",reason="answer_too_large"} 30.0' in text
+
+
+def test_a_pause_after_large_answers_grows_by_its_tries_alone() -> None:
+    """Copies that were under way when it began say nothing; each has one try; a whole answer ends it."""
+    known, now = large_answers.LargeAnswers(), 100.0
+    pauses = []
+    for _ in range(6):
+        assert not known.holds_back(now)
+        known.sent(now)
+        for _ in range(3):  # those that were sent at the same time as the first
+            known.too_large(now, now + 0.001)
+        known.whole(now)
+        over = (each / 16 for each in range(20) if not known.holds_back(now + 0.001 + each / 16))
+        pauses.append(next(over))
+        now += 0.001 + pauses[-1]
+    assert pauses == [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 1]
+    known.sent(now)
+    assert known.holds_back(now + 0.9)  # its answer has not come: no other try before the pause is over
+    assert not known.holds_back(now + 1.0)
+    known.whole(now)
+    assert not known.holds_back(now)
+    known.sent(now)
+    assert not known.holds_back(now)
+    known.too_large(now, now)
+    assert (known.holds_back(now + 0.06), known.holds_back(now + 0.07)) == (True, False)
 
 
 async def test_what_cannot_be_copied_is_counted_by_reason(upstream: Any, served: Served) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from penstock_router.attempts import MAX_MOVES
+from penstock_wire.headers import get
+from tests.support import fake_loop
 from tests.support.ports import free_port
 from tests.support.router_process import backend, endpoint, until
 from tests.support.router_upstream import Answer, Seen, UpstreamServer, cut, echo, hang, refuse
+from tests.support.router_world import World
 from tests.support.stream_peer import Scripted, Wire, scripted, unread
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -51,6 +54,24 @@ async def test_a_request_is_handed_back_so_often_and_no_more(upstream: Any, rout
     process = await router().start(endpoint("e", backend("b", moving.target, well.target), retries=1))
     replies = await asyncio.gather(*(process.ask() for _ in range(50)))
     assert {reply.status for reply in replies} == {200}
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["at once", "in a task"])
+def test_a_try_that_is_not_made_is_not_counted(keeps: bool) -> None:
+    """The time of a request is over when it comes back: it is answered, and no pod is asked again."""
+
+    async def main() -> None:
+        world = World("a", keeps=keeps, timeout_ms=1000)
+        world.network.handed_back.update(("in-time", "late"))
+        assert (await world.ask("in-time")).status == 200
+        world.network.back_after = 1.0
+        answer = await world.ask("late")
+        assert (answer.status, get(answer.headers, b"x-penstock-reason")) == (504, b"deadline")
+        assert 'penstock_router_retries_total{reason="moved"} 1.0' in world.metrics.text().decode()
+        assert world.state.report()["b"].retries == 1
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
 
 
 async def test_a_pod_that_drains_is_left_alone_at_once(upstream: Any, router: Any) -> None:

@@ -21,6 +21,8 @@ from tests.support.router_upstream import Answer, Seen, UpstreamServer
 from tests.support.waiting import SECONDS
 
 Sidecar = tuple[asyncio.subprocess.Process, str]
+LONG_MS = 600_000
+"""More than a test takes on a busy machine: what is stuck in it must not be answered for its time."""
 
 
 async def predict(seen: Seen) -> Answer:
@@ -322,9 +324,9 @@ async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
         return await predict(seen)
 
     busy, idle = await upstream(stuck), await upstream(predict)
-    _, crowded = await sidecar(busy, *flags, ongoing=1, maxBatchSize=1)
-    _, fresh = await sidecar(idle, *flags, ongoing=1, maxBatchSize=1)
-    process = await router().start(endpoint("e", backend("b", crowded)))
+    _, crowded = await sidecar(busy, *flags, ongoing=1, maxBatchSize=1, defaultTimeoutMs=LONG_MS)
+    _, fresh = await sidecar(idle, *flags, ongoing=1, maxBatchSize=1, defaultTimeoutMs=LONG_MS)
+    process = await router().start(endpoint("e", backend("b", crowded), timeoutMs=LONG_MS))
     assert (await process.ask(**body(100))).status == 200
     async with asyncio.timeout(SECONDS):
         while 'penstock_router_pods_with_room{backend="b"} 1.0' not in await process.metrics():
@@ -333,9 +335,9 @@ async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
     await until(lambda: any(b"[0]" in seen.body for seen in busy.seen))
     waiting = [asyncio.create_task(process.ask(**body(index))) for index in range(1, 9)]
     await until_queued(crowded, 8)
-    process.settle(endpoint("e", backend("b", crowded, fresh)))
+    process.settle(endpoint("e", backend("b", crowded, fresh), timeoutMs=LONG_MS))
     if leaves:
-        process.settle(endpoint("e", backend("b", fresh)))
+        process.settle(endpoint("e", backend("b", fresh), timeoutMs=LONG_MS))
     await process.until_routes(lambda routes: routes[0]["backends"][0]["readyPods"] == 2 - leaves)
     while not all(task.done() for task in waiting):  # whoever comes lets the router meet the new pod
         await asyncio.wait_for(process.ask(**body(200)), SECONDS)
@@ -360,8 +362,8 @@ async def test_what_waits_at_the_pod_of_its_key_stays_there(upstream: Any, route
         return await predict(seen)
 
     busy, idle = await upstream(stuck), await upstream(predict)
-    _, crowded = await sidecar(busy, maxBatchSize=1)
-    _, fresh = await sidecar(idle, maxBatchSize=1)
+    _, crowded = await sidecar(busy, maxBatchSize=1, defaultTimeoutMs=LONG_MS)
+    _, fresh = await sidecar(idle, maxBatchSize=1, defaultTimeoutMs=LONG_MS)
     names = [Hashed(target.encode()) for target in (crowded, fresh)]
     keys = (str(number) for number in range(1000))
     key = next(key for key in keys if score(own := Hashed(key.encode()), names[0]) > score(own, names[1]))
@@ -371,7 +373,7 @@ async def test_what_waits_at_the_pod_of_its_key_stays_there(upstream: Any, route
         asked["headers"]["x-penstock-shard-key"] = key
         return asked
 
-    process = await router().start(endpoint("e", backend("b", crowded)))
+    process = await router().start(endpoint("e", backend("b", crowded), timeoutMs=LONG_MS))
     async with asyncio.timeout(SECONDS):
         while 'penstock_router_pods_with_room{backend="b"} 1.0' not in await process.metrics():
             assert (await process.ask(**body(101))).status == 200
@@ -379,7 +381,7 @@ async def test_what_waits_at_the_pod_of_its_key_stays_there(upstream: Any, route
     await until(lambda: any(b"[0]" in seen.body for seen in busy.seen))
     sticking = [asyncio.create_task(process.ask(**keyed(index))) for index in range(1, 5)]
     moving = [asyncio.create_task(process.ask(**body(index))) for index in range(5, 9)]
-    process.settle(endpoint("e", backend("b", crowded, fresh)))
+    process.settle(endpoint("e", backend("b", crowded, fresh), timeoutMs=LONG_MS))
     await process.until_routes(lambda routes: routes[0]["backends"][0]["readyPods"] == 2)
     while not all(task.done() for task in moving):  # whoever comes lets the router meet the new pod
         await asyncio.wait_for(process.ask(**body(200)), SECONDS)

@@ -200,13 +200,19 @@ class TestAnswers:
             fields = ((b"x-m", b"7"), (b"x-penstock-not-admitted", b"1"), (b"x-request-id", b"its own"))
             bench.model.answer(1, Answer(404, headers=fields))
             await settle()
-            assert second.answers[0].headers == (
+            assert second.answers[0].fields == (
                 (b"x-m", b"7"),
                 (b"server-timing", b"queue;dur=1000.000, model;dur=500.000"),
                 (b"x-request-id", b"mine"),
                 (b"x-penstock-queue", b"0"),
             )
             assert (second.status, second.answers[0].body) == (404, b"ok")
+            third = bench.ask("/third")
+            await settle()
+            bench.model.answer(2, Answer(404, headers=((b"x-m", b"%d" % 7), (b"x-request-id", b"another"))))
+            await settle()
+            # What an answer alone has is in its lines, so that a front sends the rest as it did before.
+            assert third.answers[0].headers is second.answers[0].headers
 
         fake_loop.run(main())
 

@@ -15,6 +15,7 @@ from penstock_wire.hop import frames
 from penstock_wire.hop.heads import KnownHeads
 from penstock_wire.hop.server import HopConnection
 from penstock_wire.http import AnswerUnreadable, ConnectionLost, Exchange, RequestUnread, Response
+from penstock_wire.http.client.answer import MAX_HEAD_BYTES
 from penstock_wire.http.server.server import H1Front, H1Listener
 from tests.support.hop_pair import ASK, Raw, answer, head, post, raw_client, raw_server, request, served
 from tests.support.waiting import SECONDS, until
@@ -270,6 +271,27 @@ async def test_a_broken_server_is_left_and_its_requests_are_lost(
         assert address not in upstream._hops
         assert "expected " in (await peers[-1].until_kind(frames.GOODBYE))[4].decode("utf-8", "replace")
     assert "hop's server does not keep to the protocol" in capfd.readouterr().err
+
+
+async def test_interim_answers_without_end_end_their_request_alone() -> None:
+    """A client that reads slowly would have them all kept for it: nothing else holds them back."""
+    async with raw_server(lambda raw: peers.append(raw)) as (upstream, address):
+        got: list[int] = []
+        asking = post(body=b"a")
+        asking.interim = lambda status, fields: got.append(status)
+        flooded = asyncio.create_task(upstream.send(*address, asking, timeout=30))
+        other = asyncio.create_task(upstream.send(*address, post(body=b"b"), timeout=30))
+        await until(lambda: bool(peers))
+        await peers[-1].until_kind(frames.REQUEST)
+        await peers[-1].until_kind(frames.REQUEST)
+        hint = frames.frame(frames.INTERIM, 1, frames.STATUS.pack(103) + b"link: " + b"x" * 990 + b"\r\n")
+        for _ in range(2 * MAX_HEAD_BYTES // len(hint)):
+            peers[-1].write(hint)
+        with pytest.raises(AnswerUnreadable, match="interim answers"):
+            await asyncio.wait_for(flooded, SECONDS)
+        assert 0 < len(got) <= MAX_HEAD_BYTES // len(hint)
+        peers[-1].write(OK_HEAD, answer(2, b"to b"))
+        assert (await asyncio.wait_for(other, SECONDS)).body == b"to b"
 
 
 async def test_an_answer_to_a_request_that_was_given_up_is_nobodys() -> None:

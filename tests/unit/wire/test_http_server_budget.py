@@ -5,9 +5,37 @@ from __future__ import annotations
 import asyncio
 
 from penstock_wire.http import Request, Response
+from penstock_wire.http.server import limits
+from penstock_wire.http.server.connection import H1Connection
 from penstock_wire.http.server.server import H1Front
 from tests.support.raw_client import until_closed
 from tests.support.waiting import SECONDS, until
+
+
+async def test_what_a_connection_holds_of_requests_in_line_is_bounded() -> None:
+    """However long they are and slow the one before them: then they are read one by one, and all answered."""
+    go = asyncio.Event()
+
+    async def wait(request: Request) -> Response:
+        await go.wait()
+        return Response(200, (), b"%d" % len(request.body))
+
+    front = H1Front()
+    reader, writer = await asyncio.open_connection(*(await front.listen("127.0.0.1", 0, wait)).address)
+    sizes = [limits.BUFFER_BYTES + number for number in range(12)]
+    for size in sizes:
+        writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (size, bytes(size)))
+    await until(lambda: any(isinstance(each, H1Connection) and each._holders for each in front.connections))
+    (connection,) = front.connections
+    assert isinstance(connection, H1Connection)
+    assert len(connection._line or ()) <= 2
+    go.set()
+    for size in sizes:
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert await reader.readexactly(6) == b"%d" % size
+    writer.close()
+    await front.close(5)
 
 
 async def echo(request: Request) -> Response:

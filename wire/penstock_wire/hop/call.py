@@ -64,6 +64,7 @@ class Call(Carrier):
         self.waiter: asyncio.Future[Response] | None = None
         self.opening: asyncio.Future[Answer] | None = None
         self.idle_timeout = timeout
+        self.interim_bytes = 0  # of interim answers, which nothing holds back
         self.head_only = request.method == "HEAD"
         self._line = line
         self._loop = loop

@@ -31,7 +31,7 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
-from penstock_wire.http.client.answer import Answer
+from penstock_wire.http.client.answer import MAX_HEAD_BYTES, Answer
 from penstock_wire.http.client.peer_liveness import is_silence, nothing_waits, was_reset
 from penstock_wire.http.client.pool import LOOK_SECONDS
 from penstock_wire.http.server.head import METHODS
@@ -317,7 +317,12 @@ class HopClient(Link):
             if not 102 <= status <= 199:
                 raise ValueError(f"expected an interim answer, found {status}")
             fields = heads.end_to_end(heads.read_lines(payload[frames.STATUS.size :]))
-            call.interim(status, fields)
+            call.interim_bytes += frames.HEADER_BYTES + len(payload)
+            if call.interim_bytes > MAX_HEAD_BYTES:
+                why = f"{self.where} sent more than {MAX_HEAD_BYTES} bytes of interim answers"
+                self.give_up(call, AnswerUnreadable(why))
+            else:
+                call.interim(status, fields)
 
     def give_up(self, call: Call, error: Exception) -> None:
         """See `Line.give_up`."""

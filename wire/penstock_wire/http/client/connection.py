@@ -38,7 +38,14 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
-from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer, Body, Carrier, UpstreamTunnel
+from penstock_wire.http.client.answer import (
+    MAX_ANSWER_BYTES,
+    MAX_HEAD_BYTES,
+    Answer,
+    Body,
+    Carrier,
+    UpstreamTunnel,
+)
 from penstock_wire.http.client.head import (
     JOIN_BYTES,
     blank_lines_follow,
@@ -53,9 +60,6 @@ from penstock_wire.http.client.request_stream import framed
 from penstock_wire.http.head_cache import KnownAnswers
 from penstock_wire.http.messages import NO_BODY_STATUS, Interim
 from penstock_wire.timers import EarliestTimer
-
-MAX_HEAD_BYTES: Final = 1024 * 1024
-"""Of a head with the interim ones before it, and of what may come between two pieces of a body."""
 
 _IDLE: Final = 0
 _HEAD: Final = 1

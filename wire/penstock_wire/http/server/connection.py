@@ -422,7 +422,8 @@ class H1Connection(AnswerSide):
         if self._line is None:
             self._line = collections.deque()
         self._line.append(entry)
-        if len(self._line) > limits.MAX_PIPELINED:
+        self._line_bytes += len(entry.request.body)
+        if len(self._line) > limits.MAX_PIPELINED or self._line_bytes > limits.BUFFER_BYTES:
             self._pause(LINE_IS_LONG)
         if self._current is None:
             self._soon()
@@ -436,12 +437,13 @@ class H1Connection(AnswerSide):
             if isinstance(entry, PenstockError):
                 self._end_with(entry)
                 return
+            self._line_bytes -= len(entry.request.body)
             self._current = entry
             try:
                 self._service(entry)
             except (Exception, asyncio.CancelledError) as error:
                 entry.fail(error)
-        if line is not None and len(line) <= limits.MAX_PIPELINED:
+        if line is not None and len(line) <= limits.MAX_PIPELINED and self._line_bytes <= limits.BUFFER_BYTES:
             self._resume(LINE_IS_LONG)
         if self._current is not None or line or self._lingering or self._transport.is_closing():
             return

@@ -127,6 +127,7 @@ class AnswerSide:
         "_learning",
         "_left",
         "_line",
+        "_line_bytes",
         "_lingering",
         "_listener",
         "_loop",
@@ -188,6 +189,7 @@ class AnswerSide:
         self._continue = False  # the client gets 100 Continue when its turn comes
         # requests in line, the last of which may be a refusal
         self._line: collections.deque[H1Exchange | PenstockError] | None = None
+        self._line_bytes = 0  # of their bodies
         self._current: H1Exchange | None = None
         self._holders = 0  # who asks that reading pause
         # writing
