@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit clients mutants demo bench bench-router bench-autoscaling bench-control faults zero-loss weights crds fmt lock clean
+.PHONY: help check test compiled unit clients mutants demo bench bench-router bench-autoscaling bench-control bench-zero faults zero-loss weights crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -85,6 +85,9 @@ bench-autoscaling: $(VENV)/.ready # simulate the autoscaler beside Knative's, Ku
 
 bench-control: $(VENV)/.ready ## Measure the operator with 1000 backends on a cluster of its own (10 min)
 	@$(BIN)/python -m bench.control $(BENCH)
+
+bench-zero: $(VENV)/.ready # 100 cycles from no pod and back on a cluster of its own (20 min); figures in bench/results/zero.json
+	@$(BIN)/python -m bench.zero $(BENCH)
 
 faults: $(VENV)/.ready ## Ten minutes of a faulty apiserver under the operator (FAULTS="--fault-seed 2")
 	@$(BIN)/pytest tests/cluster/test_faults.py --fault-seconds 600 $(FAULTS)

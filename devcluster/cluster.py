@@ -224,7 +224,8 @@ class Cluster:
     def kubectl_command(self, *arguments: str) -> list[str]:
         """Return the whole command line of a kubectl call, to be run from this machine."""
         tool = str(programs.program("kubernetes", "kubectl"))
-        return [*self._network_prefix(), tool, f"--kubeconfig={self.kubeconfig}", *arguments]
+        # NB: not a flag: kubectl takes none before the name of a plugin, such as penstock.
+        return [*self._network_prefix(), "env", f"KUBECONFIG={self.kubeconfig}", tool, *arguments]
 
     def helm_command(self, *arguments: str) -> list[str]:
         """Return the whole command line of a helm call, to be run from this machine."""

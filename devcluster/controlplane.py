@@ -19,6 +19,8 @@ from devcluster.paths import State
 from devcluster.programs import program
 
 ETCD_PORT = 2379
+_GATES = "--feature-gates=HPAScaleToZero=true"
+"""An HPA that may go to zero: off by default before Kubernetes 1.37."""
 _ISSUER = f"https://kubernetes.default.svc.{DOMAIN}"
 # Clients of the API: file name → (user, group).
 _CLIENTS = {
@@ -120,6 +122,7 @@ def apiserver(state: State, node: Node) -> list[str]:
         f"--proxy-client-cert-file={folder}/front-proxy.crt",
         f"--proxy-client-key-file={folder}/front-proxy.key",
         "--profiling=false",
+        _GATES,
     ]
 
 
@@ -144,6 +147,7 @@ def controller_manager(state: State) -> list[str]:
         f"--cluster-signing-cert-file={state.pki}/ca.crt",
         f"--cluster-signing-key-file={state.pki}/ca.key",
         "--horizontal-pod-autoscaler-sync-period=2s",
+        _GATES,
         "--kube-api-qps=200",
         "--kube-api-burst=400",
     ]

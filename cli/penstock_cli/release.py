@@ -133,13 +133,28 @@ class Release:
     @property
     def condition(self) -> dict[str, Any]:
         """The condition Progressing; empty where there is none."""
+        return self._condition("Progressing")
+
+    def _condition(self, kind: str) -> dict[str, Any]:
         conditions = self.status.get("conditions") or ()
-        return next((dict(each) for each in conditions if each["type"] == "Progressing"), {})
+        return next((dict(each) for each in conditions if each["type"] == kind), {})
+
+    @property
+    def refused(self) -> dict[str, Any]:
+        """The condition that says why the split is none of its endpoint's; empty where it is one."""
+        accepted = self._condition("Accepted")
+        return accepted if accepted.get("status") == "False" else {}
+
+    @property
+    def obstacle(self) -> dict[str, Any]:
+        """The condition that keeps it from beginning, such as an older split; empty where there is none."""
+        ready = self._condition("Ready")
+        return self.refused or (ready if ready.get("status") == "False" else {})
 
     @property
     def why(self) -> str:
-        """Why it is where it is, in words."""
-        said = self.stored or self.condition
+        """Why it is where it is, in words; first of all what keeps the split from its endpoint."""
+        said = self.refused or self.stored or self.condition or self.obstacle
         reason, message = said.get("reason", ""), said.get("message", "")
         return f"{reason}: {message}" if reason and message else reason or message
 

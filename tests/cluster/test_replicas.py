@@ -115,53 +115,66 @@ def recommendations_as_metrics(namespace: Namespace, operator: Namespace) -> Ite
             process.kill()
 
 
-def test_an_hpa_follows_the_recommendation_and_the_operator_writes_nothing(
+def test_an_hpa_follows_the_recommendation_to_zero_and_back_and_the_operator_writes_nothing(
     namespace: Namespace, operator: Namespace, load: Load
 ) -> None:
-    """`mode: External`, up and down again under requests; none is lost."""
+    """`mode: External`: 1 → 0 → 3 → 0. What comes while there is no pod is held, and none of it is lost."""
     scaling = {
-        "mode": "External", "minReplicas": 1, "maxReplicas": 3, "targetLoad": 2, "stableWindow": "4s",
-        "downscaleDelay": "2s",
+        "mode": "External", "minReplicas": 0, "maxReplicas": 3, "targetLoad": 2, "stableWindow": "4s",
+        "downscaleDelay": "2s", "scaleToZero": {"after": "10s"},
     }  # fmt: skip
     model = ledger_backend("b", collector=load.port, init_kwargs={"delay_ms": 400}, autoscaling=scaling)
-    namespace.apply(ledger_code(), model, endpoint("e", "b"))
+    # Room for all that comes until a pod is ready, however long the machine takes to start it.
+    namespace.apply(ledger_code(), model, endpoint("e", "b", coldStart={"maxPending": 20_000}))
     namespace.wait_ready("modelendpoint", "e")
+    url = namespace.url("e")
+    with recommendations_as_metrics(namespace, operator):
+        namespace.apply(follower(namespace))
+        asleep(namespace)
+        load.start(url, rate=30)
+        grown = wait_for("three ready replicas", lambda: ready(namespace, 3), seconds=240)
+        assert condition_of(grown, "ScalingActive")["reason"] in ("External", "Limited")
+        assert grown["status"]["recommendation"]["inputs"]["targetLoad"] == 2
+        summary = load.stop()
+        fallen = asleep(namespace)
+    assert_nothing_lost(summary)
+    assert fallen["status"]["desiredReplicas"] == 0
+    assert condition_of(fallen, "Ready")["reason"] == "ScaledToZero"
+    assert fallen["status"].get("scaling", []) == []
+    assert "penstock-autoscaler" not in namespace.kubectl(
+        "get", "modelbackend", "b", "-o", "json", "--show-managed-fields"
+    )
+
+
+def follower(namespace: Namespace) -> dict[str, Any]:
+    """An HPA of backend `b` that follows the recommendation, 0 to 3 replicas."""
     selector = {"namespace": namespace.name, "backend": "b", "term": "recommended"}
-    target = {"apiVersion": "penstock.dev/v1alpha1", "kind": "ModelBackend", "name": "b"}
-    metric = {"name": METRIC, "selector": {"matchLabels": selector}}
-    hpa = {
+    external = {
+        "metric": {"name": METRIC, "selector": {"matchLabels": selector}},
+        "target": {"type": "AverageValue", "averageValue": "1"},
+    }
+    return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
         "metadata": {"name": "b"},
         "spec": {
-            "scaleTargetRef": target,
-            "minReplicas": 1,
+            "scaleTargetRef": {"apiVersion": "penstock.dev/v1alpha1", "kind": "ModelBackend", "name": "b"},
+            "minReplicas": 0,
             "maxReplicas": 3,
             "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
-            "metrics": [
-                {
-                    "type": "External",
-                    "external": {
-                        "metric": metric,
-                        "target": {"type": "AverageValue", "averageValue": "1"},
-                    },
-                }
-            ],
+            "metrics": [{"type": "External", "external": external}],
         },
     }
-    with recommendations_as_metrics(namespace, operator):
-        namespace.apply(hpa)
-        load.start(namespace.url("e"), rate=30)
-        grown = wait_for("three ready replicas", lambda: ready(namespace, 3), seconds=240)
-        assert grown["status"]["desiredReplicas"] == 3
-        assert condition_of(grown, "ScalingActive")["reason"] in ("External", "Limited")
-        assert grown["status"]["recommendation"]["inputs"]["targetLoad"] == 2
-        summary = load.stop()
-        fallen = wait_for("one replica", lambda: ready(namespace, 1), seconds=240)
-    assert_nothing_lost(summary)
-    assert fallen["spec"]["replicas"] == fallen["status"]["desiredReplicas"] == 1
-    assert fallen["status"].get("scaling", []) == []
-    shown = json.loads(namespace.kubectl("get", "modelbackend", "b", "-o", "json", "--show-managed-fields"))
-    owners = {entry["manager"] for entry in shown["metadata"]["managedFields"]}
-    assert "penstock-autoscaler" not in owners
-    assert "kube-controller-manager" in owners
+
+
+def asleep(namespace: Namespace) -> dict[str, Any]:
+    """Wait until the HPA has scaled the backend to 0, and its pods are gone; returns the backend."""
+
+    def look() -> dict[str, Any] | None:
+        backend = namespace.get("modelbackend", "b") or {"spec": {}, "status": {}}
+        by_itself = namespace.condition("horizontalpodautoscaler", "b", "ScaledToZero").get("status")
+        none = backend["spec"].get("replicas") == 0 and not namespace.list("pods", "penstock.dev/backend=b")
+        settled = condition_of(backend, "Ready").get("reason") == "ScaledToZero"
+        return backend if by_itself == "True" and none and settled else None
+
+    return wait_for("the HPA to have scaled the backend to 0", look, seconds=240)

@@ -118,6 +118,8 @@ def test_only_the_pod_itself_may_report(namespace: Namespace, operator: Namespac
             "about another pod": (sidecar, good, report(other)),
             "another pod's": (sidecar, shown, report(other)),
             "as a router": (URL + "router", good, report(own)),
+            "with NaN": (sidecar, good, report(own).replace('"seq":1', '"seq":NaN')),
+            "cut short": (sidecar, good, report(own)[:-20]),
         }
     )
     assert outcomes == {
@@ -133,6 +135,8 @@ def test_only_the_pod_itself_may_report(namespace: Namespace, operator: Namespac
         "about another pod": "403 other_pod",
         "another pod's": "403 wrong_peer",
         "as a router": "403 wrong_role",
+        "with NaN": "400 bad_report",
+        "cut short": "400 bad_report",
     }
     from_node = json.loads(
         namespace.run_python(POSTS, input=asked({"from the node": (sidecar, good, report(own))}))

@@ -26,9 +26,6 @@ IN_ALL = 90.0 + 5.0
 
 SHOWN = "import os; print(os.lstat('/etc/penstock/settings/..data').st_mtime)"
 
-TOLD = ("report failed", "reports are taken again")
-"""A sidecar's log lines when reports fail and succeed again; the last one is its current state."""
-
 SECRET = "penstock-operator-tls"
 OVERLAP = 12
 
@@ -215,52 +212,73 @@ def test_a_new_leader_hears_and_tells_every_pod_within_seconds(
     assert elapsed - led <= 30.0 + stalls.lost, said
 
 
+class Cut:
+    """Packets to the ports where reports come in, in TLS and in plain text, that do not pass."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._nft = [*cluster.exec_prefix, "nft"]
+
+    def of(self, *addresses: str) -> None:
+        """From now on, those of these pods, or of all where none is named."""
+        sources = f"ip saddr {{ {', '.join(addresses)} }} " if addresses else ""
+        self._run(
+            "add table inet penstock_cut; "
+            "add chain inet penstock_cut reports { type filter hook prerouting priority -300; }; "
+            f"add rule inet penstock_cut reports {sources}tcp dport {{ 8015, 8016 }} iifname != lo drop; "
+        )
+
+    def end(self) -> None:
+        """All pass again."""
+        self._run("add table inet penstock_cut; delete table inet penstock_cut")
+
+    def _run(self, rules: str) -> None:
+        subprocess.run([*self._nft, rules], check=True, timeout=30)
+
+
 @pytest.fixture
-def cut(penstock: Cluster) -> Iterator[None]:
-    """No packet to the port where reports come in passes, neither in TLS nor in plain text."""
-    nft = [*penstock.exec_prefix, "nft"]
-    rules = (
-        "add table inet penstock_cut; "
-        "add chain inet penstock_cut reports { type filter hook prerouting priority -300; }; "
-        "add rule inet penstock_cut reports tcp dport { 8015, 8016 } iifname != lo drop; "
-    )
-    subprocess.run([*nft, rules], check=True, timeout=30)
-    yield
-    subprocess.run([*nft, "delete table inet penstock_cut"], check=True, timeout=30)
+def cut(penstock: Cluster) -> Iterator[Cut]:
+    """Cuts reports off; whole again afterwards."""
+    made = Cut(penstock)
+    yield made
+    made.end()
 
 
-def test_settings_arrive_without_the_report_channel(
-    namespace: Namespace, load: Load, request: pytest.FixtureRequest
+def test_without_the_report_channel_settings_arrive_and_no_pod_goes(
+    namespace: Namespace, load: Load, cut: Cut
 ) -> None:
-    """The ConfigMap brings them while no report passes: the kubelet needs 90 s of it, Penstock seconds.
+    """First half of the reports are lost, then all. The ConfigMap brings settings, and replicas stay.
 
-    By the writers' own times: of the ConfigMap in the apiserver, of kubelet's file, of the sidecar's log.
+    The kubelet needs 90 s for the settings, Penstock seconds: by the writers' own times, of the ConfigMap in
+    the apiserver, of kubelet's file, of the sidecar's log.
     """
     policy = {
         "apiVersion": "penstock.dev/v1alpha1",
         "kind": "BatchPolicy",
         "metadata": {"name": "small"},
-        "spec": {"maxBatchSize": 2},
+        "spec": {"maxBatchSize": 4},
     }
-    namespace.apply(
-        ledger_code(),
-        policy,
-        ledger_backend("b", collector=load.port, batchPolicyRef="small", replicas=2),
-    )
-    namespace.wait_ready("modelbackend", "b")
+    # Any load asks for both pods; without one, one of them would go at once.
+    scaling = {"maxReplicas": 2, "targetLoad": 1, "stableWindow": "2s", "downscaleDelay": "0s"}
+    knobs = {"batchPolicyRef": "small", "init_kwargs": {"delay_ms": 400}, "autoscaling": scaling}
+    backend = ledger_backend("b", collector=load.port, **knobs)
+    namespace.apply(ledger_code(), policy, backend, endpoint("e", "b"))
+    namespace.wait_ready("modelendpoint", "e")
+    load.start(namespace.url("e"), rate=10)
+    wait_for("two ready pods", lambda: ready(namespace) == 2)
+    namespace.wait_condition("modelbackend", "b", "MetricsAvailable")
     addresses = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in namespace.pods("b")}
-    request.getfixturevalue("cut")
+    before = (namespace.get("modelbackend", "b") or {})["metadata"]["generation"]
+    for sources, silent in ((list(addresses.values())[:1], 1), ([], 2)):
+        began = time.time()
+        cut.of(*sources)
 
-    def silent() -> bool:
-        last = [
-            [line["message"] for line in namespace.log(name, "penstock-sidecar") if line["message"] in TOLD][
-                -1:
-            ]
-            for name in addresses
-        ]
-        return all(line == ["report failed"] for line in last)
+        def told(silent: int = silent) -> bool:
+            condition = namespace.condition("modelbackend", "b", "MetricsAvailable")
+            return f"held at 2: {silent} of 2 pods are silent" in condition.get("message", "")
 
-    wait_for("every sidecar to say that it cannot report", silent)
+        wait_for(f"the condition to tell of {silent} silent pods", told)
+        print(f"{silent} of 2 silent: told within {time.time() - began:.1f} s")
+    load.stop()
     policy["spec"]["maxBatchSize"] = 17
 
     def in_effect() -> bool:
@@ -284,6 +302,17 @@ def test_settings_arrive_without_the_report_channel(
         # The operator writes, the sidecar follows its file.
         assert recorded - applied + obeyed - shown <= OURS + stalls.lost, said
         assert obeyed - applied <= IN_ALL + stalls.lost, said
+    blind = namespace.get("modelbackend", "b") or {}
+    assert blind["metadata"]["generation"] == before, "nobody has written replicas meanwhile"
+    assert ready(namespace) == 2
+    cut.end()
+    namespace.wait_condition("modelbackend", "b", "MetricsAvailable")
+    wait_for("the pod to go that has nothing to do", lambda: ready(namespace) == 1)
+
+
+def ready(namespace: Namespace) -> int:
+    """The backend's ready pods, by its status."""
+    return int(((namespace.get("modelbackend", "b") or {}).get("status") or {}).get("readyReplicas") or 0)
 
 
 def _recorded(namespace: Namespace) -> float:

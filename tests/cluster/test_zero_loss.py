@@ -289,6 +289,11 @@ def test_from_zero_and_back_loses_nothing(namespace: Namespace, load: Load) -> N
     assert max(to for _, to in changes) == 2, scaling
     assert changes[-1] == (1, 0), scaling
     assert sum(decision["inputs"]["held"] for decision in scaling if decision["from"] == 0) >= 1
+    # A 0 that somebody writes is another: the API server does not say whose it is.
+    for replicas, reason in ((1, "ForeignScaler"), (0, "ScalingDisabled")):
+        namespace.kubectl("scale", "modelbackend", "b", f"--replicas={replicas}")
+        namespace.wait_condition("modelbackend", "b", "ScalingActive", "False", reason=reason)
+    namespace.wait_condition("modelendpoint", "b", "BackendsReady", "False", reason="BackendNotReady")
 
 
 LIFE = "open('/proc/1/stat').read().split()[21]"

@@ -136,9 +136,19 @@ HOP_MUTANTS = (
         name="as much is asked back as waits, whatever room there is",
         breaks=ROOM,
         package=ROUTER,
-        old="count = min(room, crowded.waiting)",
-        new="count = crowded.waiting",
+        old="pod.address.port, min(room, pod.waiting)):",
+        new="pod.address.port, pod.waiting):",
         tests=(f"{_LATE}::test_what_waits_at_the_fullest_pod_is_asked_back_once_as_much_as_others_begin",),
+    ),
+    Mutant(
+        name="the fullest pod is asked first, though it has nothing to hand back",
+        breaks=ROOM,
+        package=ROUTER,
+        old="able.sort(key=lambda pod: (pod.vain_at, pod not in leaving, -pod.waiting))",
+        new="able.sort(key=lambda pod: (pod not in leaving, -pod.waiting))",
+        tests=(
+            f"{_LATE}::test_requests_that_are_bound_to_the_fullest_pod_keep_no_others_where_they_wait",
+        ),
     ),
     Mutant(
         name="a request that the model has is handed back",

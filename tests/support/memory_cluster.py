@@ -3,7 +3,8 @@
 True to the real one: field ownership by manager (a field that its only manager no longer applies
 goes away; a forced apply takes fields over; other managers' fields stay), list-map keys, resourceVersion that
 moves only when the object changes, generation that moves with the spec, uids, the status and scale
-subresources, defaulting hooks, owner-reference garbage collection on demand. Faults can be injected per call.
+subresources (see `_leaves_no_owner`), defaulting hooks, owner-reference garbage
+collection on demand. Faults can be injected per call.
 """
 
 from __future__ import annotations
@@ -238,6 +239,7 @@ class MemoryCluster:
         wanted = {field: obj[field] for field in only if field in obj} if only else _mine(obj, ("status",))
         merged = copy.deepcopy(live)
         owned = self._owned[key]
+        before = any(("spec", "replicas") in paths for paths in owned.values())
         mine = set(_paths(wanted))
         others: set[Path] = set().union(*(paths for who, paths in owned.items() if who != manager))
         for path in sorted(owned.get(manager, set()) - mine, key=len):
@@ -245,6 +247,9 @@ class MemoryCluster:
                 _drop(merged, path)
         _merge(merged, wanted)
         owned[manager] = mine
+        if verb == "scale" and _leaves_no_owner(live, wanted, before):
+            for paths in owned.values():
+                paths.discard(("spec", "replicas"))
         for who, paths in owned.items():
             if who != manager:
                 taken = {path for path in paths & mine if not _same(live, merged, path)}
@@ -315,6 +320,21 @@ class MemoryCluster:
         gone["metadata"]["resourceVersion"] = str(next(self._versions))
         for notify in self.watchers:
             notify("DELETED", gone)
+
+
+def _leaves_no_owner(live: Obj, scale: Obj, owned: bool) -> bool:
+    """Whether nobody owns the replicas after a write of a Scale, as with Kubernetes 1.36.
+
+    A Scale leaves out a 0, and with it who wrote it; and an update is not tracked of what has no owner, only
+    an apply, which the autoscaler makes of the number that is there (`KubernetesCluster.apply_scale`).
+
+    Args:
+        live: the object before.
+        scale: what is written.
+        owned: whether anybody owned them before.
+    """
+    replicas = scale["spec"]["replicas"]
+    return replicas == 0 or (not owned and live["spec"].get("replicas") != replicas)
 
 
 def _mine(obj: Obj, without: tuple[str, ...] = ()) -> Obj:

@@ -11,6 +11,7 @@ from penstock_operator.kinds import BACKEND, DEPLOYMENT, POD, SPLIT
 from penstock_wire.control.report import (
     FIRST_BYTE_SECONDS,
     BackendTotals,
+    Difference,
     EndpointReport,
     MirrorTotals,
     RouterReport,
@@ -250,7 +251,11 @@ class World:
             },
             mirrors={
                 name: MirrorTotals(
-                    sent=count, compared=count, answered=count, differing={"value": self._differing[name]}
+                    sent=count,
+                    compared=count,
+                    answered=count,
+                    differing={"value": self._differing[name]},
+                    first=(_difference(self._differing[name]),) if self._differing[name] else (),
                 )
                 for name, count in self._copies.items()
             },
@@ -270,3 +275,7 @@ class World:
         self.harness.cluster.remove(BACKEND, "n", name)
         self.harness.cluster.collect_garbage()
         await self.harness.run()
+
+
+def _difference(count: int) -> Difference:
+    return Difference(path="$.p", kind="value", expected="number", found="number", count=count)

@@ -105,7 +105,8 @@ def _details(kind: str, resource: Resource) -> Iterator[str]:
         load = status.get("load") or {}
         yield f"{load.get('queued', 0)} queued, {load.get('ongoing', 0)} ongoing"
     elif kind == "ModelEndpoint":
-        yield f"to {spec['backend']}" if "backend" in spec else "by splits"
+        shares = status.get("shares") or spec["backend"]
+        yield f"to {shares}" if "," in shares else f"to {shares.removesuffix(' 100%')}"
     elif kind == "TrafficSplit":
         release = Release.of(resource) if "strategy" in spec else None
         weights = {backend["name"]: backend.get("weight", 0) for backend in spec.get("backends") or ()}

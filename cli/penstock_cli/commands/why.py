@@ -27,7 +27,7 @@ VERDICTS = {
     "FirstLook": "HELD BACK for now: the operator lowers nothing before it has watched for one stableWindow",
     "ShortOfProcessors": "HELD BACK for now: pods start step by step while processors are short",
     "NoHolder": "HELD BACK at 1: no endpoint sends it requests, so nothing would wake it from 0",
-    "NoReports": "the number is KEPT: no pod has been ready yet, so that no load is known",
+    "NoReports": "the number is KEPT, within its limits: no load is known before a pod has been ready",
     "TooManyUnknown": "the number is KEPT: more than half of the pods do not report",
 }
 TERMS = {

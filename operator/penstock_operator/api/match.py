@@ -20,11 +20,14 @@ _Text = Annotated[str, Field(max_length=256)]
 MATCH_RULES = rules(
     cel(
         "has(self.header) != has(self.cookie)",
-        "expected one of header and cookie, found none or both",
+        "expected one of header and cookie",
+        expression="'expected one of header and cookie, found ' + (has(self.header) ? 'both' : 'none')",
     ),
     cel(
         "[has(self.value), has(self.prefix), has(self.regex)].filter(each, each).size() == 1",
-        "expected one of value, prefix and regex, found none or several",
+        "expected one of value, prefix and regex",
+        expression="'expected one of value, prefix and regex, found ' + "
+        "(has(self.value) || has(self.prefix) || has(self.regex) ? 'several' : 'none')",
     ),
 )
 """What holds for each rule."""

@@ -65,8 +65,8 @@ class Autoscaling(Part):
                 "!has(self.schedules) || self.schedules.all(s, "
                 "(has(s.minReplicas) ? s.minReplicas : self.minReplicas) <= "
                 "(has(s.maxReplicas) ? s.maxReplicas : self.maxReplicas))",
-                "schedules: expected minReplicas of at most maxReplicas in each, where what a schedule "
-                "leaves out is that of autoscaling",
+                "expected minReplicas of at most maxReplicas in each, where what a schedule leaves out is "
+                "that of autoscaling",
                 path=".schedules",
             ),
             cel(

@@ -298,7 +298,9 @@ class ModelEndpointSpec(Part):
             json_schema_extra=rules(
                 cel(
                     "has(self.header) != has(self.cookie)",
-                    "expected one of header and cookie, found none or both",
+                    "expected one of header and cookie",
+                    expression="'expected one of header and cookie, found ' + "
+                    "(has(self.header) ? 'both' : 'none')",
                 )
             ),
             description="By what requests come to the same backend and pod, as long as it has room and is "

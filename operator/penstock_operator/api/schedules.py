@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from penstock_operator.api.base import Part
 from penstock_operator.api.fields import cel, rules
@@ -27,7 +28,27 @@ CRON = " ".join(
 )
 """Minute, hour, day of the month, month, day of the week."""
 
-Cron = Annotated[str, Field(pattern=CRON, max_length=64)]
+_FORM = "expected a cron expression of five fields, such as 0 8 * * MON-FRI"
+
+
+def _checked(text: str) -> str:
+    if re.fullmatch(CRON, text) is None:
+        msg = f"{_FORM}, found {text}"
+        raise ValueError(msg)
+    return text
+
+
+# NB: a rule in place of a pattern, which the API server would quote whole, all its 1700 characters.
+Cron = Annotated[
+    str,
+    Field(
+        max_length=64,
+        json_schema_extra=rules(
+            cel(f"self.matches('{CRON}')", _FORM, expression=f"'{_FORM}, found ' + self")
+        ),
+    ),
+    AfterValidator(_checked),
+]
 
 
 class Schedule(Part):

@@ -22,7 +22,9 @@ class ReleaseStep(Part):
         json_schema_extra=rules(
             cel(
                 "[has(self.setWeight), has(self.mirror), has(self.pause)].filter(each, each).size() == 1",
-                "expected one of setWeight, mirror and pause, found none or several",
+                "expected one of setWeight, mirror and pause",
+                expression="'expected one of setWeight, mirror and pause, found ' + "
+                "(has(self.setWeight) || has(self.mirror) || has(self.pause) ? 'several' : 'none')",
             )
         )
     )

@@ -80,6 +80,9 @@ class TrafficSplitSpec(Part):
                 "!has(self.strategy) || (self.backends.exists(b, b.name == self.strategy.stable) && "
                 "self.backends.exists(b, b.name == self.strategy.candidate))",
                 "expected strategy.stable and strategy.candidate among backends",
+                expression="'expected strategy.stable and strategy.candidate among backends, found no ' + "
+                "(self.backends.exists(b, b.name == self.strategy.stable) ? self.strategy.candidate : "
+                "self.strategy.stable) + ' there'",
                 path=".strategy",
             ),
             cel(

@@ -307,11 +307,12 @@ def _follow(
     known["target_load"] = target.target_load or math.ceil(able.load)
 
     kept = target.clamp(current)
+    verb = "held at" if kept == current else "set to"
     stays = Recommendation(
         replicas=kept,
         current=current,
         verdict="TooManyUnknown" if serving else "NoReports",
-        message=f"held at {kept}: {_unknown(len(silent), len(serving))}{_released(target)}",
+        message=f"{verb} {kept}: {_unknown(len(silent), len(serving))}{_limited(target, current)}",
         inputs=ScalingInputs(wanted=kept, **known),
         metrics_available=False,
         unreachable=unreachable,
@@ -368,7 +369,17 @@ def _follow(
 
 def _unknown(silent: int, serving: int) -> str:
     """Why the number stays, in words."""
-    return f"{silent} of {serving} pods are silent" if serving else "no pod has been ready yet"
+    return f"{silent} of {serving} pods are silent" if serving else "none of its pods has been ready yet"
+
+
+def _limited(target: Target, current: int) -> str:
+    """The limit that changes the number although no load is known."""
+    if target.release or target.clamp(current) == current:
+        return _released(target)
+    of = f" of schedule {target.schedule}" if target.schedule else ""
+    if current < target.min_replicas:
+        return f"; minReplicas{of} is {target.min_replicas}"
+    return f"; maxReplicas{of} is {target.max_replicas}"
 
 
 def _decide(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -33,7 +33,7 @@ from penstock_operator.releases.evidence import MOST_MESSAGE
 from penstock_operator.releases.look import OVER
 from penstock_operator.releases.state import BackendSeen, Release, ReleaseEvent, Seen
 from penstock_operator.releases.stored import stored as stored_release
-from penstock_operator.status import RouterObserved, router_ready
+from penstock_operator.status import RouterObserved, mirrors, router_ready
 from penstock_operator.status import pods as pods_status
 from penstock_operator.store import Key
 from penstock_wire import durations
@@ -88,7 +88,7 @@ def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObse
     trial, verdicts = _trial(ctx, split, before), None
     # NB: also while a router is silent or behind: what the others count is evidence.
     if trial is not None and before is not None and _is_due(ctx, strategy, trial):
-        verdicts = _verdicts(ctx, split, strategy, before, trial)
+        verdicts = _verdicts(ctx, split, strategy, before, trial, routers)
     seen = Seen(
         now=ctx.clock.now(),
         stable=_seen(ctx, split, strategy.stable),
@@ -100,7 +100,7 @@ def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObse
     advance = machine.advance(strategy, before, seen)
     if trial is not None and before is not None and verdicts is None and _cut(before, advance.release):
         # What an interval counts is of one weight: here this ends early, as pods came or went.
-        seen = replace(seen, verdicts=_verdicts(ctx, split, strategy, before, trial, ask=False))
+        seen = replace(seen, verdicts=_verdicts(ctx, split, strategy, before, trial, routers, ask=False))
         advance = machine.advance(strategy, before, seen)
     again = advance.again
     if trial is not None:
@@ -234,7 +234,14 @@ def _end(ctx: Context, key: Key) -> None:
 
 
 def _verdicts(
-    ctx: Context, split: TrafficSplit, strategy: Strategy, before: Release, trial: Trial, *, ask: bool = True
+    ctx: Context,
+    split: TrafficSplit,
+    strategy: Strategy,
+    before: Release,
+    trial: Trial,
+    routers: RouterObserved,
+    *,
+    ask: bool = True,
 ) -> tuple[Verdict, ...] | None:
     """The verdicts of an interval that ends now: the same until the status holds them.
 
@@ -250,7 +257,7 @@ def _verdicts(
             counted = trial.interval = ctx.reports.releases.take(split.namespace, split.spec.endpoint)
             # What routers counted against the candidate waits for no query.
             judged = evidence.judge_all(metrics, before.verdicts, counted, FIRST_BYTE_SECONDS, {})
-            said = tuple(_kept(metrics, before.verdicts, judged))
+            said = tuple(_located(split, strategy, routers, _kept(metrics, before.verdicts, judged)))
             if not ask or any(verdict.verdict == "Fail" for verdict in said):
                 trial.verdicts = said
                 return said
@@ -259,9 +266,24 @@ def _verdicts(
             return None
         values = {query: None if isinstance(result, NoValue) else result for query, result in results.items()}
         judged = evidence.judge_all(metrics, before.verdicts, counted, FIRST_BYTE_SECONDS, values)
-        said = tuple(_explained(metrics, judged, results) if ask else _kept(metrics, before.verdicts, judged))
-        trial.verdicts = said
+        explained = _explained(metrics, judged, results) if ask else _kept(metrics, before.verdicts, judged)
+        trial.verdicts = tuple(_located(split, strategy, routers, explained))
     return trial.verdicts
+
+
+def _located(
+    split: TrafficSplit, strategy: Strategy, routers: RouterObserved, verdicts: Iterable[Verdict]
+) -> Iterator[Verdict]:
+    """The verdicts; one by which copies' answers differ says where, which routers forget with the mirror."""
+    for verdict in verdicts:
+        where = None
+        if verdict.metric == "mismatch" and verdict.verdict == "Fail":
+            where = mirrors.most(split.spec.endpoint, strategy.candidate, routers.reports.values())
+        if where is None:
+            yield verdict
+        else:
+            message = f"{verdict.message}, most at {where}"
+            yield verdict.model_copy(update={"message": message[:MOST_MESSAGE]})
 
 
 def _answers(

@@ -3,6 +3,10 @@
 A number that somebody writes through ``/scale`` stands for a while. One in what somebody applies does not:
 a manifest may have it by mistake, and the autoscaler takes over at once. Who applies it again and again
 (GitOps, mostly) would throw the backend back each time: the third number within an hour stands, too.
+
+NB: a 0 that is written through ``/scale`` has no owner (Kubernetes 1.36: a Scale leaves out a 0, and with it
+who wrote it), and neither have the numbers after it, until somebody applies one. Whether such a number is the
+autoscaler's is known by what it asked for; of a 0 a new leader goes by the status.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ process first saw it. Where it is written again within that time, it stands twic
 
 YIELD_MOST = 86_400.0
 """Seconds for which it stands at most."""
+
+SOMEBODY = "another client"
+"""Who has written a number without an owner."""
 
 INSISTS = 3600.0
 """Who applies a number after the autoscaler took over from it twice within so many seconds insists on it."""
@@ -40,6 +47,18 @@ def foreign_scaler(stored: Obj) -> str | None:
         stored: the backend.
     """
     return _owner(stored, subresource="scale")
+
+
+def kept_at_zero(stored: Obj) -> bool:
+    """Whether the status says that somebody else has scaled it to 0, which stays.
+
+    Args:
+        stored: the backend.
+    """
+    conditions = (stored.get("status") or {}).get("conditions") or ()
+    return any(
+        each.get("type") == "ScalingActive" and each.get("reason") == "ScalingDisabled" for each in conditions
+    )
 
 
 def _owner(stored: Obj, subresource: str | None) -> str | None:
@@ -80,6 +99,10 @@ class OtherScalers:
     """When the autoscaler took over from who applies a number."""
     _written_over: str = ""
     """The version of the backend that the autoscaler last wrote its number over."""
+    _before: int | None = None
+    """The number at the last look."""
+    _nameless: bool = False
+    """Whether the number that is there has no owner and is somebody else's."""
 
     def took_over(self, stored: Obj, now: float) -> None:
         """The autoscaler has written its number, maybe over that of another client.
@@ -92,15 +115,18 @@ class OtherScalers:
         if _owner(stored, subresource=None) is not None:
             self._taken = [*(at for at in self._taken if now - at < INSISTS), now][-2:]
 
-    def yields_to(self, stored: Obj, current: int, now: float) -> OtherScaler | None:
+    def yields_to(self, stored: Obj, current: int, now: float, *, asked: bool = False) -> OtherScaler | None:
         """Who has set the replicas so lately that the number stands; a 0 stands until it sets another.
 
         Args:
             stored: the backend.
             current: `spec.replicas` now.
             now: the time in seconds.
+            asked: whether the autoscaler has asked for this number since the last look.
         """
         manager, applies = foreign_scaler(stored), False
+        if self._is_nameless(stored, current, asked=asked):
+            manager = SOMEBODY
         if manager is None and self._insists(stored, current, now):
             manager, applies = _owner(stored, subresource=None), True
         if manager is None:
@@ -119,6 +145,17 @@ class OtherScalers:
         self._ended = self._since + self._stands
         stands = current == 0 or now - self._since < self._stands
         return OtherScaler(manager=manager, applies=applies) if stands else None
+
+    def _is_nameless(self, stored: Obj, current: int, *, asked: bool) -> bool:
+        """Whether there is a number without an owner that the autoscaler has not asked for."""
+        before, self._before = self._before, current
+        if owners_of_replicas(stored):
+            self._nameless = False
+        elif before is None:
+            self._nameless = current == 0 and kept_at_zero(stored)
+        elif before != current:
+            self._nameless = not asked
+        return self._nameless
 
     def _insists(self, stored: Obj, current: int, now: float) -> bool:
         """Whether who applies this number has done so too often for a mistake."""

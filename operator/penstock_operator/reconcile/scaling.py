@@ -28,7 +28,7 @@ from penstock_operator.reports import KEEP
 from penstock_operator.status import HISTORY, refusal
 from penstock_operator.status.endpoint import router_ready
 from penstock_operator.status.pods import is_ready, living
-from penstock_operator.store import Key
+from penstock_operator.store import Key, owners_of_replicas
 
 INTERVAL = 2.0
 """Seconds between two looks at a backend."""
@@ -113,12 +113,12 @@ class Scaler:
         )
         self._states[key] = state
         scaled = ctx.memory.scaled.setdefault(key, Scaled())
-        self._seen(key, scaled, stored, current)
+        asked_for = self._seen(key, scaled, stored, current)
         before = (scaled.recommendation, scaled.foreign)
         scaled.recommendation = recommendation
         external = backend.spec.autoscaling is not None and backend.spec.autoscaling.mode == "External"
         others = self._others.setdefault(key, OtherScalers())
-        scaled.foreign = None if external else others.yields_to(stored, current, now)
+        scaled.foreign = None if external else others.yields_to(stored, current, now, asked=asked_for)
         if (
             not external
             and scaled.foreign is None
@@ -197,13 +197,21 @@ class Scaler:
             )  # fmt: skip
         return asked
 
-    def _seen(self, key: Key, scaled: Scaled, stored: Obj, current: int) -> None:
-        """What was asked for may be made though its answer was lost: the store has another number now."""
+    def _seen(self, key: Key, scaled: Scaled, stored: Obj, current: int) -> bool:
+        """What was asked for may be made though its answer was lost: the store has another number now.
+
+        Returns:
+            Whether that number is new, and the one that was asked for.
+        """
         asked = self._asked.get(key)
-        if asked is not None and current != asked.change.from_:
-            if current == asked.change.to and owns_replicas(stored):
-                self._made(key, scaled, asked)
-            del self._asked[key]
+        if asked is None or current == asked.change.from_:
+            return False
+        del self._asked[key]
+        # NB: a 0, and what is written after it, has no owner.
+        made = current == asked.change.to and (owns_replicas(stored) or not owners_of_replicas(stored))
+        if made:
+            self._made(key, scaled, asked)
+        return made
 
     def _made(self, key: Key, scaled: Scaled, asked: _Asked) -> None:
         """A change is made: it is to be reported, once."""
@@ -222,6 +230,7 @@ def _face(seen: tuple[object, object]) -> tuple[object, ...]:
         getattr(recommendation, "replicas", None),
         getattr(recommendation, "verdict", None),
         getattr(recommendation, "metrics_available", None),
+        getattr(getattr(recommendation, "inputs", None), "silent_pods", None),
         getattr(recommendation, "unreachable", None) is None,
         foreign,
     )

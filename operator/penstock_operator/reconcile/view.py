@@ -30,7 +30,7 @@ from penstock_operator.kinds import (
     Kind,
 )
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile.scale_owners import foreign_scaler
+from penstock_operator.reconcile.scale_owners import kept_at_zero
 from penstock_operator.store import UNREADABLE, Key, Store, key_of, owner_uids
 
 R = TypeVar("R", bound=Resource)
@@ -217,7 +217,7 @@ class View:
                 and backend.spec.autoscaling.min_replicas == 0
                 and (
                     backend.spec.autoscaling.mode == "External"
-                    or not foreign_scaler(self.store.get(BACKEND, namespace, backend.name) or {})
+                    or not kept_at_zero(self.store.get(BACKEND, namespace, backend.name) or {})
                 )
             )
             seen = Backends(

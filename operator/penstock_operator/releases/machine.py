@@ -271,25 +271,27 @@ def _roll_back(look: Look, reason: str, message: str) -> Made:
     return back, _event(reason, message, warning=True)
 
 
+def _given_back(look: Look) -> str:
+    """Who gets the requests, in words, and with how many pods where these are fewer than it needs."""
+    ready, replicas = look.seen.stable.ready, look.release.state.replicas
+    few = f" with {ready} ready pods of the {replicas} that all requests take" if 0 < ready < replicas else ""
+    return f"{look.strategy.stable} gets all requests{few}"
+
+
 def _fail(look: Look) -> Made:
-    return _roll_back(
-        look,
-        "RolledBack",
-        f"{look.step_words}: {standing.failures(look)}; {look.strategy.stable} gets all requests",
-    )
+    words = f"{look.step_words}: {standing.failures(look)}; {_given_back(look)}"
+    return _roll_back(look, "RolledBack", words)
 
 
 def _abort(look: Look) -> Made:
-    return _roll_back(
-        look, "RolledBack", f"{look.step_words}: aborted; {look.strategy.stable} gets all requests"
-    )
+    return _roll_back(look, "RolledBack", f"{look.step_words}: aborted; {_given_back(look)}")
 
 
 def _lose_candidate(look: Look) -> Made:
     return _roll_back(
         look,
         "CandidateMissing",
-        f"no such ModelBackend: {look.strategy.candidate}; {look.strategy.stable} gets all requests; "
+        f"no such ModelBackend: {look.strategy.candidate}; {_given_back(look)}; "
         "once it is back, the release begins from its first step",
     )
 

@@ -30,6 +30,7 @@ ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
 HISTORY = 10
 """Entries that a status keeps of what was changed, and of which pods refused."""
 _SAID = 1024
+_AT_ZERO = ("ScaledToZero", "spec.replicas is 0")
 """Characters of a model's message, or of the autoscaler's, that a status keeps."""
 _SHOW_LOAD_SHARE = 0.1
 _QUIET = {"processor_wait_percent"}
@@ -104,7 +105,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
     applied = _settings_applied(backend, seen)
     status_conditions = [
         _available(backend, seen),
-        _model_loaded(seen, model, wrong),
+        _model_loaded(backend, seen, model, wrong),
         applied,
         *_accepted(backend, seen),
         *_scaling(backend, seen),
@@ -290,7 +291,7 @@ def _available(backend: ModelBackend, seen: BackendObserved) -> Condition:
     if count:
         return condition("Available", "True", "PodsReady")
     if backend.spec.replicas == 0:
-        return condition("Available", "False", "ScaledToZero", "spec.replicas is 0")
+        return condition("Available", "False", *_AT_ZERO)
     return condition("Available", "False", "NoReadyPod", "no pod takes requests")
 
 
@@ -322,7 +323,9 @@ def _sidecar(seen: BackendObserved) -> SidecarStatus | None:
     return None
 
 
-def _model_loaded(seen: BackendObserved, model: ModelStatus, wrong: pods.Trouble | None) -> Condition:
+def _model_loaded(
+    backend: ModelBackend, seen: BackendObserved, model: ModelStatus, wrong: pods.Trouble | None
+) -> Condition:
     if model.state == "Loaded":
         return condition("ModelLoaded", "True", "Loaded")
     if wrong is not None:
@@ -334,6 +337,8 @@ def _model_loaded(seen: BackendObserved, model: ModelStatus, wrong: pods.Trouble
         return condition(
             "ModelLoaded", "False", "Loading", message or "the model does not answer readyPath yet"
         )
+    if backend.spec.replicas == 0:
+        return condition("ModelLoaded", "False", *_AT_ZERO)
     return condition("ModelLoaded", "False", "NoPod", "no pod runs")
 
 

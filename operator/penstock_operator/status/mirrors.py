@@ -38,16 +38,38 @@ def line(states: Iterable[MirrorState]) -> str | None:
     return ("; ".join(f"{state.name}: {state.summary}" for state in states) or "")[:4096] or None
 
 
+def most(endpoint: str, name: str, reports: Iterable[RouterReport]) -> str | None:
+    """Where most answers to the copies for a mirror differ, in words; None where none is known to.
+
+    Args:
+        endpoint: whose requests are copied.
+        name: the mirror's.
+        reports: of the routers that serve the endpoint.
+    """
+    first = _first(
+        [
+            report.endpoints[endpoint].mirrors[name]
+            for report in reports
+            if endpoint in report.endpoints and name in report.endpoints[endpoint].mirrors
+        ]
+    )
+    return None if first is None else _where(first)
+
+
+def _first(totals: Sequence[MirrorTotals]) -> Difference | None:
+    return max(
+        (difference for total in totals for difference in total.first),
+        key=lambda difference: difference.count,
+        default=None,
+    )
+
+
 def _state(mirror: SplitMirror, totals: Sequence[MirrorTotals], backends: Mapping[str, bool]) -> MirrorState:
     sent = sum(total.sent for total in totals)
     dropped = sum(sum(total.dropped.values()) for total in totals)
     compared = sum(total.compared for total in totals)
     differing = sum(sum(total.differing.values()) for total in totals)
-    first = max(
-        (difference for total in totals for difference in total.first),
-        key=lambda difference: difference.count,
-        default=None,
-    )
+    first = _first(totals)
     answered = sum(total.answered for total in totals)
     parts = []
     if mirror.name not in backends:

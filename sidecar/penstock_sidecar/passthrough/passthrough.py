@@ -35,14 +35,7 @@ from penstock_sidecar.passthrough.outgoing import idle_seconds, outgoing
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
-from penstock_wire.headers import (
-    QUEUE,
-    REQUEST_ID,
-    SERVER_TIMING,
-    STICKY,
-    get,
-    timeout_ms,
-)
+from penstock_wire.headers import QUEUE, REQUEST_ID, SERVER_TIMING, STICKY, get, timeout_ms
 from penstock_wire.http import (
     ClientGone,
     Exchange,

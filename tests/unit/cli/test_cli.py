@@ -83,7 +83,9 @@ async def test_status_shows_all_kinds_and_what_is_wrong(server: TinyApiserver, t
         "ModelBackend/busy", "ModelBackend/idle", "ModelEndpoint/e", "TrafficSplit/s", "BatchPolicy/p",
     ]  # fmt: skip
     at = named.index("ModelEndpoint/e")
-    below = lines[[line.split()[0] for line in lines].index(named[at]) + 1]
+    place = [line.split()[0] for line in lines].index(named[at])
+    assert " to busy 90%, idle 10% " in lines[place], "as the split says, not the endpoint's own backend"
+    below = lines[place + 1]
     assert below.startswith("    ")
     assert not any("ReportsReceived" in line for line in lines)
     more = (await printed(server, tmp_path, "status", "--conditions"))[1]

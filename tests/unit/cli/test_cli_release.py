@@ -114,6 +114,14 @@ async def server() -> AsyncIterator[TinyApiserver]:
         yield server
 
 
+async def test_rollout_says_first_what_keeps_the_split_from_its_endpoint(
+    server: TinyApiserver, tmp_path: Path
+) -> None:
+    missing = {"type": "Accepted", "status": "False", "reason": "EndpointMissing", "message": "no e"}
+    write(server.cluster, conditions=[missing | {"lastTransitionTime": ago(seconds=60)}])
+    assert (await printed(server, tmp_path, "rollout", "s"))[1][1] == "  EndpointMissing: no e"
+
+
 async def test_rollout_shows_the_release(server: TinyApiserver, tmp_path: Path) -> None:
     code, lines = await printed(server, tmp_path, "rollout", "s")
     text = "\n".join(lines)
@@ -344,6 +352,22 @@ async def test_an_error_says_what_is_not_there(
     assert await printed(server, tmp_path, *arguments.split()) == (1, [])
     assert capsys.readouterr().err.splitlines() == [f"kubectl-penstock: {error}"]
     assert {method for method, *_ in server.requests} <= {"GET"}
+
+
+async def test_a_split_that_is_not_accepted_says_why_nothing_begins(
+    server: TinyApiserver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two splits the younger: its strategy does nothing, and has no condition of its own."""
+    conditions = [
+        {"type": kind, "status": "False", "reason": "Conflict", "message": "e has the older split a",
+         "lastTransitionTime": ago(seconds=60)}
+        for kind in ("Ready", "Accepted")
+    ]  # fmt: skip
+    server.cluster.edit(SPLIT, "n", "s", lambda obj: obj.update(status={"conditions": conditions}))
+    lines = (await printed(server, tmp_path, "rollout", "s"))[1]
+    assert lines[:2] == ["n/s: old → new: not begun", "  Conflict: e has the older split a"]
+    assert (await printed(server, tmp_path, "promote", "s"))[0] == 1
+    assert capsys.readouterr().err.endswith("has not begun (Conflict: e has the older split a)\n")
 
 
 @pytest.mark.parametrize("full", [[], ["--full"]])

@@ -55,6 +55,15 @@ def test_another_program_s_arguments_are_its_own(
     assert ran == [rest]
 
 
+def test_kubectl_finds_its_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no flag before the name of one."""
+    monkeypatch.setattr(Cluster, "_network_prefix", lambda _: ["prefix"])
+    monkeypatch.setattr("devcluster.cluster.programs.program", lambda *_: "/bin/kubectl")
+    command = Cluster("x").kubectl_command("penstock", "status")
+    assert command == ["prefix", "env", f"KUBECONFIG={Cluster('x').kubeconfig}", *command[-3:]]
+    assert command[-3:] == ["/bin/kubectl", "penstock", "status"]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

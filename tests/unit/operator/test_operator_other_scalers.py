@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from penstock_operator.kube.cluster import SCALE_MANAGER
-from penstock_operator.reconcile.scale_owners import OtherScaler, OtherScalers
+from penstock_operator.reconcile.scale_owners import SOMEBODY, OtherScaler, OtherScalers
 
 OURS, GIT, HPA = 1, 4, 3
 VERSIONS = itertools.count(1)
 
 
 def stored(manager: str, subresource: str = "") -> dict[str, Any]:
-    """A backend whose replicas somebody owns."""
+    """A backend whose replicas somebody owns, or nobody."""
+    if not manager:
+        return {"metadata": {"resourceVersion": str(next(VERSIONS))}}
     entry = {"manager": manager, "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     entry |= {"subresource": subresource} if subresource else {}
     return {"metadata": {"resourceVersion": str(next(VERSIONS)), "managedFields": [entry]}}
@@ -71,10 +73,37 @@ def test_a_number_written_through_scale_stands_from_the_first_time() -> None:
 
 
 def test_a_zero_that_somebody_wrote_stays() -> None:
-    """Until somebody writes another number."""
+    """Until somebody writes another number. It has no owner."""
     fight = Fight()
-    fight.run(86_400, 60, 0, "kubectl", "scale")
+    assert fight.others.yields_to(fight.live, OURS, -5.0) is None
+    fight.run(86_400, 60, 0, "")
     assert fight.takeovers == []
+    assert set(fight.told.values()) == {OtherScaler(manager=SOMEBODY)}
+
+
+@pytest.mark.parametrize(
+    ("looks", "stays"),
+    [
+        ([(1, False), (0, True)], False),
+        ([(1, False), (0, True), (0, False)], False),
+        ([(1, False), (0, False), (0, False)], True),
+        ([(1, False), (0, True), (1, False), (0, False)], True),
+        ([(1, False), (0, False), (1, False), (0, True)], False),
+        ([(0, False), (2, False)], True),  # nor has the number after a 0 an owner
+        ([(0, False), (2, True), (2, False)], False),
+        ([(0, False)], False),  # a new leader, and nothing is said in the status
+    ],
+)
+def test_whose_zero_it_is(looks: list[tuple[int, bool]], stays: bool) -> None:
+    """The autoscaler's where it asked for it; by the status where another leader may have done so."""
+    others, seen = OtherScalers(), None
+    for now, (current, asked) in enumerate(looks):
+        live = stored(SCALE_MANAGER, "scale") if current == 1 else stored("")
+        seen = others.yields_to(live, current, now, asked=asked)
+    assert (seen is not None) == stays
+    live = stored("")
+    live["status"] = {"conditions": [{"type": "ScalingActive", "reason": "ScalingDisabled"}]}
+    assert OtherScalers().yields_to(live, 0, 0.0) == OtherScaler(manager=SOMEBODY)
 
 
 def test_a_store_that_is_behind_is_no_new_write() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -412,6 +413,19 @@ def test_a_stable_without_a_ready_pod_gets_the_requests_back_when_it_has_one() -
     assert [event.reason for event in back.events] == ["WeightSet"]
     lost = machine.advance(S, back.release, seen(back.release, stable=NOT_READY)).release
     assert lost.state.weight == 0
+
+
+@pytest.mark.parametrize(
+    ("ready", "words"), [(10, "requests"), (3, "requests with 3 ready pods of the 10 that all requests take")]
+)
+@pytest.mark.parametrize("world", [{"action": "abort"}, {"verdicts": verdicts(S, "Fail")}, NO_CANDIDATE])
+def test_a_rollback_says_where_the_stable_has_few_pods(ready: int, words: str, world: dict[str, Any]) -> None:
+    """It has all requests at once all the same: none stays with a version that failed."""
+    release = at(S, 3)
+    made = machine.advance(S, release, seen(release, stable={"ready": ready}, **world))
+    assert made.release.state.weight == 0
+    assert re.search(rf"; old gets all {words}(;|$)", made.release.state.message)
+    assert made.release.state.message in [event.message for event in made.events]
 
 
 def test_what_somebody_paused_stays_so_when_steps_are_edited_and_a_manual_pause_does_not() -> None:

@@ -11,8 +11,10 @@ from penstock_operator.api import BatchPolicySpec, ModelBackend, ModelEndpoint, 
 from penstock_operator.api.batchpolicy import Priority
 from penstock_operator.autoscaling import Floor, PodLoad, Sample, ScalerState, recommend, target_of
 from penstock_operator.desired import traffic
+from penstock_operator.desired.traffic import SplitPlan
 from penstock_operator.releases import capacity, machine
 from penstock_operator.releases.stored import stored
+from penstock_operator.status import RouterObserved, split_status
 from penstock_wire.control.router_settings import Compare, Mirror
 from penstock_wire.control.traffic_rules import Match
 from tests.support.releases import seen
@@ -233,3 +235,15 @@ def test_a_status_that_somebody_wrote_stops_nothing(phase: str, time: str) -> No
         assert all(each.startswith("2026-11-23T0") and each.endswith(":00Z") for each in known)
     assert release is not None
     assert release.state.settled == ("2026-11-23T05:00:00Z" if "+05" in time else None)
+
+
+def test_while_the_endpoint_is_missing_nothing_is_said_of_a_release() -> None:
+    """What was said last may be of a strategy that the spec has no longer; how far it has come stays."""
+    resource = split({"weight": 10, "reason": "InvalidStrategy", "message": "of before"})
+    plan = SplitPlan(accepted=False, endpoint_missing=True)
+    result = split_status(
+        resource, plan, RouterObserved(), {"old": True}, now="2026-11-23T09:00:00Z", release=stored(resource)
+    )
+    reasons = {each["type"]: each["reason"] for each in result["conditions"]}
+    assert reasons == dict.fromkeys(("Accepted", "Ready", "Stalled"), "EndpointMissing")
+    assert result["release"]["weight"] == 10

@@ -53,11 +53,13 @@ class World:
         of: the strategy.
         edited: what it is edited to.
         pods: ready pods of the stable.
+        most: pods that either backend may have; None where nothing scales them.
     """
 
     of: Strategy
     edited: Strategy
     pods: int
+    most: int | None = 20
     now: Any = NOW
     stored: Release | None = None
     routers: tuple[int, int] | None = None
@@ -112,7 +114,7 @@ class World:
             uid = "uid-old" if name == "old" else f"uid-{self.uid}"
             exists = name in self.names
             ready = here[uid] if exists else 0
-            both[role] = {"exists": exists, "uid": uid, "ready": ready, "replicas": ready}
+            both[role] = {"exists": exists, "uid": uid, "ready": ready, "replicas": ready, "most": self.most}
         judged = verdicts(self.of, self.said) if ended else None
         return seen(now=self.now, applied=applied, verdicts=judged, action=self.action, **both)
 
@@ -202,13 +204,14 @@ def keep(world: World, made: Advance, what: str) -> None:
     strategies(),
     strategies(),
     st.integers(1, 13),
+    st.sampled_from([20, None]),
     st.lists(st.tuples(st.sampled_from(HAPPENS), st.integers(0, 40)), min_size=10, max_size=60),
 )
 def test_whatever_happens_a_release_keeps_its_promises_and_comes_to_an_end(
-    of: Strategy, edited: Strategy, pods: int, story: list[tuple[str, int]]
+    of: Strategy, edited: Strategy, pods: int, most: int | None, story: list[tuple[str, int]]
 ) -> None:
     """Crashes, lost pods, edits, deletions, actions, clocks that go back; then it ends, or waits."""
-    world = World(of=of, edited=edited, pods=pods)
+    world = World(of=of, edited=edited, pods=pods, most=most)
     for what, seconds in story:
         world.now += timedelta(seconds=seconds)
         world.happen(what)

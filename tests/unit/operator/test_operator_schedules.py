@@ -115,6 +115,19 @@ def test_limits_and_the_reason() -> None:
     assert (look(day, 6, 9000).verdict, look(night, 10, 9000).verdict) == ("Schedule", "Limited")
 
 
+def test_a_schedule_that_wakes_a_backend_is_named() -> None:
+    """Nothing is known of its load then: the limits alone decide."""
+    spec = backend(minReplicas=0, scaleToZero={"after": "1m"}, schedules=[OFFICE | {"minReplicas": 4}])
+    target = target_of(spec, BatchPolicySpec(), utc("2026-11-23T09:00:00"))
+    assert target is not None
+    state = ScalerState(first_look=0)
+    messages = [
+        recommend(target, current=current, pods=[], state=state, now=101)[0].message for current in (0, 4)
+    ]
+    waiting = "4: none of its pods has been ready yet"
+    assert messages == [f"set to {waiting}; minReplicas of schedule office is 4", f"held at {waiting}"]
+
+
 @pytest.mark.parametrize(("note", "status"), [(None, "True"), ("autoscaling.schedules: why", "False")])
 def test_accepted_says_it(note: str | None, status: str) -> None:
     """Of backends with schedules alone."""

@@ -305,6 +305,13 @@ def test_loading(seen: BackendObserved, state: str, reason: str, text: str) -> N
     assert message(result, "ModelLoaded") == text
 
 
+def test_at_zero_no_model_is_missed() -> None:
+    """The reason is that of Available: a backend at rest is no warning."""
+    result = status.backend_status(backend(replicas=0), BackendObserved(), now=NOW)
+    assert by_type(result)["ModelLoaded"] == by_type(result)["Available"] == ("False", "ScaledToZero")
+    assert message(result, "ModelLoaded") == message(result, "Available") == "spec.replicas is 0"
+
+
 def test_the_last_failure_stays_until_all_is_well() -> None:
     """Between two crashes the reason is still there; when the backend is Ready it has gone."""
     crashed = [pod(ready=False, containerStatuses=[CRASH])]

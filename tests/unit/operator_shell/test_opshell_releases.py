@@ -150,7 +150,10 @@ async def test_a_bad_candidate_is_taken_back(bad: Behaviour, steps: list[dict[st
     assert condition(world, "Progressing") == ("False", "RolledBack")
     assert condition(world, "Stalled") == ("True", "RolledBack")
     assert condition(world, "Ready") == ("True", "Applied"), "clients are served"
-    assert "Fail" in [each["verdict"] for each in world.split["status"]["verdicts"]]
+    failed = [each["message"] for each in world.split["status"]["verdicts"] if each["verdict"] == "Fail"]
+    assert failed
+    if bad.differing:
+        assert all(said.endswith(", above 1%, most at $.p (value: number → number)") for said in failed)
     for _ in range(60):
         await world.second()
     assert world.standing() == ("RolledBack", 0, "RolledBack")

@@ -15,7 +15,7 @@ from penstock_wire.hop import frames
 from penstock_wire.hop.heads import KnownHeads
 from penstock_wire.hop.server import HopConnection
 from penstock_wire.http import AnswerUnreadable, ConnectionLost, Exchange, RequestUnread, Response
-from penstock_wire.http.client.answer import MAX_HEAD_BYTES
+from penstock_wire.http.client.head import MAX_HEAD_BYTES
 from penstock_wire.http.server.server import H1Front, H1Listener
 from tests.support.hop_pair import ASK, Raw, answer, head, post, raw_client, raw_server, request, served
 from tests.support.waiting import SECONDS, until

@@ -16,7 +16,8 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
-from penstock_wire.http.client.answer import HIGH_BYTES, MAX_HEAD_BYTES
+from penstock_wire.http.client.answer import HIGH_BYTES
+from penstock_wire.http.client.head import MAX_HEAD_BYTES
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.still_time import StillTime
 from tests.support.stream_peer import Scripted, Wire

@@ -31,7 +31,8 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
-from penstock_wire.http.client.answer import MAX_HEAD_BYTES, Answer
+from penstock_wire.http.client.answer import Answer
+from penstock_wire.http.client.head import MAX_HEAD_BYTES
 from penstock_wire.http.client.peer_liveness import is_silence, nothing_waits, was_reset
 from penstock_wire.http.client.pool import LOOK_SECONDS
 from penstock_wire.http.server.head import METHODS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from typing import Final
 
 from penstock_wire.headers import Headers
 from penstock_wire.http import BodyReader, ConnectionLost, Tunnel
@@ -14,8 +13,6 @@ HIGH_BYTES = 512 * 1024
 LOW_BYTES = 128 * 1024
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Of a body that is collected whole."""
-MAX_HEAD_BYTES: Final = 1024 * 1024
-"""Of a head with the interim ones before it, and of what may come between two pieces of a body."""
 
 
 class Carrier:

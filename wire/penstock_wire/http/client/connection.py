@@ -38,16 +38,10 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
-from penstock_wire.http.client.answer import (
-    MAX_ANSWER_BYTES,
-    MAX_HEAD_BYTES,
-    Answer,
-    Body,
-    Carrier,
-    UpstreamTunnel,
-)
+from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer, Body, Carrier, UpstreamTunnel
 from penstock_wire.http.client.head import (
     JOIN_BYTES,
+    MAX_HEAD_BYTES,
     blank_lines_follow,
     body_length,
     encode_head,

@@ -10,6 +10,8 @@ from penstock_wire.http.messages import LAST_LINES
 
 JOIN_BYTES: Final = 64 * 1024
 """Smaller request bodies are sent in one write with their head."""
+MAX_HEAD_BYTES: Final = 1024 * 1024
+"""Of an answer's head with the interim ones before it, and of what may come between two pieces of a body."""
 
 _NOT_SENT: Final = PER_CONNECTION | {b"expect"}  # this client does not wait for `100 Continue`
 _END_OF_FIELDS: Final = b"\r\n\r\n"

@@ -27,9 +27,10 @@ from penstock_wire.http import (
     UpstreamError,
 )
 from penstock_wire.http.client import peer_liveness
-from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, MAX_HEAD_BYTES, Answer
+from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer
 from penstock_wire.http.client.connecting import connect
 from penstock_wire.http.client.connection import Connection
+from penstock_wire.http.client.head import MAX_HEAD_BYTES
 from penstock_wire.http.head_cache import HeadCache
 
 __all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]

@@ -16,7 +16,6 @@ The end of a client's stream is its leaving, whatever is under way, but in a tun
 from __future__ import annotations
 
 import asyncio
-import collections
 from typing import TYPE_CHECKING, cast
 
 import httptools
@@ -419,12 +418,7 @@ class H1Connection(AnswerSide):
             actual = "found one behind another"
             self._refuse(PenstockError(Reason.BAD_REQUEST, f"expected one request at a time, {actual}"))
             return
-        if self._line is None:
-            self._line = collections.deque()
-        self._line.append(entry)
-        self._line_bytes += len(entry.request.body)
-        if len(self._line) > limits.MAX_PIPELINED or self._line_bytes > limits.BUFFER_BYTES:
-            self._pause(LINE_IS_LONG)
+        self._put_in_line(entry)
         if self._current is None:
             self._soon()
 
@@ -479,9 +473,7 @@ class H1Connection(AnswerSide):
         if self._current is None and not self._line:
             self._end_with(error)
             return
-        if self._line is None:
-            self._line = collections.deque()
-        self._line.append(error)
+        self._put_in_line(error)
 
     def _too_large(self, actual: str) -> PenstockError:
         headers = self._incoming.request.headers if self._incoming is not None else ()

@@ -245,6 +245,16 @@ class AnswerSide:
         if self._line and self._current is None:
             self._soon()
 
+    def _put_in_line(self, entry: H1Exchange | PenstockError) -> None:
+        """Have one wait behind those in line; reading pauses while they are many, or long."""
+        if self._line is None:
+            self._line = collections.deque()
+        self._line.append(entry)
+        if isinstance(entry, H1Exchange):
+            self._line_bytes += len(entry.request.body)
+            if len(self._line) > limits.MAX_PIPELINED or self._line_bytes > limits.BUFFER_BYTES:
+                self._pause(LINE_IS_LONG)
+
     def _soon(self) -> None:
         # NB: not at once: a service that answers is not called with the next request in the middle of that.
         if not self._scheduled:

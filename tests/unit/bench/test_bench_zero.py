@@ -1,0 +1,73 @@
+"""The objects and the verdicts of `bench.zero`; its cycles need a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.zero import resources
+from bench.zero.cycles import Seen
+from bench.zero.table import figures, page, verdicts, wrong
+from penstock_operator.api import KINDS
+
+
+def test_everything_that_is_asked_for_fits_its_schema() -> None:
+    for obj in (resources.backend("m", collector="192.0.2.1:9"), resources.endpoint("m")):
+        KINDS[obj["kind"]].parse(obj | {"metadata": obj["metadata"] | {"uid": "u", "generation": 1}})
+
+
+def pod(name: str, *, ready: bool) -> dict[str, Any]:
+    status = {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+    return {"metadata": {"name": name}, "status": status}
+
+
+def test_what_is_seen_of_a_cycle() -> None:
+    """The moments at which replicas rose from 0 and a first pod became ready; asleep again without pods."""
+    seen = Seen()
+    for at, replicas in ((1.0, 1), (2.0, 0), (3.0, 1), (4.0, 2)):
+        seen.backend({"spec": {"replicas": replicas}}, at)
+    assert (seen.scaled, seen.most) == ([3.0], 2)
+    seen.pod("ADDED", pod("a", ready=False), 5.0)
+    seen.pod("MODIFIED", pod("a", ready=True), 6.0)
+    seen.pod("MODIFIED", pod("b", ready=True), 7.0)
+    assert seen.ready == [6.0]
+    seen.backend({"spec": {"replicas": 0}}, 8.0)
+    seen.pod("DELETED", pod("a", ready=True), 9.0)
+    assert not seen.asleep()
+    seen.pod("DELETED", pod("b", ready=True), 9.0)
+    assert seen.asleep()
+
+
+def cycle(burst: int = 50, **more: Any) -> dict[str, Any]:
+    times = {"to_scale_ms": 100.0, "ready_to_sent_ms": 50.0, "to_ready_ms": 9.0, "answered_ms": 9.0}
+    counts = {"outcomes": {"ok": burst}, "executed": burst, "twice": 0, "replicas": 2, "late_ms": 1.0}
+    return {"burst": burst, **counts, **times, **more}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({}, ""),
+        ({"outcomes": {"ok": 49, "refused": 1}, "executed": 49}, "1 requests: refused"),
+        ({"executed": 48}, "2 requests were in no batch"),
+        ({"twice": 3}, "3 requests came twice"),
+    ],
+)
+def test_what_is_lost_or_comes_twice_is_wrong(change: dict[str, Any], problem: str) -> None:
+    problems = wrong(figures([cycle(), cycle(**change)]))
+    assert bool(problems) == bool(problem)
+    assert problem in "; ".join(problems)
+
+
+def test_verdicts() -> None:
+    """By the 99th percentile of all cycles."""
+    found = figures([*(cycle() for _ in range(98)), *2 * [cycle(to_scale_ms=350.0)]])
+    document = {"figures": found, "verdicts": verdicts(found)}
+    assert [(each["found_ms"], each["reached"]) for each in document["verdicts"]] == [
+        (350.0, False),
+        (50.0, True),
+    ]
+    text = page(document)
+    assert (text.count("| reached |"), text.count("| missed |")) == (1, 1)
+    assert "100 cycles, 5000 requests: none lost" in text
