@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit clients mutants demo bench bench-router bench-autoscaling bench-control bench-zero faults zero-loss weights crds fmt lock clean
+.PHONY: help check test compiled unit clients mutants demo bench bench-router bench-autoscaling bench-control bench-zero faults zero-loss weights fights crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -101,6 +101,9 @@ weights: $(VENV)/.ready # ten rounds of weights 1, 10, 50, 100, 0 under the ledg
 	@rm -f bench/results/weights.json
 	@$(BIN)/pytest tests/cluster/test_traffic.py -s --weights-rate 500 --loss-rounds 10 \
 	  --loss-results bench/results/weights.json $(LOSS)
+
+fights: $(VENV)/.ready # an hour of autoscaler, HPA and `kubectl scale` on one backend, under the ledger
+	@$(BIN)/pytest tests/cluster/test_ownership.py -k disagree -s --fight-seconds 3600 --timeout 4500 $(FIGHTS)
 
 crds: $(VENV)/.ready ## Write crds/ and the chart's copy anew from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds

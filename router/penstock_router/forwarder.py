@@ -215,7 +215,7 @@ class Forwarder(Owner):
         proxied.backend = backend
         proxied.pod = pod
         proxied.give_up = give_up
-        pod.begins()
+        pod.begins(stays=steering is not None and steering.key is not None)
         if steering is not None:
             proxied.state.sent(backend, steering, pod)
         return True

@@ -451,7 +451,7 @@ class Mirrors:
             functools.partial(self._opened, copy),
         )
         copy.pod = pod
-        pod.begins()
+        pod.begins(stays=True)
         mirror.series.sent += 1
         mirror.large_answers.sent(now)
         if give_up is None:

@@ -38,7 +38,7 @@ MOST_BROKEN: Final = 3
 full. Once can be another router's doing."""
 RECALL_SECONDS: Final = 0.1
 """A pod that was asked for requests back and has not answered for so long is not waited for; nor is it, or
-one that had none, asked again before."""
+one that had none, asked again before, unless something that it can hand back has gone there since."""
 MOST_UNPROVEN: Final = 8
 """A pod that has said so often in a row that it handed requests back, of which none came, counts as having
 none: each such word would be the next question."""
@@ -114,8 +114,14 @@ class Pod:
         self._before = 0  # those in flight that went out before it failed; they try nothing
         self._hashed: Hashed | None = None
 
-    def begins(self) -> None:
-        """A request goes to it."""
+    def begins(self, *, stays: bool = False) -> None:
+        """A request goes to it.
+
+        Args:
+            stays: it is not to be handed back.
+        """
+        if not stays:
+            self.vain_at = -math.inf
         self.in_flight += 1
         if self.free > 0:
             self.free -= 1
@@ -528,8 +534,8 @@ class Pods:
         if not room:
             return
         leaving = [pod for _, pod in self._leaving.values()]
-        able = [pod for pod in crowd if pod.waiting and now >= pod.vain_at + RECALL_SECONDS]
-        able.sort(key=lambda pod: (pod.vain_at, pod not in leaving, -pod.waiting))
+        able = [pod for pod in crowd if pod.waiting and pod.in_flight and now >= pod.vain_at + RECALL_SECONDS]
+        able.sort(key=lambda pod: (pod.asked, pod.vain_at, pod not in leaving, -pod.waiting))
         for pod in able:
             if self.recall(pod.address.host, pod.address.port, min(room, pod.waiting)):
                 pod.asked, pod.vain_at = True, now

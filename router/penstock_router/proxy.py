@@ -324,9 +324,10 @@ class Proxy:
             pod.ends()
             self._pods.freed(permit.backend, pod)
 
-        pod.begins()
-        if proxied.steering is not None:
-            proxied.state.sent(permit.backend, proxied.steering, pod)
+        steering = proxied.steering
+        pod.begins(stays=request.fresh or (steering is not None and steering.key is not None))
+        if steering is not None:
+            proxied.state.sent(permit.backend, steering, pod)
         over = done
         try:
             opened = await self._upstream.open(

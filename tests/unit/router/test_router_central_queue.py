@@ -7,13 +7,17 @@ import dataclasses
 import heapq
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.ledger import quantile
 from penstock_router.pods import FULL_SECONDS, RECALL_SECONDS, SLOW_START_SECONDS
 from penstock_wire.http import Response
 from tests.support import fake_loop
+from tests.support.routed_pods import Routed
 from tests.support.router_world import World
+from tests.support.simulated_balance import WAY, simulate
 from tests.support.slotted_network import Slotted, SlottedNetwork
 
 HOSTS = ("h0", "h1", "h2", "h3")
@@ -178,3 +182,43 @@ def test_requests_begin_when_they_would_from_one_central_queue(
         assert max(late) < under_way + 1e-6, late
 
     fake_loop.run(main())
+
+
+ROUTED_PODS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from([0.02, 0.06])), min_size=2, max_size=4)
+ROUTED_ARRIVALS = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.0003, 0.001, 0.005, 0.013]), st.integers(0, 2)), max_size=60
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(ROUTED_PODS, ROUTED_ARRIVALS, st.integers(1, 3))
+def test_no_request_waits_long_while_another_pod_has_room_though_routers_do_not_know_of_each_other(
+    pods: list[tuple[int, float]], gaps: list[tuple[float, int]], routers: int
+) -> None:
+    """Two may take one slot, and one may ask where nothing of its own waits: neither costs much."""
+
+    async def main() -> None:
+        bench = Routed(pods, routers=routers, way=WAY)
+        await bench.start()
+        at, arrivals = 0.0, []
+        for gap, router in gaps:
+            at += gap
+            arrivals.append((at, router % routers))
+        await bench.load(arrivals)
+        assert len(bench.latencies) == sum(len(pod.begun) for pod in bench.pods.values()) == len(gaps)
+        stuck = sum(network.counts["plain"] for network in bench.networks)
+        assert stuck or bench.longest_in_vain < 0.02, bench.longest_in_vain
+        for network in bench.networks:
+            network.world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize("routers", [1, 3])
+def test_among_unlike_pods_the_slowest_answers_come_nearly_as_soon_as_from_one_central_queue(
+    routers: int,
+) -> None:
+    """Two of eight are three times slower, at 70 % of what they can do together, in simulated time."""
+    routed, central = simulate(routers=routers, share=70, seconds=8, seed=1)
+    assert quantile(sorted(routed.latencies), 0.99) < 1.3 * quantile(sorted(central), 0.99)
+    assert routed.in_vain / len(central) < 3 * WAY

@@ -43,7 +43,10 @@ class Backend:
             act()
 
     def tell(self, number: int, free: int, waiting: int = 0) -> None:
-        """A pod says how much room it has."""
+        """A pod says how much room it has; what waits there may be this router's."""
+        for pod in self.all:
+            if waiting and not pod.in_flight and pod.address.host == f"10.0.0.{number}":
+                pod.begins()
         self.pods.told_room((f"10.0.0.{number}", 8012), free, waiting)
 
     def send(self, count: int) -> list[int]:
@@ -125,6 +128,28 @@ def test_a_pod_that_had_nothing_to_hand_back_is_not_asked_again_at_once() -> Non
     backend.now += RECALL_SECONDS
     backend.tell(0, 0, 9)
     assert backend.recalls == [("10.0.0.0", 1)] * 2
+
+
+@pytest.mark.parametrize(("stays", "recalls"), [(False, 2), (True, 1)])
+def test_a_pod_that_had_nothing_is_asked_again_once_it_has_got_what_it_can_hand_back(
+    *, stays: bool, recalls: int
+) -> None:
+    backend = Backend(2)
+    backend.tell(0, 0, 5)
+    backend.tell(1, 1)
+    backend.pods.told_recalled(("10.0.0.0", 8012), 0)
+    backend.all[0].begins(stays=stays)
+    backend.tell(0, 0, 6)
+    assert backend.recalls == [("10.0.0.0", 1)] * recalls
+
+
+def test_a_pod_that_has_nothing_of_ours_is_not_asked_however_much_waits_there() -> None:
+    backend = Backend(3)
+    backend.tell(0, 0, 9)
+    backend.all[0].ends()
+    backend.tell(1, 0, 1)
+    backend.tell(2, 1)
+    assert backend.recalls == [("10.0.0.1", 1)]
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
