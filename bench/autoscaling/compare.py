@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.autoscaling.peers import Setting
-from bench.autoscaling.policies import Penstock
+from bench.autoscaling.policies import Oracle, Penstock
 from bench.autoscaling.simulator import Model, Policy, Result, Simulation
 from bench.autoscaling.traces import Trace
 
@@ -73,7 +73,13 @@ def ours(trace: Trace, *, seed: int = 1) -> Run:
 
 
 def compare(
-    setting: Setting, trace: Trace, *, replica_seconds: float, seed: int = 1, known: Sequence[Run] = ()
+    setting: Setting,
+    trace: Trace,
+    *,
+    replica_seconds: float,
+    seed: int = 1,
+    known: Sequence[Run] = (),
+    near: Sequence[Run] = (),
 ) -> Compared:
     """A peer, as it is set and at equal replica-seconds.
 
@@ -83,13 +89,14 @@ def compare(
         replica_seconds: what ours costs.
         seed: of chance.
         known: its runs of before, on the same trace with the same seed, which are not repeated.
+        near: runs of a similar simulation, of which the target is guessed.
     """
-
-    def attempt(target: float) -> Run:
-        with setting.running(target) as peer:
-            return _run(trace, Model(), peer, seed, target)
-
-    runs = approach(attempt, setting.target, replica_seconds, known)
+    attempt = _attempt(setting, trace, seed)
+    runs = [*known] or [attempt(setting.target)]
+    guess = next_target(near, replica_seconds) if near and not known else None
+    if guess is not None and abs(runs[0].replica_seconds / replica_seconds - 1) > EQUAL:
+        runs.append(attempt(guess))
+    runs = approach(attempt, replica_seconds, runs)
     nearest = min(runs, key=lambda run: abs(run.replica_seconds / replica_seconds - 1))
     if not nearest.replicas and nearest.target is not None:
         nearest = attempt(nearest.target)
@@ -102,40 +109,96 @@ def compare(
     )
 
 
-def approach(
-    attempt: Callable[[float], Run], start: float, wanted: float, known: Sequence[Run] = ()
-) -> list[Run]:
-    """Runs with targets that come nearer and nearer to what is to be spent, the first one with `start`.
+def again(
+    setting: Setting, trace: Trace, *, replica_seconds: float, seed: int, near: Sequence[Run]
+) -> float | None:
+    """Percent of misses of a peer at equal replica-seconds, with another chance; None as in `Compared`.
+
+    Args:
+        setting: of the peer.
+        trace: what arrives.
+        replica_seconds: what ours costs with this seed.
+        seed: of chance.
+        near: its runs with another seed.
+    """
+    attempt = _attempt(setting, trace, seed)
+    nearest = min(near, key=lambda run: abs(run.replica_seconds / replica_seconds - 1))
+    runs = approach(attempt, replica_seconds, [attempt(_target(nearest))])
+    return misses_at(runs, replica_seconds)
+
+
+def _attempt(setting: Setting, trace: Trace, seed: int) -> Callable[[float], Run]:
+    def attempt(target: float) -> Run:
+        with setting.running(target) as peer:
+            return _run(trace, Model(), peer, seed, target)
+
+    return attempt
+
+
+def oracle(
+    trace: Trace, *, foresees: bool, delay: float, replica_seconds: float, seed: int = 1
+) -> float | None:
+    """Percent of misses of an `Oracle` at equal replica-seconds; None where its cost does not reach ours.
+
+    Args:
+        trace: what arrives.
+        foresees: as in `Oracle`.
+        delay: as in `Oracle`.
+        replica_seconds: what ours costs.
+        seed: of chance.
+    """
+    model = Model()
+
+    def attempt(target: float) -> Run:
+        share = target / model.most
+        policy = Oracle(trace, share=share, foresees=foresees, delay=delay)
+        return _run(trace, model, policy, seed, target)
+
+    load = sum(trace.pods(float(at)) for at in range(int(trace.seconds)))
+    # A tenth more than what arrives asks for: pods are whole, and start.
+    runs = approach(attempt, replica_seconds, [attempt(1.1 * model.most * load / replica_seconds)])
+    return misses_at(runs, replica_seconds)
+
+
+def approach(attempt: Callable[[float], Run], wanted: float, known: Sequence[Run]) -> list[Run]:
+    """Runs with targets that come nearer and nearer to what is to be spent.
 
     Args:
         attempt: a run with a target: a higher one costs less.
-        start: the first target.
         wanted: replica-seconds.
-        known: runs of before, the one with `start` among them.
+        known: the first of these runs, one at least.
     """
-    runs = [*known] or [attempt(start)]
+    runs = [*known]
     for _ in range(_TRIES - 1):
         if any(abs(run.replica_seconds / wanted - 1) <= EQUAL for run in runs):
             break
-        over = max((run for run in runs if run.replica_seconds > wanted), key=_target, default=None)
-        under = min((run for run in runs if run.replica_seconds < wanted), key=_target, default=None)
-        if over and under:
-            above, below = over.target or start, under.target or start
-            if below / above < 1.005:
-                break
-            # Between the two, where a line through both (of logarithms) meets what is wanted.
-            share = math.log(over.replica_seconds / wanted) / math.log(
-                over.replica_seconds / under.replica_seconds
-            )
-            target = above * (below / above) ** min(max(share, 0.1), 0.9)
-        else:
-            nearest = over or under or runs[0]
-            target = (nearest.target or start) * nearest.replica_seconds / wanted
-            target = min(max(target, _LEAST), _MOST)
-        if any(abs(run.target / target - 1) < 1e-3 for run in runs if run.target):
+        target = next_target(runs, wanted)
+        if target is None or any(abs(run.target / target - 1) < 1e-3 for run in runs if run.target):
             break
         runs.append(attempt(target))
     return runs
+
+
+def next_target(runs: Sequence[Run], wanted: float) -> float | None:
+    """The target that should cost what is to be spent; None where two runs with the same one lie around it.
+
+    Args:
+        runs: with several targets, one at least.
+        wanted: replica-seconds.
+    """
+    over = max((run for run in runs if run.replica_seconds > wanted), key=_target, default=None)
+    under = min((run for run in runs if run.replica_seconds <= wanted), key=_target, default=None)
+    if over and under:
+        above, below = _target(over), _target(under)
+        if below / above < 1.005:
+            return None
+        # Between the two, where a line through both (of logarithms) meets what is wanted.
+        share = math.log(over.replica_seconds / wanted) / math.log(
+            over.replica_seconds / under.replica_seconds
+        )
+        return above * math.pow(below / above, min(max(share, 0.1), 0.9))
+    nearest = over or under or runs[0]
+    return min(max(_target(nearest) * nearest.replica_seconds / wanted, _LEAST), _MOST)
 
 
 def misses_at(runs: list[Run], wanted: float) -> float | None:
@@ -159,7 +222,8 @@ def misses_at(runs: list[Run], wanted: float) -> float | None:
 
 
 def _target(run: Run) -> float:
-    return run.target or 0.0
+    assert run.target is not None
+    return run.target
 
 
 def _cost(run: Run) -> float:

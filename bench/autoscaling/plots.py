@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import matplotlib as mpl
@@ -24,8 +25,8 @@ PEERS: dict[str, dict[str, Any]] = {
     "Ray Serve": {"color": "#CC79A7", "label": "Ray Serve"},
 }
 SHOWN = ("step", "sine", "flash crowd", "bursts")
-BUSY, MARGIN, WAIT = 0.8, 1.05, 1.5
-"""As the operator has them: `penstock_operator.autoscaling.capacity` and `demand`."""
+MARGIN, WAIT = 1.05, 1.5
+"""As the operator has them: `penstock_operator.autoscaling.capacity`."""
 
 
 def capacity(model: dict[str, float]) -> Any:
@@ -101,18 +102,28 @@ def replicas(traces: dict[str, Any]) -> Any:
     return figure
 
 
+def _mean_misses(trace: dict[str, Any], peer: str) -> float:
+    """Of all seeds; of ours where `peer` is empty."""
+    if not peer:
+        misses: list[float] = [run["misses"] for run in (trace["ours"], *trace["again"]["ours"])]
+    elif best := _best(trace, peer):
+        again = [other for other in trace["again"].get(peer, []) if other is not None]
+        misses = [best["misses_at_equal"], *again]
+    else:
+        misses = [0.0]
+    return mean(misses)
+
+
 def misses(traces: dict[str, Any]) -> Any:
     """Misses by trace, of ours and of each peer's best setting at the same cost."""
     figure, axes = plt.subplots(figsize=(9, 4.4), layout="constrained")
     looks = {"": OURS, **PEERS}
     for offset, (peer, look) in enumerate(looks.items()):
-        heights = []
-        for trace in traces.values():
-            best = _best(trace, peer) if peer else None
-            heights.append(trace["ours"]["misses"] if not peer else best["misses_at_equal"] if best else 0.0)
+        heights = [_mean_misses(trace, peer) for trace in traces.values()]
         places = [place + (offset - 1.5) * 0.2 for place in range(len(traces))]
         bars = axes.bar(places, heights, 0.2, **look)
-        axes.bar_label(bars, [f"{height:.1f}" for height in heights], fontsize=6.5, rotation=90, padding=2)
+        labels = [f"{height:.{1 if height >= 0.1 else 2}f}" for height in heights]
+        axes.bar_label(bars, labels, fontsize=6.5, rotation=90, padding=2)
     axes.set_xticks(
         range(len(traces)), [name.replace(" in an hour", "") for name in traces], rotation=18, ha="right"
     )

@@ -215,7 +215,8 @@ class Simulation:
     ) -> None:
         self._trace, self._model, self._policy = trace, model, policy
         self._most, self._objective = model.most, model.objective
-        self._random = random.Random(seed)
+        # What arrives is the same with every autoscaler.
+        self._random, self._arrivals = random.Random(seed), random.Random(f"arrivals {seed}")
         self._window = LoadWindow(window)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._count = self._named = self._router_seq = 0
@@ -231,16 +232,18 @@ class Simulation:
         """Run the whole trace."""
         for _ in range(self._trace.replicas):
             self._create(0.0, startup=0.0)
-        self._at(0.0, self._arrive)
         self._at(0.5, self._report)
         self._at(self._policy.interval, self._look)
-        now, end = 0.0, self._trace.seconds
-        while self._events[0][0] < end:
-            at, _, event = heapq.heappop(self._events)
+        events, end = self._events, self._trace.seconds
+        now = arrival = 0.0
+        while (at := min(arrival, events[0][0])) < end:
             self.result.replica_seconds += (at - now) * len(self._pods)
             self._area += (at - now) * self._inside
             now = at
-            event(now)
+            if arrival <= events[0][0]:
+                arrival = self._arrive(now)
+            else:
+                heapq.heappop(events)[2](now)
         left = [*self._held, *(arrived for pod in self._pods for arrived in pod.line)]
         self.result.missed += sum(end - arrived > self._model.objective for arrived in left)
         return self.result
@@ -251,19 +254,20 @@ class Simulation:
 
     # Requests
 
-    def _arrive(self, now: float) -> None:
-        rate = self._trace.pods(now) * self._most
-        self._at(now + self._random.expovariate(max(rate, 0.01)), self._arrive)
+    def _arrive(self, now: float) -> float:
+        """An item arrives; returns when the next one does."""
         self.result.arrived += 1
         self._inside += 1
         self._place(now, now)
+        return now + self._arrivals.expovariate(max(self._trace.pods(now) * self._most, 0.01))
 
     def _place(self, now: float, arrived: float) -> None:
         """Give an item to the less loaded of two pods; the router holds it where there is none."""
         if not self._ready:
             self._held.append(arrived)
             return
-        first, other = self._random.choice(self._ready), self._random.choice(self._ready)
+        ready, chance = self._ready, self._random.random
+        first, other = ready[int(chance() * len(ready))], ready[int(chance() * len(ready))]
         pod = first if first.load <= other.load else other
         # NB: one that was held has its time from when a pod has it, as an endpoint's timeout has it.
         if not pod.admits(now, now + self._objective):

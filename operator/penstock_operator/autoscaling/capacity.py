@@ -25,7 +25,7 @@ MARGIN = 1.05
 """As the sidecar's own forecast has it, which chooses its batches (`estimators/latency_model.py`)."""
 WAIT = 1.5
 """Batch times from arrival to answer."""
-FOLLOWS_S = 20.0
+FOLLOWS_S = 60.0
 """The curve has gone 63 % of the way to what is reported after so many seconds."""
 
 
@@ -52,11 +52,13 @@ class Curve:
         at: when it was brought up to date, in seconds.
         a: seconds a batch of any size takes.
         b: seconds that each item adds.
+        since: when the first line was taken, in seconds.
     """
 
     at: float
     a: float
     b: float
+    since: float = -math.inf
 
     def seconds(self, items: int) -> float:
         """L(items)."""
@@ -147,15 +149,40 @@ def follow(before: Curve | None, pods: Sequence[PodLoad], now: float) -> Curve |
     a = sum(a * n for a, _, n in lines) / weight
     b = sum(b * n for _, b, n in lines) / weight
     if before is None or before.b <= 0.0:
-        return Curve(at=now, a=a, b=b)
-    share = 1.0 - math.exp(-max(now - before.at, 0.0) / FOLLOWS_S)
-    return Curve(at=now, a=before.a + share * (a - before.a), b=before.b + share * (b - before.b))
+        return Curve(at=now, a=a, b=b, since=now)
+    gap = max(now - before.at, 0.0)
+    # At first the mean of all that was reported: one line through some batches is off by some percent.
+    share = max(1.0 - math.exp(-gap / FOLLOWS_S), gap / max(now - before.since, 1.0))
+    return Curve(
+        at=now, a=before.a + share * (a - before.a), b=before.b + share * (b - before.b), since=before.since
+    )
 
 
-def arrival_rate(
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """How many items arrive.
+
+    Args:
+        rate: items a second.
+        seconds: that it was counted over.
+    """
+
+    rate: float
+    seconds: float
+
+    def chance(self, sigmas: float) -> float:
+        """So many standard deviations of what chance makes of the rate: a count n varies by its root.
+
+        Args:
+            sigmas: how many.
+        """
+        return sigmas * math.sqrt(self.rate / self.seconds)
+
+
+def arrivals(
     pods: Sequence[PodLoad], holds: Sequence[RouterHolds], *, window: float, now: float, unknown: float
-) -> float | None:
-    """Items that arrive in a second; None before there is a second of reports.
+) -> Arrivals | None:
+    """How many items arrive; None before there is a second of reports.
 
     What was refused has arrived, too; and what routers hold more than at the beginning of the window, as that
     has reached no pod yet.
@@ -169,29 +196,36 @@ def arrival_rate(
     """
     senders: list[PodLoad | RouterHolds] = [*pods, *holds]
     firsts = [sender.samples[0].at for sender in senders if sender.samples]
-    start = max(now - window, min(firsts, default=now))
-    if now - start < 1.0:
+    seconds = min(window, now - min(firsts, default=now))
+    if seconds < 1.0:
         return None
+    start = now - seconds
     total = sum(_arrived(pod, start=start, now=now, unknown=unknown) for pod in pods)
     for router in holds:
         before = next((sample.load for sample in reversed(router.samples) if sample.at <= start), 0)
         total += router.held(now) - before
-    return max(total, 0.0) / (now - start)
+    return Arrivals(max(total, 0.0) / seconds, seconds)
 
 
 def _arrived(pod: PodLoad, *, start: float, now: float, unknown: float) -> float:
-    """Items that arrived at a pod from `start` on: while reports are missing, at the rate before."""
+    """Items that arrived at a pod from `start` on: while reports are missing, at the rate before.
+
+    Before it was first heard, at the rate after.
+    """
     samples = pod.samples
     arrived, since = _counted(samples, start)
+    earlier = 0.0
+    if samples and pod.since > start and (heard := samples[-1].at - pod.since) >= 1.0:
+        earlier = arrived / heard * (pod.since - start)
     missing = not samples or now - samples[-1].at > MISSING * samples[-1].every
     if pod.left or not pod.was_ready or not missing:
-        return arrived
+        return arrived + earlier
     if not samples:
         # NB: one that has just become ready has not had the time to report.
         return unknown * (now - start) if pod.ready_for > SILENT_S else 0.0
     last = samples[-1].at
     spoke = last - since
-    return arrived + (arrived / spoke if spoke >= 1.0 else unknown) * (now - max(last, start))
+    return earlier + arrived + (arrived / spoke if spoke >= 1.0 else unknown) * (now - max(last, start))
 
 
 def _counted(samples: Sequence[Sample], start: float) -> tuple[float, float]:

@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock_operator.autoscaling.capacity import Arrivals
 from penstock_operator.autoscaling.window import MISSING, PodLoad
 
 _BUCKETS = 6
@@ -39,13 +40,21 @@ class Rates:
         lately: every rate within the span over which a rise counts.
         highest: of the rates before those, within the memory, those that no later one reached.
         rises: of the rises within the memory those that no later one reached.
-        since: when the first rate was taken, in seconds.
+        since: from when on rates were taken without a gap, in seconds.
     """
 
     lately: Points = ()
     highest: Points = ()
     rises: Points = ()
     since: float = math.inf
+
+    def watched(self, now: float) -> float:
+        """Seconds for which rates were taken, up to the latest.
+
+        Args:
+            now: the time in seconds.
+        """
+        return now - self.since if self.lately and self.lately[-1][0] == now else 0.0
 
     @property
     def top(self) -> float:
@@ -68,7 +77,8 @@ def remember(rates: Rates, rate: float, *, span: float, memory: float, now: floa
         memory: seconds for which the highest rate and the greatest rise are remembered.
         now: the time in seconds.
     """
-    lately = (*((at, past) for at, past in rates.lately if now - at < span), (now, rate))
+    known = tuple((at, past) for at, past in rates.lately if now - at < span)
+    lately = (*known, (now, rate))
     highest = rates.highest
     for at, past in rates.lately:
         if now - at >= span:
@@ -78,7 +88,7 @@ def remember(rates: Rates, rate: float, *, span: float, memory: float, now: floa
         lately=lately,
         highest=tuple((at, past) for at, past in highest if now - at < memory),
         rises=_push(rates.rises, rise, memory=memory, now=now),
-        since=min(rates.since, now),
+        since=rates.since if known else now,
     )
 
 
@@ -87,18 +97,18 @@ def _push(points: Points, value: float, *, memory: float, now: float) -> Points:
     return kept if kept and kept[-1][1] <= _SAME * value else (*kept, (now, value))
 
 
-def expected(rates: Rates, rate: float, *, trend: float, window: float, lead: float) -> float:
+def expected(rates: Rates, lately: Arrivals, *, trend: float, lead: float) -> float:
     """Items a second that are to be expected.
 
     Args:
         rates: what is remembered.
-        rate: items a second, now.
+        lately: what arrives: its rate is that of the middle of its seconds.
         trend: by which it rises each second.
-        window: seconds that `rate` was taken over: it is that of their middle.
         lead: seconds to look ahead.
     """
-    ahead = rate + trend * (window / 2 + lead)
-    passed = rate - SIGMAS * math.sqrt(rate / window) > rates.top
+    rate = lately.rate
+    ahead = rate + trend * (lately.seconds / 2 + lead)
+    passed = rate - lately.chance(SIGMAS) > rates.top
     return ahead if passed else min(ahead, max(rates.top, rate))
 
 
@@ -111,6 +121,8 @@ def trend(pods: Sequence[PodLoad], *, window: float, now: float) -> float:
         now: the time in seconds.
     """
     first = min((pod.samples[0].at for pod in pods if pod.samples), default=now)
+    # NB: pods that a new leader hears one after the other are no rise.
+    first = max([first, *(pod.since for pod in pods if not pod.left)])
     span = min(window, now - first)
     if span < window / 3:
         return 0.0

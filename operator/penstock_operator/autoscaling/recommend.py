@@ -8,7 +8,7 @@ Where no pod is ready, what is held now decides: it waits, and nobody else answe
 Without `targetLoad` the target follows from what a pod can do (`capacity`), and the rate at which items
 arrive is a term beside the load:
 
-    by rate    arrivals / (0.72 · μ*)    as soon as a curve is known
+    by rate    arrivals / (0.76 · μ*)    as soon as a curve is known
     by load    load / T*                 at most what clears it in a stable window, or one more than are ready
 
 A load of more than the ready pods should have is a queue: where it comes from too few pods, the rate says how
@@ -18,6 +18,8 @@ N rises by the last third of the window alone, extrapolated by its trend until p
 
 It falls to what was wanted within half a stable window, and no further than leaves room for the greatest rise
 within `downscaleDelay`; where none of that is known, to the most that was wanted within `downscaleDelay`.
+What would be wanted with one standard deviation more counts as wanted here: chance should not ask again for
+what is taken away.
 
 What a full queue refuses is in no load: however much is refused, the load stays what queue and slots hold. So
 while anything was refused within that tenth, one more pod is wanted than are ready: the next one is asked for
@@ -328,7 +330,7 @@ def _follow(
         panic_until=state.panic_until, rates=state.rates, now=now,
     )  # fmt: skip
     wanted = asked.wanted
-    history = _remember(recent, now, target.clamp(wanted), target.downscale_delay)
+    history = _remember(recent, now, target.clamp(asked.likely), target.downscale_delay)
 
     replicas, verdict, limit = _decide(
         target,

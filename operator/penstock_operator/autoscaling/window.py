@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,6 +90,8 @@ class PodLoad:
         left: whether it is gone: its load counts in the past, up to its last sample.
         samples: its samples, oldest first.
         ready_for: seconds since it was first seen to be ready; 0 where it is not.
+        since: when it was first heard, in seconds, where items had arrived at it before that: nobody knows
+            when. Otherwise minus infinity.
     """
 
     name: str
@@ -97,6 +100,7 @@ class PodLoad:
     left: bool = False
     samples: tuple[Sample, ...] = ()
     ready_for: float = 0.0
+    since: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +137,7 @@ class _Router:
 class _Pod:
     report: SidecarReport
     at: float
+    since: float
     was_ready: bool = False
     gone: bool = False
     samples: deque[Sample] = field(default_factory=deque)
@@ -197,9 +202,10 @@ class LoadWindow:
         """
         pod = self._pods.get(report.pod)
         if pod is None or pod.report.uid != report.uid:
-            pod = self._pods[report.pod] = _Pod(report=report, at=at)
             # What a process counted before we listened did not arrive now, unless this is its first word.
             before = None if report.seq <= 1 else report
+            unknown = before is not None and report.totals.arrived > 0
+            pod = self._pods[report.pod] = _Pod(report=report, at=at, since=at if unknown else -math.inf)
         elif report.seq == pod.report.seq:
             return
         else:
@@ -304,6 +310,7 @@ class LoadWindow:
                     left=name not in pods,
                     samples=tuple(known.samples) if known else (),
                     ready_for=now - self._ready_since.get(name, now),
+                    since=known.since if known else -math.inf,
                 )
             )
         return tuple(loads)

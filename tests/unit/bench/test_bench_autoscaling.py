@@ -8,8 +8,9 @@ import pytest
 
 from bench.autoscaling.compare import Run, approach, misses_at
 from bench.autoscaling.peers import Peer, PeerError, _to_knative, _to_ray, _ToHpa
-from bench.autoscaling.policies import MOST, Penstock
-from bench.autoscaling.simulator import Model, Seen, Simulation
+from bench.autoscaling.policies import MOST, Oracle, Penstock
+from bench.autoscaling.simulator import Model, Policy, Seen, Simulation
+from bench.autoscaling.steady import changes
 from bench.autoscaling.table import render
 from bench.autoscaling.traces import TRACES, Trace
 from penstock_operator.autoscaling import LoadWindow
@@ -42,10 +43,40 @@ def test_a_step_is_met_once(startup: float, objective: int | None) -> None:
     done = Simulation(trace, model, Penstock(model)).run()
     ideal = 6.0 / BUSY
     # Without an objective a queue of half a minute has gathered, which takes pods, too.
-    assert done.peak() <= 1.1 * ideal + (1 if objective else 2)
+    assert done.peak() <= 1.1 * ideal + (1 if objective else 3)
     assert objective is None or all(
         abs(count - ideal) <= 0.1 * ideal + 1 for at, count in done.replicas if at >= 150
     )
+
+
+def test_a_steady_load_beside_an_edge_changes_nothing() -> None:
+    """Half an hour of 92 % of what 2 pods are asked for: what is measured of them varies by more, chance too.
+
+    (With this seed, a curve that follows the reports over 20 s asks for a third pod, and takes it back.)
+    """
+    assert changes(2, -8, seed=3) == []
+
+
+@pytest.mark.parametrize(
+    ("foresees", "delay", "replicas"),
+    [(False, 0, (2, 2, 8, 2)), (True, 0, (2, 8, 8, 2)), (False, 60, (2, 2, 8, 8))],
+)
+def test_an_oracle_knows_the_trace(foresees: bool, delay: float, replicas: tuple[int, ...]) -> None:
+    """The rate as it is, or also as it will be when pods are ready that start now."""
+    trace = Trace(name="block", seconds=200, pods=lambda at: 4.0 if 100 <= at < 150 else 1.0, startup=15)
+    policy = Oracle(trace, share=0.5, foresees=foresees, delay=delay)
+    wanted = {now: policy.look(_seen(float(now))) for now in range(0, 200, 2)}
+    assert tuple(wanted[now] for now in (50, 90, 120, 170)) == replicas
+
+
+def test_the_same_arrives_whatever_scales() -> None:
+    """A comparison is not one of luck."""
+    trace = Trace(name="half", seconds=60, pods=lambda _: 1.0, replicas=2)
+    oracle = Oracle(trace, share=0.3, foresees=False, delay=0)
+    policies: list[Policy] = [Penstock(Model()), oracle]
+    runs = [Simulation(trace, Model(), policy, seed=3).run() for policy in policies]
+    assert runs[0].arrived == runs[1].arrived
+    assert runs[0].peak() != runs[1].peak()
 
 
 _STUDENT = """
@@ -100,7 +131,11 @@ def _spent(target: float, cost: float, misses: float) -> Run:
 
 def test_targets_approach_what_is_to_be_spent() -> None:
     """The first run has the target that was asked for, the last one costs what is to be spent."""
-    runs = approach(lambda target: _spent(target, 60_000 / target**0.7, target), 20.0, 9000.0)
+
+    def attempt(target: float) -> Run:
+        return _spent(target, 60_000 / target**0.7, target)
+
+    runs = approach(attempt, 9000.0, [attempt(20.0)])
     assert runs[0].target == 20.0
     assert runs[-1].replica_seconds == pytest.approx(9000, rel=0.02)
     assert len(runs) <= 4
@@ -115,15 +150,19 @@ def test_runs_that_are_known_are_not_repeated() -> None:
         made.append(target)
         return _spent(target, 180_000 / target, target)
 
-    assert approach(attempt, 20.0, 8900.0, known) == known
+    assert approach(attempt, 8900.0, known) == known
     assert made == []
-    assert len(approach(attempt, 20.0, 7500.0, known)) == 3
+    assert len(approach(attempt, 7500.0, known)) == 3
     assert 20 < made[0] < 30
 
 
 def test_a_cost_that_jumps_is_compared_between_both_sides() -> None:
     """Where no target costs what is to be spent, the misses lie between those of the two next to it."""
-    runs = approach(lambda target: _spent(target, 8000 if target < 30 else 6000, target), 20.0, 7000.0)
+
+    def attempt(target: float) -> Run:
+        return _spent(target, 8000 if target < 30 else 6000, target)
+
+    runs = approach(attempt, 7000.0, [attempt(20.0)])
     over = min(run.misses for run in runs if run.replica_seconds == 8000)
     under = min(run.misses for run in runs if run.replica_seconds == 6000)
     assert misses_at(runs, 7000.0) == pytest.approx((over + under) / 2)
@@ -138,6 +177,9 @@ def test_the_table_divides_by_the_best_peer() -> None:
         key: {"recommended": {"misses": 9.0, "replica_seconds": 50.0}, "misses_at_equal": misses}
         for key, misses in settings.items()
     }
-    lines = render({"settings": settings, "traces": {"step": {"ours": run, "peers": compared}}}).splitlines()
-    assert lines[2] == "| step | 100 | 2.0 % | 4.0 % (quick) | - | 0.50 |"
+    again = {"ours": [{"misses": 4.0, "replica_seconds": 110.0}], "A": [8.0]}
+    oracles = {"knows all": 1.0, "knows nothing": None}
+    trace = {"ours": run, "peers": compared, "again": again, "oracles": oracles}
+    lines = render({"settings": settings, "traces": {"step": trace}}).splitlines()
+    assert lines[2] == "| step | 105 | 3.0 % | 6.0 % (quick) | - | 0.50 | 1.0 % | - |"
     assert lines[-1] == "| step | 2.0 %, 100 | 9.0 %, 50 | 9.0 %, 50 | 9.0 %, 50 |"
