@@ -73,7 +73,10 @@ def explain(backend: Resource, *, now: datetime) -> list[str]:
     """
     metadata, spec, status = backend["metadata"], backend["spec"], backend.get("status") or {}
     replicas, ready = spec.get("replicas", 1), status.get("readyReplicas") or 0
-    lines = [f"{metadata['namespace']}/{metadata['name']}: {replicas} replicas asked for, {ready} ready"]
+    many = "replica" if replicas == 1 else "replicas"
+    lines = [f"{metadata['namespace']}/{metadata['name']}: {replicas} {many} asked for, {ready} ready"]
+    if ready < replicas:
+        lines += [f"  {each['reason']}: {each['message']}" for each in _not_ready(status)]
     behind = status.get("observedGeneration") != metadata.get("generation")
     if behind:
         lines.append("NB: the status below is older than the last change of the spec")
@@ -83,6 +86,13 @@ def explain(backend: Resource, *, now: datetime) -> list[str]:
     lines += ["", *_now(status, scaling, now=now), "", *_limits(scaling)]
     lines += [*_conditions(status), "", *_history(status.get("scaling") or (), replicas, now=now)]
     return lines
+
+
+def _not_ready(status: dict[str, Any]) -> list[dict[str, Any]]:
+    """The condition that says why pods are not ready, where there is one."""
+    conditions = {entry["type"]: entry for entry in status.get("conditions") or ()}
+    ready = conditions.get("Ready", {})
+    return [ready] if ready.get("status") == "False" and ready.get("message") else []
 
 
 def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime) -> list[str]:

@@ -77,7 +77,7 @@ def _problem(schedules: tuple[Schedule, ...], day: datetime.datetime) -> str | N
             try:
                 next(CronSim(cron, day.astimezone(ZoneInfo(each.time_zone))))
             except CronSimError as error:
-                return f"{where}: {field}: expected cron's five fields, found {cron}: {error}"
+                return f"{where}: {field}: expected a time as cron writes it, found {cron}: {error}"
             except StopIteration:
                 return f"{where}: {field}: expected a time that comes, found {cron}, which never does"
     periods = sorted(

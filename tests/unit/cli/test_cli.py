@@ -75,6 +75,19 @@ async def test_why_of_a_backend_that_does_not_scale(server: TinyApiserver, tmp_p
     assert lines[-1].startswith("It has no autoscaling")
 
 
+def test_why_says_why_pods_are_not_ready() -> None:
+    condition = {"type": "Ready", "status": "False", "reason": "ModelCrashed", "message": "exit code 1"}
+    crashing: dict[str, Any] = {
+        "metadata": {"name": "b", "namespace": "n", "generation": 1},
+        "spec": {"replicas": 1},
+        "status": {"observedGeneration": 1, "conditions": [condition]},
+    }
+    lines = explain(crashing, now=datetime.now(UTC))
+    assert lines[:2] == ["n/b: 1 replica asked for, 0 ready", "  ModelCrashed: exit code 1"]
+    crashing["status"]["readyReplicas"] = 1
+    assert "ModelCrashed" not in "".join(explain(crashing, now=datetime.now(UTC)))
+
+
 async def test_status_shows_all_kinds_and_what_is_wrong(server: TinyApiserver, tmp_path: Path) -> None:
     code, lines = await printed(server, tmp_path, "status")
     assert code == 0
