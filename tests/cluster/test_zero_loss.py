@@ -293,6 +293,7 @@ def test_from_zero_and_back_loses_nothing(namespace: Namespace, load: Load) -> N
     for replicas, reason in ((1, "ForeignScaler"), (0, "ScalingDisabled")):
         namespace.kubectl("scale", "modelbackend", "b", f"--replicas={replicas}")
         namespace.wait_condition("modelbackend", "b", "ScalingActive", "False", reason=reason)
+    namespace.wait_condition("modelendpoint", "b", "BackendsReady", "False", reason="BackendNotReady")
 
 
 LIFE = "open('/proc/1/stat').read().split()[21]"

@@ -15,6 +15,7 @@ from penstock_operator.desired.shares import mirrors_of
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, POLICY, SERVICE, SPLIT
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.router import is_dedicated_router, is_shared, router_key
+from penstock_operator.reconcile.scale_owners import kept_at_zero
 from penstock_operator.reconcile.view import View
 from penstock_operator.status import pods
 from penstock_operator.store import Change, Key, child_changed, key_of, owner_uids, parent_changed
@@ -34,7 +35,7 @@ def keys_for(view: View, change: Change) -> set[Key]:
         return set()
     kind = versions[0]["kind"]
     if kind in _PARENTS:
-        if kind == BACKEND.kind and _tried(change.old) != _tried(change.new):
+        if kind == BACKEND.kind and _standing(change.old) != _standing(change.new):
             key = key_of(versions[0])
             keys = set(readiness_matters(view, key.namespace, key.name))
             return keys | (set(_of_parent(view, change, versions)) if parent_changed(change) else set())
@@ -241,9 +242,10 @@ def _ready(deployment: Obj | None) -> int:
     return int(((deployment or {}).get("status") or {}).get("readyReplicas") or 0)
 
 
-def _tried(backend: Obj | None) -> bool:
-    """Whether a backend was ever ready."""
-    return bool(((backend or {}).get("status") or {}).get("firstReadyTime"))
+def _standing(backend: Obj | None) -> tuple[bool, bool]:
+    """What senders go by in a backend's status: whether it was ever ready, and is kept at 0 by somebody."""
+    stored = backend or {}
+    return bool((stored.get("status") or {}).get("firstReadyTime")), kept_at_zero(stored)
 
 
 def _asked(split: Obj | None) -> tuple[object, ...]:

@@ -259,6 +259,17 @@ async def test_a_zero_that_somebody_else_has_set_stays(least: int) -> None:
     assert world_.replicas == least
 
 
+async def test_an_endpoint_says_at_once_that_somebody_keeps_its_backend_at_zero() -> None:
+    """Though no pod was ready in between, whose readiness would have it looked at."""
+    world_ = await asleep()
+    for replicas in (1, 0):
+        world_.operator.cluster.scale(BACKEND, "n", "m", replicas)
+        await world_.operator.run()
+        await world_.operator.turn(2)
+    assert world_.condition() == ("False", "ScalingDisabled")
+    assert world_.operator.condition(ENDPOINT, "e", "BackendsReady") == ("False", "BackendNotReady")
+
+
 def test_only_what_is_held_for_a_backend_that_exists_is_kept() -> None:
     """A router may name any; each backend is news once, until nothing is held for it."""
     reports = Reports(HandClock(), lambda _namespace, name: name == "m")
