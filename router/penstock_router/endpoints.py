@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable, Sequence
 
@@ -22,6 +23,7 @@ from penstock_wire.control.report import BackendTotals
 from penstock_wire.control.router_settings import Endpoint, Timeouts
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request
+from penstock_wire.timers import EarliestTimer
 
 COLD_RETRY_AFTER_SECONDS = 5.0
 """What a client is told to wait where nothing is known of how long it takes."""
@@ -73,7 +75,7 @@ class EndpointState:
         self._on_held = on_held
         self._selector = WeightedSelector(random_source)
         self._windows: dict[str, ReleaseWindow] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[str, EarliestTimer] = {}
         self._held_since: dict[str, float] = {}  # when a request was held for it while none was
         self._started_in: dict[str, float] = {}  # seconds from then until its pods let the first one go
         self._removed = False
@@ -515,12 +517,10 @@ class EndpointState:
         if again_at is None or again_at <= now or not self.held.length(backend):
             return
         timer = self._timers.get(backend)
-        if timer is not None and timer.when() <= again_at:
-            return
-        if timer is not None:
-            timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timers[backend] = loop.call_at(again_at, self._timer, backend)
+        if timer is None:
+            ring = functools.partial(self._timer, backend)
+            timer = self._timers[backend] = EarliestTimer(ring, self._clock)
+        timer.ring_at(again_at)
 
     def _pass(self, backend: str, window: ReleaseWindow, pod: Pod | None = None) -> Permit | None:
         """Let the first request held for a backend go, to a pod or to any; None where none is left."""
