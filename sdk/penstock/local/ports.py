@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
+from collections import deque
 
 HOST = "127.0.0.1"
 
@@ -17,16 +18,23 @@ _LISTENED = range(20_000, 32_000)
 """Ports below those from which a kernel takes the ones of outgoing connections (Linux, macOS): what is free
 among these does not become taken by chance before the child listens."""
 
+_given: deque[int] = deque(maxlen=1000)
+"""Ports that were given lately: who was given one may not listen on it yet."""
+
 
 def free_port() -> int:
-    """A port on which nobody listens; a child that finds it taken all the same says so and is not ready."""
-    for port in [*random.sample(_LISTENED, 50), 0]:
+    """A port on which nobody listens, and another one each time.
+
+    A child that finds it taken all the same says so and is not ready.
+    """
+    for port in [*(port for port in random.sample(_LISTENED, 50) if port not in _given), 0]:
         with socket.socket() as tried:
             try:
                 tried.bind((HOST, port))
             except OSError:
                 continue
-            return int(tried.getsockname()[1])
+            _given.append(int(tried.getsockname()[1]))
+            return _given[-1]
     raise PortTaken(f"expected a free port of {HOST}, found none")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock import try_page
-from penstock.local import live_view, source_files
+from penstock.local import live_view, ports, source_files
 from penstock.local.options import Options
 from penstock.local.terminal import Terminal
 from tests.support.waiting import SECONDS
@@ -144,3 +144,10 @@ def test_the_page_sends_an_example_of_what_is_served() -> None:
     assert item.keys() >= {"text", "words", "deep"}
     assert "200" in printed["shown"][0]
     assert "the answer" in printed["shown"][0]
+
+
+def test_a_free_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens on it yet when the next one is asked for, where several children start at once."""
+    monkeypatch.setattr(ports, "_LISTENED", range(31_000, 31_060))
+    given = [ports.free_port() for _ in range(40)]
+    assert len(set(given)) == 40
