@@ -35,6 +35,15 @@ class _Selector(selectors.SelectSelector):
         return ready
 
 
+class _DueNow(asyncio.TimerHandle):
+    """What uvloop gives for a timer that is due in less than half a millisecond: it has no time."""
+
+    __slots__ = ()
+
+    def when(self) -> float:
+        raise AttributeError("'Handle' object has no attribute 'when'")
+
+
 class FakeLoop(asyncio.SelectorEventLoop):
     """See the module's first lines; begins at `start` seconds."""
 
@@ -44,6 +53,12 @@ class FakeLoop(asyncio.SelectorEventLoop):
         super().__init__(self._fake_selector)
         # NB: a timer is due when it is closer than this. 0 would never be closer: time jumps exactly to it.
         self._clock_resolution = 1e-9
+
+    def call_at(self, when: float, *arguments: Any, **context: Any) -> asyncio.TimerHandle:
+        timer = super().call_at(when, *arguments, **context)
+        if when - self.time() < 0.0005:
+            timer.__class__ = _DueNow
+        return timer
 
     def time(self) -> float:
         return self._start + self._fake_selector.skipped
