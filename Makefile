@@ -49,7 +49,7 @@ test: check ## Everything: `check`, the unit tests, the tests on a real Kubernet
 	$(BIN)/python -m devcluster --name penstock-test images --load && \
 	$(BIN)/pytest -q tests/unit --without-compiled; first=$$?; \
 	tail -n +1 -f --pid=$$beside $(BESIDE); wait $$beside; code=$$?; rm -f $(BESIDE); exit $$((code | first))
-	@$(BIN)/pytest -m "not interpreted" tests/cluster $$(test -f $(COMPILED) || echo $(COMPILED_TESTS))
+	@$(BIN)/pytest --durations 25 --durations-min 10 -m "not interpreted" tests/cluster $$(test -f $(COMPILED) || echo $(COMPILED_TESTS))
 
 # Without a compiler the target says so and does not fail: images then contain Python, on which all other tests run.
 compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire, sidecar and router on the compiled modules

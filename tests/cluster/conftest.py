@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-cluster", action="store_true", help="leave the test cluster up")
     parser.addoption("--fault-seconds", default="60", help="how long test_faults.py makes things fail")
     parser.addoption("--fault-seed", default="1", help="what fails, and what its user does")
-    parser.addoption("--fight-seconds", default="60", help="how long test_ownership.py lets scalers disagree")
+    parser.addoption("--fight-seconds", default="40", help="how long test_ownership.py lets scalers disagree")
     parser.addoption("--loss-rounds", default="1", help="how often test_zero_loss.py makes all its changes")
     parser.addoption("--weights-rate", default="100", help="requests a second while weights change")
     parser.addoption("--loss-results", default="", help="JSON file for what the tests of losses found")
