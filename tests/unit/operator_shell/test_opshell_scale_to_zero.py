@@ -11,7 +11,7 @@ from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT
 from penstock_operator.reports import Reports
 from penstock_wire.control.report import BackendTotals, EndpointReport, RouterReport
 from tests.support.hand_clock import HandClock
-from tests.support.operator_harness import Harness, backend, endpoint, settings
+from tests.support.operator_harness import Harness, backend, endpoint, settings, split
 
 SCALING = {"minReplicas": 0, "maxReplicas": 5, "targetLoad": 10, "scaleToZero": {"after": "30s"}}
 
@@ -298,3 +298,19 @@ async def test_a_backend_that_is_made_at_zero_is_left_alone_until_requests_wait(
     made.held = 1
     await made.second(2)
     assert made.replicas == 1
+
+
+async def test_a_backend_that_gets_requests_by_a_rule_alone_sleeps_and_wakes() -> None:
+    """Its weight of 0 is that of the draw: routers hold what its rule chooses as they do any request."""
+    rule = {"name": "m", "weight": 0, "match": [{"header": "x-preview", "value": "1"}]}
+    ruled = split(other=100)
+    ruled["spec"]["backends"].append(rule)
+    world_ = await world(endpoint(backend="other"), backend("other"), ruled)
+    world_.operator.pods_ready("other-backend", 1)
+    await world_.second(40)
+    assert world_.replicas == 0
+    assert world_.condition() == ("True", "FollowingLoad")
+    world_.held = 1
+    world_.routers_report()
+    await world_.operator.run()
+    assert world_.replicas == 1
