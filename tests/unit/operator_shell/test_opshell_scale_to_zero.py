@@ -153,6 +153,24 @@ async def test_an_operator_that_dies_in_the_middle_costs_the_time_of_its_restart
     assert world_.operator.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 1
 
 
+async def test_after_an_outage_of_the_apiserver_held_requests_wake_within_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long it was: who is held has no time for a long backoff."""
+    world_ = await asleep()
+    world_.held = 1
+
+    async def fails(*_: Any, **__: Any) -> None:
+        raise Unavailable(0, "no answer")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(world_.operator.cluster, "apply_scale", fails)
+        await world_.second(40)
+    assert world_.replicas == 0
+    await world_.second(6)
+    assert world_.replicas == 1
+
+
 async def test_a_new_operator_watches_for_the_whole_time_and_wakes_nothing() -> None:
     """What was before it is unknown; who sleeps sleeps on."""
     world_ = await world()
