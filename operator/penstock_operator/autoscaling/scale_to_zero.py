@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from penstock_operator.autoscaling.window import PodLoad, RouterHolds
 
 STARTS_S = 600.0
-"""Seconds after the last request for which a pod may start at least; so long Kubernetes gives a Deployment."""
+"""Seconds after the last request for which a pod may start; Kubernetes gives a Deployment as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ MOST = 400
 """and of how many periods of one schedule."""
 _MINUTE = datetime.timedelta(minutes=1)
 _NONE = datetime.timedelta(0)
+_NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 def in_force(schedules: tuple[Schedule, ...], now: datetime.datetime) -> Schedule | None:
@@ -120,20 +121,20 @@ def _periods(schedule: Schedule, day: datetime.datetime) -> Iterator[tuple[float
 
 
 def _latest(cron: str, schedule: Schedule, minute: datetime.datetime) -> datetime.datetime:
-    """When a cron expression last came, this minute included, by the wall clock."""
+    """When a cron expression last came, this minute included, by the wall clock (see `_wall`)."""
     zone = ZoneInfo(schedule.time_zone)
     local = (minute + _MINUTE).astimezone(zone)
-    wall = local.replace(tzinfo=None)
+    wall = local.replace(tzinfo=datetime.UTC, fold=0)
     if local.fold:  # the clock shows this for the second time, and has shown what is later
         wall += (local.replace(fold=0).utcoffset() or _NONE) - (local.utcoffset() or _NONE)
     now = minute.timestamp()
     times = CronSim(cron, wall, reverse=True)
-    return next((at for at in times if _seconds(at, zone) <= now), datetime.datetime.min)
+    return next((at for at in times if _seconds(at, zone) <= now), _NEVER)
 
 
 def _wall(moment: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
-    """What the wall clock shows; cron goes by this alone."""
-    return moment.astimezone(zone).replace(tzinfo=None)
+    """What the wall clock shows, as if it were UTC; cron goes by this alone."""
+    return moment.astimezone(zone).replace(tzinfo=datetime.UTC, fold=0)
 
 
 def _seconds(wall: datetime.datetime, zone: ZoneInfo) -> float:

@@ -451,7 +451,7 @@ def test_memory_is_bounded() -> None:
 def test_the_largest_numbers_of_a_report_stay_within_those_of_a_status(
     target_load: int | None, seconds: int
 ) -> None:
-    """Of many pods that seem to start anew each second: the apiserver takes no integer of 64 bits and more."""
+    """Of many pods that seem to start anew all the time: the apiserver takes no larger integer."""
     most, window = 2**53 - 1, LoadWindow()
     slow = Fit(a_ms=1e12, b_ms=1e12, n=most)
     names = [f"p{index}" for index in range(20)]
@@ -483,7 +483,7 @@ def test_the_largest_numbers_of_a_report_stay_within_those_of_a_status(
 
 
 def test_a_long_window_keeps_no_more_than_its_averages_need() -> None:
-    """An hour of reports has the same average, arrivals and newest samples; nothing that counted is dropped."""
+    """An hour of reports has the same average, the same arrivals and newest samples."""
     window = LoadWindow(3600)
     for second in range(4000):
         window.record(report("a", second + 1, load=second % 20, arrived=3 * second, batches=second), second)

@@ -418,7 +418,7 @@ def test_a_backend_whose_held_requests_moved_away_gets_requests_at_once_when_it_
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_after_a_refusal_requests_go_to_the_pods_at_once_again(leaves: bool) -> None:  # noqa: FBT001
+def test_after_a_refusal_requests_go_to_the_pods_at_once_again(leaves: bool) -> None:
     """Whether another pod took the one that was refused, or its client left before it could wait again."""
 
     async def main() -> None:
