@@ -47,7 +47,8 @@ class Reports:
 
     Args:
         clock: time.
-        exists: whether there is a backend of this namespace and name: of no other is kept what routers hold.
+        exists: whether there is a backend of this namespace and name: of no other is kept what its pods say,
+            while they drain, and what routers hold.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class Reports:
         """
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
+        if not self._exists(namespace, backend):
+            return News(taken=True, notable=False)
         window = self.window(namespace, backend)
         before = window.last(report.pod)
         window.record(report, self._clock.time(), every=every)

@@ -197,7 +197,7 @@ class EndpointState:
                 self.held.leave(waiter)
                 waiter.backend = chosen
                 if not missing:
-                    self._join(waiter)
+                    self._join_first(waiter)
                 elif not waiter.future.done():
                     waiter.future.set_exception(self._missing(chosen))
         for backend in self.held.backends():
@@ -214,8 +214,13 @@ class EndpointState:
         if self._removed:
             return None, False
         backend = self._selector.next() if steering is None else self._choose(steering)
-        if backend is None or backend in self._windows or self.held.length(backend):
+        if backend is None or self.held.length(backend):
             return backend, False
+        if backend in self._windows:
+            # Its requests may have gone elsewhere, or left, while there was no time to forget it.
+            self._forget_idle_window(backend)
+            if backend in self._windows:
+                return backend, False
         return backend, self._pods.reaches(backend)
 
     def pick(self, backend: str, steering: Steering | None, without: Sequence[Pod] = ()) -> Pod | None:
@@ -409,18 +414,16 @@ class EndpointState:
             )
         if (again or for_room) and waiter.until <= self._clock():
             raise self._too_long(waiter, by_client=by_client)
-        first = not self.held.length(waiter.backend)
         if for_room and waiter.backend is not None:
             window = self._windows.get(waiter.backend)
             if window is None:
                 window = self._windows[waiter.backend] = ReleaseWindow()
                 window.see_warm_pods(self._pods.reachable(waiter.backend), self._clock())
             window.full = True
-        self._join(waiter)
-        if first and not for_room:
-            if waiter.backend is not None:
-                self._held_since[waiter.backend] = self._clock()
-            self._on_held()
+        if for_room:
+            self._join(waiter)
+        else:
+            self._join_first(waiter)
         self._let_go(waiter.backend)
         # NB: no `asyncio.timeout`: mypyc leaves what it raises behind as the exception being handled.
         timer = asyncio.get_running_loop().call_at(waiter.until, self._time_is_over, waiter, by_client)
@@ -451,6 +454,15 @@ class EndpointState:
         self.held.join(waiter)
         if waiter.backend is not None:
             self._pods.await_room(waiter.backend, self._take_room)
+
+    def _join_first(self, waiter: Waiter) -> None:
+        """Let a request wait for a pod; where none did for this backend, that is news."""
+        first = not self.held.length(waiter.backend)
+        self._join(waiter)
+        if first:
+            if waiter.backend is not None:
+                self._held_since[waiter.backend] = self._clock()
+            self._on_held()
 
     def _take_room(self, backend: str, pod: Pod) -> bool:
         """See `pods.TakeRoom`. Where requests wait for a first pod, and not for room, none is taken."""

@@ -32,6 +32,8 @@ _PANIC_LEAST_S = 2.0
 """and at least this many seconds: two reports."""
 _PANIC_FACTOR = 2
 """It decides when it asks for this many times the ready pods."""
+_MOST = 1_000_000
+"""More replicas than this are not told apart."""
 _SUDDEN_SIGMAS = 3.0
 """Two reports alone decide as it does, without so many standard deviations of what they count."""
 
@@ -269,7 +271,7 @@ def _short(number: float) -> str:
 
 
 def _whole(replicas: float) -> int:
-    return math.ceil(replicas - 1e-9)
+    return min(math.ceil(replicas - 1e-9), _MOST)
 
 
 def _refused(pods: Sequence[PodLoad], *, since: float) -> int:

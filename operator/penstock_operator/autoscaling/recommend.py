@@ -41,7 +41,7 @@ from penstock_operator.autoscaling import schedule, slow_start
 from penstock_operator.autoscaling.capacity import Curve, Objective, capacity, follow
 from penstock_operator.autoscaling.demand import Asking, demand
 from penstock_operator.autoscaling.forecast import Rates
-from penstock_operator.autoscaling.scale_to_zero import Holders, active_at
+from penstock_operator.autoscaling.scale_to_zero import Holders, active_at, patience
 from penstock_operator.autoscaling.window import PodLoad, RouterHolds, is_silent
 from penstock_wire import durations
 
@@ -253,7 +253,7 @@ def recommend(
         return replace(
             recommendation, verdict="NoHolder", message=f"{recommendation.message}; {NO_HOLDER}"
         ), state
-    if now - active < target.zero_after:
+    if now - active < patience(target.zero_after, pods):
         return recommendation, state
     if holders.missing:
         why = f"{recommendation.message}; not lowered to 0, where routers hold what comes: {holders.missing}"

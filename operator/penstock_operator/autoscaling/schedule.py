@@ -1,9 +1,9 @@
 """Which schedule's limits hold at a moment, and what is wrong with schedules that no schema can refuse.
 
-A schedule holds from each `start` to the next `end`. Where the clocks of its time zone go forward or back,
-cron's own rule holds (`cronsim`): a time that does not exist comes at the next that does, and one that comes
-twice counts once. Two that hold at the same time would contradict each other: then none holds, and the
-condition `Accepted` says which two, and when.
+A schedule holds from each `start` to the next `end` after it, by the wall clock of its time zone. Where that
+goes forward or back, cron's own rule holds: a time that does not exist comes at the next that does, and one
+that comes twice counts once. Two that hold at the same time would contradict each other: then none holds, and
+the condition `Accepted` says which two, and when.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ AHEAD = datetime.timedelta(days=400)
 MOST = 400
 """and of how many periods of one schedule."""
 _MINUTE = datetime.timedelta(minutes=1)
+_NONE = datetime.timedelta(0)
+_NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 def in_force(schedules: tuple[Schedule, ...], now: datetime.datetime) -> Schedule | None:
@@ -55,7 +57,7 @@ def _at(schedules: tuple[Schedule, ...], minute: datetime.datetime) -> tuple[Sch
     if wrong is not None:
         return None, wrong
     holding = [
-        each for each in schedules if _latest(each.start, each, minute) > _latest(each.end, each, minute)
+        each for each in schedules if _latest(each.start, each, minute) >= _latest(each.end, each, minute)
     ]
     if len(holding) > 1:
         return None, _overlap(holding[0], holding[1], minute.timestamp())
@@ -75,7 +77,7 @@ def _problem(schedules: tuple[Schedule, ...], day: datetime.datetime) -> str | N
             )
         for field, cron in (("start", each.start), ("end", each.end)):
             try:
-                next(CronSim(cron, day.astimezone(ZoneInfo(each.time_zone))))
+                next(CronSim(cron, _wall(day, ZoneInfo(each.time_zone))))
             except CronSimError as error:
                 return f"{where}: {field}: expected a time as cron writes it, found {cron}: {error}"
             except StopIteration:
@@ -100,25 +102,45 @@ def _overlap(first: Schedule, other: Schedule, at: float) -> str:
 
 
 def _periods(schedule: Schedule, day: datetime.datetime) -> Iterator[tuple[float, float]]:
-    """When a schedule holds, from a day on: seconds of begin and end."""
-    local, until = day.astimezone(ZoneInfo(schedule.time_zone)), (day + AHEAD).timestamp()
-    ends = CronSim(schedule.end, local)
-    end = -math.inf
-    count = 0
-    for start in CronSim(schedule.start, local):
-        begin = start.timestamp()
-        if begin >= until or count >= MOST:
+    """When a schedule holds, from a day on: seconds of begin and end.
+
+    NB: from each time straight to the next that counts: one that starts every minute and ends once in four
+    years has two million starts in between.
+    """
+    zone, until = ZoneInfo(schedule.time_zone), (day + AHEAD).timestamp()
+    after = _wall(day, zone)
+    for _ in range(MOST):
+        begin = next(CronSim(schedule.start, after))
+        end = next(CronSim(schedule.end, begin))
+        begins, ends = _seconds(begin, zone), _seconds(end, zone)
+        if begins >= until:
             return
-        if begin < end:
-            continue
-        while end <= begin:
-            end = next(ends).timestamp()
-        count += 1
-        yield begin, end
+        if begins < ends:  # else the clocks leave it out
+            yield begins, ends
+        after = end - _MINUTE  # it may begin anew as it ends
 
 
-def _latest(cron: str, schedule: Schedule, minute: datetime.datetime) -> float:
-    """When a cron expression last came, this minute included, in seconds."""
-    local = (minute + _MINUTE).astimezone(ZoneInfo(schedule.time_zone))
-    latest = next(CronSim(cron, local, reverse=True), None)
-    return -math.inf if latest is None else latest.timestamp()
+def _latest(cron: str, schedule: Schedule, minute: datetime.datetime) -> datetime.datetime:
+    """When a cron expression last came, this minute included, by the wall clock (see `_wall`)."""
+    zone = ZoneInfo(schedule.time_zone)
+    local = (minute + _MINUTE).astimezone(zone)
+    wall = local.replace(tzinfo=datetime.UTC, fold=0)
+    if local.fold:  # the clock shows this for the second time, and has shown what is later
+        wall += (local.replace(fold=0).utcoffset() or _NONE) - (local.utcoffset() or _NONE)
+    now = minute.timestamp()
+    times = CronSim(cron, wall, reverse=True)
+    return next((at for at in times if _seconds(at, zone) <= now), _NEVER)
+
+
+def _wall(moment: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
+    """What the wall clock shows, as if it were UTC; cron goes by this alone."""
+    return moment.astimezone(zone).replace(tzinfo=datetime.UTC, fold=0)
+
+
+def _seconds(wall: datetime.datetime, zone: ZoneInfo) -> float:
+    """When the wall clock shows a time first, or where it never does the next that it shows, in seconds."""
+    while True:
+        at = wall.replace(tzinfo=zone)
+        if _wall(at.astimezone(datetime.UTC), zone) == wall:
+            return at.timestamp()
+        wall += _MINUTE

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from penstock_operator.api.backendstatus import LoadStatus
-from penstock_wire.control.report import RouterReport, SidecarReport
+from penstock_wire.control.report import RouterReport, SidecarReport, Totals
 from penstock_wire.errors import Reason
 
 SILENT_S = 10.0
@@ -33,6 +33,13 @@ MOST_SLOTS = 100_000
 MOST_BATCHES = 200
 """A curve rests on no more: so many the sidecar looks back upon."""
 
+MOST_ITEMS = 10**9
+"""Items that one report counts at most: sums and products of them stay within what a status can hold."""
+MOST_SAMPLES = 320
+"""Samples of one sender at most: some 100 KiB."""
+_RECENT = 128
+"""Of these, the latest are kept as they came; of what is older, as many."""
+
 _STARTUPS = 9
 """Start-ups of which the middle one is taken."""
 _RATES_S = 60.0
@@ -54,7 +61,7 @@ class Sample:
         processor_wait: share of the time for which it waited for a processor; None where it is unknown.
         slots: batches that may be with its model at once; None where it is unknown.
         curves: its service curves: seconds a batch of any size takes, seconds each item adds, batches it
-            rests on.
+            rests on; of the latest report alone.
     """
 
     at: float
@@ -147,6 +154,41 @@ class _Pod:
         return silent_after(self.samples[-1].every if self.samples else 0.0)
 
 
+def _no_longer_latest(samples: deque[Sample]) -> None:
+    """Drop the curves of the latest sample: only the next one's count. They may be most of its bytes."""
+    if samples and samples[-1].curves:
+        samples[-1] = replace(samples[-1], curves=())
+
+
+def _thin_out(samples: deque[Sample], keep: float) -> None:
+    """Where there are too many, put together older ones that are close: minutes are enough for hours."""
+    if len(samples) <= MOST_SAMPLES:
+        return
+    known, apart = list(samples), keep / _RECENT
+    samples.clear()
+    for sample in known[:-_RECENT]:
+        # NB: by multiples of `apart`, so that the oldest do not swallow all that follow.
+        same = samples and sample.at // apart == samples[-1].at // apart
+        samples.append(_together(samples.pop(), sample) if same else sample)
+    samples.extend(known[-_RECENT:])
+
+
+def _together(first: Sample, second: Sample) -> Sample:
+    """One sample in place of two."""
+    return replace(
+        second,
+        every=first.every + second.every,
+        arrived=first.arrived + second.arrived,
+        refused=first.refused + second.refused,
+        batches=first.batches + second.batches,
+        batch_items=first.batch_items + second.batch_items,
+    )
+
+
+def _count(after: int, before: int = 0) -> int:
+    return min(after - before, MOST_ITEMS)
+
+
 def _no_room(report: SidecarReport) -> int:
     """Items that a pod refused for a full queue since it started.
 
@@ -210,15 +252,17 @@ class LoadWindow:
             return
         else:
             before = None if _restarted(pod.report, report) else pod.report
+        totals, past = report.totals, before.totals if before else Totals()
+        _no_longer_latest(pod.samples)
         pod.samples.append(
             Sample(
                 at=at,
                 every=every,
-                load=report.items.queued + report.items.ongoing,
-                arrived=report.totals.arrived - (before.totals.arrived if before else 0),
-                refused=_no_room(report) - (_no_room(before) if before else 0),
-                batches=report.totals.batches - (before.totals.batches if before else 0),
-                batch_items=report.totals.batch_items - (before.totals.batch_items if before else 0),
+                load=_count(report.items.queued + report.items.ongoing),
+                arrived=_count(totals.arrived, past.arrived),
+                refused=_count(_no_room(report), _no_room(before) if before else 0),
+                batches=_count(totals.batches, past.batches),
+                batch_items=_count(totals.batch_items, past.batch_items),
                 processor_wait=report.processor_wait,
                 slots=min(report.slots, MOST_SLOTS),
                 curves=tuple(
@@ -228,6 +272,7 @@ class LoadWindow:
             )
         )
         self._trim(pod.samples, at, least=1)
+        _thin_out(pod.samples, self._keep)
         pod.report, pod.at = report, at
         pod.was_ready = pod.was_ready or report.state == "ready"
 
@@ -246,8 +291,11 @@ class LoadWindow:
                 self._routers.pop(report.pod, None)
                 return
             router = self._routers[report.pod] = _Router(uid=report.uid)
-        router.samples.append(Sample(at=at, every=every, load=held, processor_wait=report.processor_wait))
+        router.samples.append(
+            Sample(at=at, every=every, load=_count(held), processor_wait=report.processor_wait)
+        )
         self._trim(router.samples, at, least=1)
+        _thin_out(router.samples, self._keep)
         if len(router.samples) == 1 and not held:
             del self._routers[report.pod]
 

@@ -32,6 +32,9 @@ TRAFFIC_INTERVAL = 10.0
 SCALERS = 4
 """Backends scaled at once: an apiserver that takes seconds over one must not hold up the others."""
 
+SCALE_AGAIN = 5.0
+"""Seconds after which a number that could not be written is tried again at most: requests may wait for it."""
+
 SILENCE_INTERVAL = 2.0
 """Seconds between two looks for pods that fell silent."""
 
@@ -371,4 +374,4 @@ def build_queues(
         observers: who counts each of them.
     """
     first, second = observers
-    return WorkQueue[Key](clock, observer=first), WorkQueue[Key](clock, observer=second)
+    return WorkQueue[Key](clock, observer=first), WorkQueue[Key](clock, cap=SCALE_AGAIN, observer=second)

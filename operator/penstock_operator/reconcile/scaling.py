@@ -170,7 +170,7 @@ class Scaler:
         senders = [
             name
             for name, plan in sorted(plans.items())
-            if any(share.name == key.name and share.weight > 0 for share in plan.backends)
+            if any(share.name == key.name and (share.weight > 0 or share.match) for share in plan.backends)
         ]
         # An endpoint may have routers of its own.
         readiness = (router_ready(name, router.serving(ctx, namespace, name)) for name in senders)

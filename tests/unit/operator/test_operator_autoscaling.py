@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +25,8 @@ from penstock_operator.autoscaling import (
     recommend,
     target_of,
 )
-from penstock_wire.control.report import Items, SidecarReport, State, Totals
+from penstock_wire.control.report import Fit, Items, SidecarReport, State, Totals
+from penstock_wire.errors import Reason
 
 NOW = datetime.datetime(2026, 11, 23, 9, tzinfo=datetime.UTC)
 FIRST_LOOK = "not lowered before one stable window has been watched"
@@ -441,6 +444,70 @@ def test_memory_is_bounded() -> None:
     assert [each.name for each in window.view({"a": True}, 600)] == ["a"]
     assert len(window.view({"a": True}, 9999)[0].samples) == 1
     assert list(window.latest()) == ["a"]
+
+
+@pytest.mark.parametrize("target_load", [None, 1])
+@pytest.mark.parametrize("seconds", [2, 70])
+def test_the_largest_numbers_of_a_report_stay_within_those_of_a_status(
+    target_load: int | None, seconds: int
+) -> None:
+    """Of many pods that seem to start anew all the time: the apiserver takes no larger integer."""
+    most, window = 2**53 - 1, LoadWindow()
+    slow = Fit(a_ms=1e12, b_ms=1e12, n=most)
+    names = [f"p{index}" for index in range(20)]
+    for second in range(2 * seconds):
+        for name in names:
+            window.record(
+                SidecarReport(
+                    pod=name,
+                    uid="u",
+                    seq=1 + second % 2,
+                    state="ready",
+                    items=Items(queued=most, ongoing=most),
+                    totals=Totals(
+                        arrived=most, batches=most, batch_items=most, refused={Reason.QUEUE_FULL: most}
+                    ),
+                    fit={"/": slow},
+                    slots=most,
+                    oldest_age_ms=most,
+                ),
+                second / 2,
+            )
+    target, state = replace(TARGET, target_load=target_load), ScalerState()
+    pods = window.view(dict.fromkeys(names, True), seconds)
+    for _ in range(3):
+        recommended, state = recommend(target, current=1, pods=pods, state=state, now=seconds)
+    assert recommended.replicas == 10
+    shown = recommended.inputs.document() | window.load(seconds, 1).document()
+    assert {name: number for name, number in shown.items() if not 0 <= number < 2**63} == {}
+
+
+def test_a_long_window_keeps_no_more_than_its_averages_need() -> None:
+    """An hour of reports has the same average, the same arrivals and newest samples."""
+    window = LoadWindow(3600)
+    for second in range(4000):
+        window.record(report("a", second + 1, load=second % 20, arrived=3 * second, batches=second), second)
+    (pod,) = window.view({"a": True}, 3999)
+    assert len(pod.samples) <= 320
+    assert [sample.at for sample in pod.samples[-60:]] == list(range(3940, 4000))
+    assert {sample.arrived for sample in pod.samples[-60:]} == {3}
+    within = [sample for sample in pod.samples if sample.at > 1000]
+    assert sum(sample.arrived for sample in within) == pytest.approx(3 * 3000, rel=0.02)
+    assert max(after.at - before.at for before, after in pairwise(pod.samples)) <= 3600 / 64
+    target = replace(TARGET, target_load=1, max_replicas=100, stable_window=3600)
+    recommended, _ = recommend(target, current=1, pods=[pod], state=ScalerState(), now=3999)
+    assert recommended.inputs.load == pytest.approx(9.5, abs=1)
+
+
+def test_the_curves_of_the_latest_report_alone_are_kept() -> None:
+    """Each of 64 classes has one, so that a minute of reports would have thousands."""
+    window = LoadWindow()
+    line = Fit(a_ms=100, b_ms=10, n=50)
+    for second in range(10):
+        known = msgspec.structs.replace(report("a", second + 1), fit={f"/{n}": line for n in range(64)})
+        window.record(known, second)
+    (pod,) = window.view({"a": True}, 9)
+    assert [len(sample.curves) for sample in pod.samples] == [0] * 9 + [64]
 
 
 def test_readiness_is_remembered() -> None:

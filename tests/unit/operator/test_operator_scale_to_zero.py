@@ -19,7 +19,7 @@ from penstock_operator.autoscaling import (
     Target,
     recommend,
 )
-from penstock_wire.control.report import RouterReport
+from penstock_wire.control.report import RouterReport, SidecarReport
 
 TARGET = Target(
     min_replicas=0, max_replicas=10, target_load=10, stable_window=60, downscale_delay=300, zero_after=30
@@ -28,13 +28,14 @@ ROUTED = Holders(named=True)
 NOW = 1000.0
 THOUSAND = "load 1000 / targetLoad 10 = 100, 1000 of it"
 IDLE = ScalerState(first_look=NOW - 500, active_at=NOW - 30)
+STARTING = PodLoad(name="p", ready=False, was_ready=False)
 
 
 def idle_pod(*, load: int = 0, arrived: int = 0, until: float = NOW, **more: Any) -> PodLoad:
     """A pod with a report a second for a minute, of which the last one may differ."""
     samples = [Sample(at=until - 60 + n, load=0) for n in range(61)]
     samples[-1] = replace(samples[-1], load=load, arrived=arrived)
-    return PodLoad(name="p", ready=True, was_ready=True, samples=tuple(samples), **more)
+    return PodLoad(name="p", ready=True, was_ready=True, samples=tuple(samples), **{"ready_for": 60} | more)
 
 
 def holding(count: int, *, at: float = NOW, **more: Any) -> RouterHolds:
@@ -70,8 +71,14 @@ def look(current: int = 1, state: ScalerState = IDLE, **more: Any) -> Recommenda
         # a pod whose word is not known
         ({"pods": [idle_pod(until=NOW - 20)]}, 1, "TooManyUnknown"),
         ({"pods": [idle_pod(), idle_pod(), idle_pod(until=NOW - 20)]}, 1, "Steady"),
-        # no pod is ready, and no request waits any more
-        ({"pods": [PodLoad(name="p", ready=False, was_ready=False)]}, 0, "Scale"),
+        # its pod has just come to be ready, or starts still
+        ({"pods": [idle_pod(ready_for=29)]}, 1, "Steady"),
+        ({"pods": [STARTING]}, 1, "NoReports"),
+        ({"pods": [STARTING], "state": replace(IDLE, active_at=NOW - 599)}, 1, "NoReports"),
+        # it does not come to be ready, and no request waits any more
+        ({"pods": [STARTING], "state": replace(IDLE, active_at=NOW - 600)}, 0, "Scale"),
+        # it was ready, and is not
+        ({"pods": [replace(STARTING, was_ready=True, samples=(Sample(at=NOW, load=0),))]}, 0, "Scale"),
         # from more than one, `downscaleDelay` decides
         ({"current": 2}, 1, "Scale"),
         # a pod at least, at all times
@@ -102,12 +109,33 @@ def test_a_busy_backend_is_watched_for_the_whole_time_after_its_last_request() -
     seen = []
     for second in range(200):
         now = NOW + second
-        pod = PodLoad(
-            name="p", ready=True, was_ready=True, samples=(Sample(at=now, load=0, arrived=second == 20),)
-        )
+        samples = (Sample(at=now, load=0, arrived=second == 20),)
+        pod = PodLoad(name="p", ready=True, was_ready=True, ready_for=second, samples=samples)
         recommended, state = recommend(target, current=1, pods=[pod], state=state, now=now, holders=ROUTED)
         seen.append(recommended.replicas)
     assert seen == [1] * 120 + [0] * 80
+
+
+def test_a_model_that_loads_for_longer_than_its_clients_wait_is_loaded_in_the_end() -> None:
+    """Each asks once, waits for a minute and leaves; the next one comes when the model is there."""
+    window, state, current, replicas = LoadWindow(60), ScalerState(first_look=0, active_at=0), 0, []
+    woken = None
+    for second in range(400):
+        held = second < 60 or 200 <= second < 201
+        window.record_held(router_report(), int(held), second)
+        woken = None if not current else woken if woken is not None else second
+        ready = woken is not None and second - woken >= 180
+        if ready:
+            report = SidecarReport(pod="p", uid="p", seq=second, state="ready")
+            window.record(report, second)
+        pods = window.view({"p": ready} if current else {}, second)
+        recommended, state = recommend(
+            TARGET, current=current, pods=pods, state=state, now=second, holds=window.holds(second),
+            holders=ROUTED,
+        )  # fmt: skip
+        current = recommended.replicas
+        replicas.append(current)
+    assert replicas == [1] * 230 + [0] * 170
 
 
 # --- and back ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from cronsim import CronSim
 
 from penstock_operator.api import BatchPolicySpec, ModelBackend
 from penstock_operator.api.schedules import CRON, Schedule
@@ -91,6 +92,61 @@ def test_an_overlap() -> None:
     assert spring is not None
     assert "at 2027-03-19T16:00Z" in spring
     assert problem(schedules(OFFICE, late | {"start": "0 14 * * FRI", "end": "0 15 * * FRI"}), now) is None
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "held"),
+    [
+        # Monday's whole day: the end that comes with the start is not the next one.
+        ("0 0 * * MON", "0 0 * * *", [("2026-11-22T23:00", "2026-11-23T23:00")]),
+        # The clocks of Berlin go back on 2026-10-25 at 01:00 UTC: what they show twice comes once.
+        ("30 2 25 10 *", "0 6 * * *", [("2026-10-25T00:30", "2026-10-25T05:00")]),
+        ("0 20 24 10 *", "30 2 * * *", [("2026-10-24T18:00", "2026-10-25T00:30")]),
+        ("59 2 25 10 *", "0 3 * * *", [("2026-10-25T00:59", "2026-10-25T02:00")]),
+        ("0 2,3 25 10 *", "30 * * * *", [(f"2026-10-25T{n:02}:00", f"2026-10-25T{n:02}:30") for n in (0, 2)]),
+        # They go forward on 2026-03-29 at 01:00 UTC: what they do not show comes at 3:00.
+        ("30 2 29 3 *", "0 6 * * *", [("2026-03-29T01:00", "2026-03-29T04:00")]),
+        ("0 1 29 3 *", "30 2 * * *", [("2026-03-29T00:00", "2026-03-29T01:00")]),
+        ("0 2 29 3 *", "0 3 * * *", []),
+    ],
+)
+def test_when_the_clocks_change(start: str, end: str, held: list[tuple[str, str]]) -> None:
+    """Minute by minute, by Berlin's wall clock: from each start to the next end after it."""
+    one = schedules(OFFICE | {"start": start, "end": end})
+    for begins, ends in held or [("2026-03-29T01:00", "2026-03-29T01:00")]:
+        first, last = utc(begins), utc(ends)
+        moment = first - datetime.timedelta(minutes=31)
+        while moment < last + datetime.timedelta(minutes=29):
+            assert (in_force(one, moment) is not None) is (first <= moment < last), moment
+            moment += datetime.timedelta(minutes=1)
+
+
+def test_hours_that_the_clocks_leave_out_overlap_with_nothing() -> None:
+    """From 2:00 to 3:00 at night and from 8:00 on by day have no moment in common in March either."""
+    night = {"name": "batch", "timeZone": "Europe/Berlin", "start": "0 2 * * *", "end": "0 3 * * *"}
+    both = schedules(night, OFFICE | {"start": "0 8 * * *", "end": "0 18 * * *"})
+    assert problem(both, utc("2026-11-23T09:00:00")) is None
+    force = in_force(both, utc("2026-11-23T09:00:00"))
+    assert force is not None
+    assert force.name == "office"
+
+
+def test_times_that_come_often_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start each minute with an end every four years, or the reverse, does not hold the operator up."""
+    asked = 0
+    step = CronSim.__next__
+
+    def counted(cron: CronSim) -> datetime.datetime:
+        nonlocal asked
+        asked += 1
+        assert asked < 10_000, "too many times are asked for"
+        return step(cron)
+
+    monkeypatch.setattr(CronSim, "__next__", counted)
+    often, seldom = "* * * * *", "0 0 29 2 *"
+    for start, end in ((often, seldom), (seldom, often), (often, "*/1 * * * *")):
+        one = schedules(OFFICE | {"start": start, "end": end})
+        assert problem(one, utc("2026-11-23T09:00:00")) is None
 
 
 def test_limits_and_the_reason() -> None:

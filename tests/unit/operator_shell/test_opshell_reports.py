@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock_operator.reports import FRESH, Reports
 from penstock_wire.control.report import (
     FIRST_BYTE_BUCKETS,
@@ -73,3 +75,18 @@ def test_releases_compare_what_comes_in_order_from_routers_that_are_there() -> N
     assert [reports.answered_lately("n", "e", name) for name in "ab"] == [31, None]
     reports.forget_pod("n", "own", "own")
     assert reports.answered_lately("n", "e", "b") == 0
+
+
+def test_of_a_backend_that_is_gone_nothing_is_kept() -> None:
+    """Its pods report while they drain: where backends come and go, their windows would be there for ever."""
+    there = {"m"}
+    reports = Reports(HandClock(), lambda _namespace, name: name in there)
+    sent = SidecarReport(pod="m-1", uid="u", seq=1, state="ready")
+    assert reports.sidecar("n", "m", sent).notable
+    assert reports.age("n", "m") is not None
+    there.clear()
+    reports.forget_backend("n", "m")
+    news = reports.sidecar("n", "m", msgspec.structs.replace(sent, seq=2, state="draining"))
+    assert (news.taken, news.notable, reports.age("n", "m")) == (True, False, None)
+    reports.forget_pod("n", "m-1", "u")
+    assert (reports._windows, reports._sequences, reports._fresh_for) == ({}, {}, {})

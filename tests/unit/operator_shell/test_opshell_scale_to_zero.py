@@ -11,7 +11,7 @@ from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT
 from penstock_operator.reports import Reports
 from penstock_wire.control.report import BackendTotals, EndpointReport, RouterReport
 from tests.support.hand_clock import HandClock
-from tests.support.operator_harness import Harness, backend, endpoint, settings
+from tests.support.operator_harness import Harness, backend, endpoint, settings, split
 
 SCALING = {"minReplicas": 0, "maxReplicas": 5, "targetLoad": 10, "scaleToZero": {"after": "30s"}}
 
@@ -151,6 +151,24 @@ async def test_an_operator_that_dies_in_the_middle_costs_the_time_of_its_restart
     await world_.operator.run()
     assert world_.replicas == 1
     assert world_.operator.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 1
+
+
+async def test_after_an_outage_of_the_apiserver_held_requests_wake_within_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long it was: who is held has no time for a long backoff."""
+    world_ = await asleep()
+    world_.held = 1
+
+    async def fails(*_: Any, **__: Any) -> None:
+        raise Unavailable(0, "no answer")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(world_.operator.cluster, "apply_scale", fails)
+        await world_.second(40)
+    assert world_.replicas == 0
+    await world_.second(6)
+    assert world_.replicas == 1
 
 
 async def test_a_new_operator_watches_for_the_whole_time_and_wakes_nothing() -> None:
@@ -298,3 +316,19 @@ async def test_a_backend_that_is_made_at_zero_is_left_alone_until_requests_wait(
     made.held = 1
     await made.second(2)
     assert made.replicas == 1
+
+
+async def test_a_backend_that_gets_requests_by_a_rule_alone_sleeps_and_wakes() -> None:
+    """Its weight of 0 is that of the draw: routers hold what its rule chooses as they do any request."""
+    rule = {"name": "m", "weight": 0, "match": [{"header": "x-preview", "value": "1"}]}
+    ruled = split(other=100)
+    ruled["spec"]["backends"].append(rule)
+    world_ = await world(endpoint(backend="other"), backend("other"), ruled)
+    world_.operator.pods_ready("other-backend", 1)
+    await world_.second(40)
+    assert world_.replicas == 0
+    assert world_.condition() == ("True", "FollowingLoad")
+    world_.held = 1
+    world_.routers_report()
+    await world_.operator.run()
+    assert world_.replicas == 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from penstock_router.endpoint_slices import Address
@@ -360,6 +362,80 @@ def test_the_first_request_held_for_each_backend_is_news() -> None:
         assert len(news) == 2
         state.remove()
         await asyncio.gather(*asking)
+
+    fake_loop.run(main())
+
+
+def test_a_request_that_moves_to_another_backend_while_it_is_held_is_news() -> None:
+    """The endpoint names another backend, or its first: that one is to be started at once, too."""
+
+    async def main() -> None:
+        world, news = World(), list[int]()
+        settings = Endpoint(name="e", backends=(WeightedBackend(name="b"),))
+        state = EndpointState(
+            settings,
+            pods=world.pods,
+            clock=world.loop.time,
+            random_source=random.Random(1),
+            on_held=lambda: news.append(1),
+        )
+        world.states.append(state)
+        world.pods.set_slices({})
+        asking = [world.ask(number, state=state) for number in numbers(10)]
+        await fake_loop.settle()
+        assert (state.held_by_backend(), len(news)) == ({"": 10}, 1)
+        world.pods.set_slices({"b": (), "c": ()})
+        state.settle()
+        assert (state.held_by_backend(), len(news)) == ({"b": 10}, 2)
+        state.update(msgspec.structs.replace(settings, backends=(WeightedBackend(name="c"),)))
+        assert (state.held_by_backend(), len(news)) == ({"c": 10}, 3)
+        state.settle()
+        assert len(news) == 3
+        state.remove()
+        await asyncio.gather(*asking)
+
+    fake_loop.run(main())
+
+
+def test_a_backend_whose_held_requests_moved_away_gets_requests_at_once_when_it_is_back() -> None:
+    """And not by way of the hold for as long as the router lives."""
+
+    async def main() -> None:
+        world = World()
+        world.pods.set_slices({"b": (), "c": ()})
+        held = [world.ask(number) for number in numbers(10)]
+        await fake_loop.settle()
+        of_b = world.state.settings
+        world.state.update(msgspec.structs.replace(of_b, backends=(WeightedBackend(name="c"),)))
+        world.pods.set_slices({"b": (), "c": (Address(host="a", port=1),)})
+        assert statuses(await asyncio.gather(*held)) == {200: 10}
+        world.state.update(of_b)
+        world.have("a")
+        assert world.state.enter() == ("b", True)
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_after_a_refusal_requests_go_to_the_pods_at_once_again(leaves: bool) -> None:
+    """Whether another pod took the one that was refused, or its client left before it could wait again."""
+
+    async def main() -> None:
+        world = World()
+        world.network.room = 0 if leaves else 1
+        held = [world.ask(number) for number in numbers(1 if leaves else 3)]
+        await fake_loop.settle()
+        world.have(*("a" if leaves else "abc"))
+        if leaves:
+            await asyncio.sleep(0.02)
+            assert held.pop().cancel()
+            await asyncio.sleep(0.02)
+            world.network.room = 1
+        assert statuses(await asyncio.gather(*held)) == Counter({200: 3} if not leaves else {})
+        await asyncio.sleep(1)
+        assert world.state.enter() == ("b", True)
+        world.check_nothing_is_left()
 
     fake_loop.run(main())
 
