@@ -176,7 +176,7 @@ class Proxy:
                 return await self._send(proxied, first)
         except TimeoutError as error:
             total = (proxied.ends or proxied.arrived) - proxied.arrived
-            detail = f"no answer within {total:.3f} s, the endpoint's timeouts.total"
+            detail = f"no answer within {total:.3f} s (the endpoint's timeouts.total)"
             raise PenstockError(Reason.DEADLINE, detail) from error
 
     @staticmethod

@@ -119,8 +119,21 @@ class TestAnswers:
         """504, and the pod is given up, long before `timeout`."""
         process = await start(**{name: "300ms"})
         async with await ask(process, "silent", at_once=at_once) as answer:
-            assert (answer.status, (await answer.json())["reason"]) == (504, "deadline")
+            problem = await answer.json()
+        assert (answer.status, problem["reason"]) == (504, "deadline")
+        assert problem["detail"].endswith(f" s (the endpoint's timeouts.{name})")
         assert await asyncio.wait_for(pod.left.get(), SECONDS) == "silent"
+
+    async def test_the_time_of_all_requests_and_that_of_one(
+        self, pod: Pod, start: Start, at_once: bool
+    ) -> None:
+        """504 says whose time was over: the endpoint's `timeout`, or the shorter one that a client asked for."""
+        process = await start(timeout="300ms")
+        async with await ask(process, "silent", at_once=at_once) as answer:
+            assert (await answer.json())["detail"].endswith(" s (the endpoint's timeout)")
+        asked = {"x-penstock-timeout-ms": "100"}
+        async with process.session.get(f"{process.data}/e/silent", headers=asked) as answer:
+            assert (await answer.json())["detail"].endswith(" s (the request's x-penstock-timeout-ms)")
 
     async def test_silence_between_two_pieces(self, pod: Pod, start: Start, at_once: bool) -> None:
         """The answer is cut, and no client takes it for whole."""
