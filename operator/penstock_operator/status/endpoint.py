@@ -125,8 +125,7 @@ def _summary(
 def unreachable_timeout(endpoint: ModelEndpoint, seen: EndpointObserved) -> str | None:
     """Why no request gets the time that the endpoint was given, with the numbers; None if it does.
 
-    Only where it was given one: the default of `timeout` is longer than a `defaultTimeout` that somebody chose
-    to be short.
+    Only where it was given one: a `defaultTimeout` below the default of `timeout` was chosen to be short.
 
     Args:
         endpoint: the endpoint.
