@@ -363,7 +363,7 @@ class Forwarder(Owner):
         try:
             error = await carry(proxied, switched, headers, begun)
             if opened and error is not None:
-                series.cut(_cut_by(proxied, error, self._clock()).value)
+                series.cut(_cut_by(error).value)
         finally:
             series.tunnels -= opened
 
@@ -446,12 +446,15 @@ class Forwarder(Owner):
     def _ended(self, proxied: ProxiedRequest, status: int, reason: str, error: Exception | None) -> None:
         """Count a request at the end of its long answer, with an error where that came early."""
         now = self._clock()
+        if isinstance(error, ClientGone) and proxied.ends is not None and now >= proxied.ends - TIMER_SLACK:
+            # NB: who sends a stream whose time is over is ended as by a client that left.
+            error = UpstreamTimeout("the time of the request was over")
         if proxied.trace is not None:
             proxied.trace.ended(proxied, now, status, reason, error)
         series = proxied.state.series(proxied.backend)
         series.answered(status, reason, now - proxied.arrived)
         if error is not None:
-            series.cut(_cut_by(proxied, error, now).value)
+            series.cut(_cut_by(error).value)
 
     def _log(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
         """Log a request when the head of its answer goes out, or its client has left."""
@@ -481,13 +484,11 @@ class Forwarder(Owner):
         return out
 
 
-def _cut_by(proxied: ProxiedRequest, error: Exception, now: float) -> Reason:
+def _cut_by(error: Exception) -> Reason:
     """Why a stream, or a tunnel, ended before its end."""
-    if proxied.ends is not None and now >= proxied.ends - TIMER_SLACK:
-        return Reason.DEADLINE  # who sends a stream whose time is over is ended as by a client that left
     if isinstance(error, ClientGone):
         return Reason.CLIENT_GONE
-    if isinstance(error, (UpstreamTimeout, TunnelIdle)):
+    if isinstance(error, (UpstreamTimeout, TunnelIdle, TimeoutError)):
         return Reason.DEADLINE
     return Reason.BAD_ANSWER if isinstance(error, AnswerUnreadable) else Reason.MODEL_UNREACHABLE
 

@@ -147,8 +147,8 @@ def unreachable_timeout(endpoint: ModelEndpoint, seen: EndpointObserved) -> str 
     if not shorter:
         return None
     return (
-        f"{name} is {asked}, but sidecars give a request no more than the defaultTimeout of their backend's "
-        f"batching, {durations.format_ms(min(shorter.values()))} in: {conditions.some(shorter)}"
+        f"{name} is {asked}, but sidecars end a request after the defaultTimeout of their backend's batching "
+        f"({durations.format_ms(min(shorter.values()))}): raise that of {conditions.some(shorter)}"
     )
 
 

@@ -64,7 +64,7 @@ def test_an_endpoint_that_is_well() -> None:
         ({}, 5_000, None),  # the endpoint's default, beside a policy that somebody made short
         ({"timeout": "30s"}, 30_000, None),
         ({"timeout": "2m"}, 120_000, None),
-        ({"timeout": "2m"}, 30_000, "timeout is 2m, but sidecars give a request no more than"),
+        ({"timeout": "2m"}, 30_000, "timeout is 2m, but sidecars end a request after"),
         ({"timeout": "2m", "timeouts": {"firstByte": "30s"}}, 30_000, None),  # 2m is for pieces of a stream
         ({"timeout": "2m", "timeouts": {"firstByte": "40s"}}, 30_000, "timeouts.firstByte is 40s, but"),
     ],
@@ -80,7 +80,7 @@ def test_an_endpoint_whose_requests_never_get_its_time(
     assert by_type(result)["Ready"] == ("True", "Serving" if note is None else "TimeoutUnreachable")
     if note is not None:
         assert note in message(result, "Ready")
-        assert message(result, "Ready").endswith("defaultTimeout of their backend's batching, 30s in: a")
+        assert message(result, "Ready").endswith("batching (30s): raise that of a")
 
 
 def of_next_generation(resource: Any) -> Any:

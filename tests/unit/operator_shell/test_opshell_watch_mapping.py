@@ -438,17 +438,17 @@ async def test_an_events_note_is_cut_in_bytes() -> None:
     assert max(len(note.encode()) for note in notes) <= 1024
 
 
-@pytest.mark.parametrize("by_policy", [True, False])
-async def test_an_endpoint_follows_the_default_timeout_of_its_backend(by_policy: bool) -> None:
-    """Whether each request gets the endpoint's time depends on the backend's batching, and on its policy's."""
+@pytest.mark.parametrize("source", ["policy", "backend"])
+async def test_an_endpoint_follows_the_default_timeout_of_its_backend(source: str) -> None:
+    """Whether each request gets its endpoint's time depends on the backend's batching, or on its policy's."""
     harness = Harness()
 
     def gives(timeout: str) -> dict[str, Any]:
         batching = {"defaultTimeout": timeout}
-        return policy(**batching) if by_policy else backend(batching=batching)
+        return policy(**batching) if source == "policy" else backend(batching=batching)
 
     harness.apply(gives("30s"))
-    if by_policy:
+    if source == "policy":
         harness.apply(backend(batchPolicyRef="p"))
     harness.apply(endpoint(timeout="2m"))
     await harness.run()
