@@ -275,6 +275,18 @@ class ProxiedRequest:
         out.fresh = self.moves > MAX_MOVES
         return out
 
+    @property
+    def limit(self) -> str:
+        """Which time is over at `deadline`, for people."""
+        deadline = self.deadline
+        if deadline is not None and deadline == self.client_deadline:
+            return "the request's x-penstock-timeout-ms"
+        if deadline is not None and deadline == self.ends:
+            return "the endpoint's timeouts.total"
+        timeouts = self.state.settings.timeouts
+        named = timeouts is not None and timeouts.first_byte_ms is not None
+        return "the endpoint's timeouts.firstByte" if named else "the endpoint's timeout"
+
     def interim(self, status: int, headers: Headers) -> None:
         """Pass an interim answer of a pod on, unless it concerns our connection there alone."""
         if status == CONTINUE:
@@ -307,7 +319,7 @@ def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, 
         pods.failed(pod, str(error))
         return Unexecuted(CONNECT_FAILED, None, str(error))
     if isinstance(error, UpstreamTimeout):
-        raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s") from error
+        raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s ({proxied.limit})") from error
     if isinstance(error, ConnectionLost):
         early = now - proxied.sent < UNREAD_SECONDS
         if isinstance(error, RequestNotTaken) or (early and isinstance(error, RequestUnread)):

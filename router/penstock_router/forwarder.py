@@ -40,6 +40,7 @@ from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason
 from penstock_wire.headers import Headers, get
 from penstock_wire.hop.frames import PROTOCOL
 from penstock_wire.http import (
+    AnswerUnreadable,
     ClientGone,
     ConnectFailed,
     Exchange,
@@ -47,12 +48,15 @@ from penstock_wire.http import (
     Upstream,
     UpstreamAnswer,
     UpstreamError,
+    UpstreamTimeout,
 )
 from penstock_wire.http.answer_stream import AnswerStream
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server.streams import close_in_background
+from penstock_wire.http.tunnel import TunnelIdle
 from penstock_wire.process import log
 from penstock_wire.request_ids import RequestIds
+from penstock_wire.timers import TIMER_SLACK
 
 if TYPE_CHECKING:
     from penstock_router.endpoints import EndpointState
@@ -357,7 +361,9 @@ class Forwarder(Owner):
             self._note(proxied, None, status, "")
 
         try:
-            await carry(proxied, switched, headers, begun)
+            error = await carry(proxied, switched, headers, begun)
+            if opened and error is not None:
+                series.cut(_cut_by(error).value)
         finally:
             series.tunnels -= opened
 
@@ -440,9 +446,15 @@ class Forwarder(Owner):
     def _ended(self, proxied: ProxiedRequest, status: int, reason: str, error: Exception | None) -> None:
         """Count a request at the end of its long answer, with an error where that came early."""
         now = self._clock()
+        if isinstance(error, ClientGone) and proxied.ends is not None and now >= proxied.ends - TIMER_SLACK:
+            # NB: who sends a stream whose time is over is ended as by a client that left.
+            error = UpstreamTimeout("the time of the request was over")
         if proxied.trace is not None:
             proxied.trace.ended(proxied, now, status, reason, error)
-        proxied.state.series(proxied.backend).answered(status, reason, now - proxied.arrived)
+        series = proxied.state.series(proxied.backend)
+        series.answered(status, reason, now - proxied.arrived)
+        if error is not None:
+            series.cut(_cut_by(error).value)
 
     def _log(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
         """Log a request when the head of its answer goes out, or its client has left."""
@@ -470,6 +482,15 @@ class Forwarder(Owner):
         lines = own_lines(identity, backend.encode())
         out.lines = lines + fields.lines if fields.lines else lines
         return out
+
+
+def _cut_by(error: Exception) -> Reason:
+    """Why a stream, or a tunnel, ended before its end."""
+    if isinstance(error, ClientGone):
+        return Reason.CLIENT_GONE
+    if isinstance(error, (UpstreamTimeout, TunnelIdle, TimeoutError)):
+        return Reason.DEADLINE
+    return Reason.BAD_ANSWER if isinstance(error, AnswerUnreadable) else Reason.MODEL_UNREACHABLE
 
 
 def _too_long(state: EndpointState, size: str) -> PenstockError:

@@ -101,7 +101,14 @@ class Metrics:
             "Connections that switched protocols (WebSocket) and are open.",
             labels=["endpoint", "backend"],
         )
+        cuts = core.CounterMetricFamily(
+            "penstock_router_streams_cut",
+            "Streamed answers and tunnels that ended before their end, after the head of the answer.",
+            labels=["endpoint", "backend", "reason"],
+        )
         for series in list(self._series.values()):
+            for reason, count in list(series.cuts.items()):
+                cuts.add_metric([series.endpoint, series.backend, reason], count)
             if series.backend:
                 tunnels.add_metric([series.endpoint, series.backend], series.tunnels)
             if series.strays:
@@ -135,5 +142,5 @@ class Metrics:
         )
         for backend, count in self._with_room().items():
             with_room.add_metric([backend], count)
-        yield from (requests, duration, retries, strays, tunnels, build, held, with_room)
+        yield from (requests, duration, retries, strays, tunnels, cuts, build, held, with_room)
         yield from families(list(self._mirrors.values()))

@@ -74,7 +74,7 @@ class Switched:
 
 async def carry(
     proxied: ProxiedRequest, switched: Switched, headers: Headers, begun: Callable[[], None]
-) -> None:
+) -> Exception | None:
     """Switch protocols on the client's side, too, and carry what is said until both sides have ended.
 
     Args:
@@ -82,6 +82,9 @@ async def carry(
         switched: its pod's answer.
         headers: the fields for the client.
         begun: called when the client's side has switched.
+
+    Returns:
+        What ended it early; None where both sides have ended.
     """
     idle = tunnel.IDLE_SECONDS if proxied.state.idle is None else proxied.state.idle
     exchange = proxied.exchange
@@ -95,8 +98,10 @@ async def carry(
         async with asyncio.timeout_at(proxied.ends):
             await tunnel.join(client, switched.tunnel, idle)
         carried = True
+        return None
     except (ClientGone, UpstreamError, tunnel.TunnelIdle, TimeoutError) as error:
         log("tunnel cut", level="debug", error=str(error), request_id=proxied.identity.decode())
+        return error
     finally:  # a cancellation too: its pod is to notice
         if not carried:
             switched.answer.abort()
@@ -176,7 +181,7 @@ class Proxy:
                 return await self._send(proxied, first)
         except TimeoutError as error:
             total = (proxied.ends or proxied.arrived) - proxied.arrived
-            detail = f"no answer within {total:.3f} s, the endpoint's timeouts.total"
+            detail = f"no answer within {total:.3f} s (the endpoint's timeouts.total)"
             raise PenstockError(Reason.DEADLINE, detail) from error
 
     @staticmethod

@@ -51,6 +51,7 @@ class Series:
         "_up_to",
         "backend",
         "buckets",
+        "cuts",
         "endpoint",
         "first",
         "retries",
@@ -73,6 +74,8 @@ class Series:
         """Of those drawn by weight, how many took so long to the head of their answer."""
         self.seconds = 0.0
         """How long all of them took."""
+        self.cuts: dict[str, int] = {}
+        """Streams and tunnels that ended before their end, by reason."""
         self.retries = 0
         """Further tries."""
         self.strays = 0
@@ -103,6 +106,14 @@ class Series:
         if drawn:
             tally.drawn += 1
             self.first[place] += 1
+
+    def cut(self, reason: str) -> None:
+        """Count a stream, or a tunnel, that ended before its end.
+
+        Args:
+            reason: why.
+        """
+        self.cuts[reason] = self.cuts.get(reason, 0) + 1
 
     def begun(self, status: int, reason: str, seconds: float) -> None:
         """Count the head of the answer to a request that was drawn by weight.

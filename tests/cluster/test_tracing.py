@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from penstock_operator.desired.pods import USER, container_security
@@ -70,7 +71,7 @@ def spans(namespace: Namespace) -> list[tuple[dict[str, str], Any]]:
     for line in namespace.kubectl("logs", "collector").splitlines():
         try:
             exported = ExportTraceServiceRequest.FromString(base64.b64decode(line, validate=True))
-        except binascii.Error:
+        except (binascii.Error, DecodeError):
             continue  # the line is being written
         for resource in exported.resource_spans:
             attributes = {

@@ -81,6 +81,14 @@ async def _serving() -> Harness:
     return await _routed("e")
 
 
+async def _impatient() -> Harness:
+    """The same, and the endpoint is given more time than its backend gives a request."""
+    harness = await _serving()
+    harness.apply(endpoint(timeout="2m"))
+    await harness.run()
+    return await _changed(harness, _router_reports)
+
+
 async def _pod(harness: Harness, **status: Any) -> Harness:
     """One pod that kubelet says this of."""
     (name,) = harness.pods_ready("m-backend", 1)
@@ -280,6 +288,7 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
     ("its router cannot listen for it", _routed, ENDPOINT, "e", "PortFailed", FAILED),
     ("no port is left", _no_port_left, ENDPOINT, "e", "NoPort", FAILED),
     ("all is well", _serving, ENDPOINT, "e", "Serving", WELL),
+    ("its backend ends requests before its own time", _impatient, ENDPOINT, "e", "TimeoutUnreachable", WELL),
     ("it is being deleted", _deleting(ENDPOINT, "e"), ENDPOINT, "e", "Serving", GOING),
     ("another has its route", lambda: _of(backend(), _OLD_ROUTE, endpoint(route="/x")), ENDPOINT, "e",
      "RouteConflict", FAILED),

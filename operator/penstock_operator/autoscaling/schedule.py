@@ -82,6 +82,8 @@ def _problem(schedules: tuple[Schedule, ...], day: datetime.datetime) -> str | N
                 return f"{where}: {field}: expected a time as cron writes it, found {cron}: {error}"
             except StopIteration:
                 return f"{where}: {field}: expected a time that comes, found {cron}, which never does"
+    if len(schedules) == 1:
+        return None  # nothing to overlap with
     periods = sorted(
         (begin, end, index) for index, each in enumerate(schedules) for begin, end in _periods(each, day)
     )

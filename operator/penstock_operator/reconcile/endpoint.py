@@ -63,6 +63,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         backends=backends.ready,
         without_service=backends.without_service,
         asleep=backends.asleep,
+        default_timeouts=backends.default_timeouts,
         port=port,
         taken=bool(problems.taken),
         refused=problems.refused,

@@ -14,7 +14,7 @@ from penstock_operator.api import (
     ResourceError,
     TrafficSplit,
 )
-from penstock_operator.api.batchpolicy import Priority
+from penstock_operator.api.batchpolicy import BatchPolicySpec, Priority
 from penstock_operator.api.defaults import batching_spec, closed_paths, is_dedicated
 from penstock_operator.desired import labels, names, ports, settings, traffic
 from penstock_operator.desired.router import leads_to_dedicated
@@ -32,6 +32,7 @@ from penstock_operator.kinds import (
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.scale_owners import kept_at_zero
 from penstock_operator.store import UNREADABLE, Key, Store, key_of, owner_uids
+from penstock_wire import durations
 
 R = TypeVar("R", bound=Resource)
 
@@ -55,6 +56,7 @@ class Backends:
         closed_paths: those of their models where no client may ask, of those that have some.
         asleep: those that the autoscaler has scaled to 0, which the first held request wakes.
         priorities: the levels of urgency that their sidecars know, of those that know several.
+        default_timeouts: the most time in milliseconds that their sidecars give a request.
     """
 
     ready: Mapping[str, bool]
@@ -63,6 +65,7 @@ class Backends:
     closed_paths: Mapping[str, Sequence[str]]
     asleep: frozenset[str] = frozenset()
     priorities: Mapping[str, Priority] = field(default_factory=dict)
+    default_timeouts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,29 +223,33 @@ class View:
                     or not kept_at_zero(self.store.get(BACKEND, namespace, backend.name) or {})
                 )
             )
+            batching = self._batching(namespace)
             seen = Backends(
                 ready=ready,
                 untried=untried,
                 without_service=without,
                 closed_paths=closed,
                 asleep=asleep,
-                priorities=self._priorities(namespace),
+                priorities={
+                    name: spec.priority for name, spec in batching.items() if spec.priority.levels > 1
+                },
+                default_timeouts={
+                    name: durations.parse_ms(spec.default_timeout) for name, spec in batching.items()
+                },
             )
             # NB: an equal picture keeps its identity, by which the plan is cached.
             known = (epochs, known[1] if known is not None and known[1] == seen else seen)
             self._backends[namespace] = known
         return known[1]
 
-    def _priorities(self, namespace: str) -> dict[str, Priority]:
-        """The levels of urgency of the backends that have several."""
-        priorities: dict[str, Priority] = {}
+    def _batching(self, namespace: str) -> dict[str, BatchPolicySpec]:
+        """How each backend batches, by its own settings or its policy's."""
+        batching: dict[str, BatchPolicySpec] = {}
         for backend in self.backends(namespace):
             reference = backend.spec.batch_policy_ref
             policy = self.policy(namespace, reference) if reference else None
-            priority = batching_spec(backend, policy).priority
-            if priority.levels > 1:
-                priorities[backend.name] = priority
-        return priorities
+            batching[backend.name] = batching_spec(backend, policy)
+        return batching
 
     def _service_owners(self, namespace: str, backend: str) -> Iterable[str]:
         """Uids of whom the Service of a backend's name belongs to, as far as it is one of ours."""

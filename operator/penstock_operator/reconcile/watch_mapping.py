@@ -82,6 +82,8 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
                 yield Key(POLICY.kind, namespace, reference)
         if _came_or_went(change) or _takes_config(change.old) != _takes_config(change.new):
             yield from readiness_matters(view, namespace, key.name)
+        if _timed(change.old) != _timed(change.new):
+            yield from _sending(view, namespace, {key.name})
         yield from _mirroring(view, namespace, {key.name})
         yield from _releasing(view, namespace, key.name)
     elif key.kind == POLICY.kind:
@@ -90,6 +92,8 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
         ]
         for name in users:
             yield Key(BACKEND.kind, namespace, name)
+        if _came_or_went(change) or _time_of(change.old) != _time_of(change.new):
+            yield from _sending(view, namespace, set(users))
         yield from _mirroring(view, namespace, set(users))
     elif key.kind == SPLIT.kind:
         yield router_key(namespace)
@@ -194,6 +198,13 @@ def _releasing(view: View, namespace: str, backend: str) -> Iterator[Key]:
             yield Key(SPLIT.kind, namespace, split.name)
 
 
+def _sending(view: View, namespace: str, backends: set[str]) -> Iterator[Key]:
+    """The endpoints that send requests to some backends: they name the time that these give a request."""
+    for name, plan in view.plan(namespace).endpoints.items():
+        if any(share.name in backends for share in plan.backends):
+            yield Key(ENDPOINT.kind, namespace, name)
+
+
 def _mirroring(view: View, namespace: str, backends: set[str]) -> Iterator[Key]:
     """The routers that send copies to some backends: they name the least urgent level of these."""
     for split in view.splits(namespace):
@@ -258,6 +269,18 @@ def _takes_config(backend: Obj | None) -> tuple[object, ...]:
     """What decides where a backend's model takes its userConfig, which routers close."""
     model = _spec(backend).get("model") if backend is not None else None
     return (model.get("reconfigurePath"), "python" in model) if isinstance(model, dict) else ()
+
+
+def _timed(backend: Obj | None) -> tuple[object, ...]:
+    """What decides how much time a backend's sidecars give a request."""
+    spec = _spec(backend or {})
+    batching = spec.get("batching")
+    return spec.get("batchPolicyRef"), batching.get("defaultTimeout") if isinstance(batching, dict) else None
+
+
+def _time_of(policy: Obj | None) -> object:
+    """How much time a policy gives a request."""
+    return _spec(policy or {}).get("defaultTimeout")
 
 
 def _owners(child: Obj | None) -> list[str]:

@@ -15,6 +15,7 @@ from penstock_operator.desired.traffic import EndpointPlan
 from penstock_operator.status import conditions, pods
 from penstock_operator.status.conditions import condition
 from penstock_operator.status.refusals import Refusal
+from penstock_wire import durations
 from penstock_wire.control.report import RouterReport
 
 
@@ -54,6 +55,7 @@ class EndpointObserved:
         refused: why the apiserver did not take its Service, if so.
         without_service: backends whose ready pods no router finds, since no Service of theirs leads there.
         asleep: backends that the autoscaler has scaled to 0, which the first held request wakes.
+        default_timeouts: by backend, the most time in milliseconds that its sidecars give a request.
     """
 
     plan: EndpointPlan
@@ -64,6 +66,7 @@ class EndpointObserved:
     refused: Refusal | None = None
     without_service: Collection[str] = ()
     asleep: Collection[str] = ()
+    default_timeouts: Mapping[str, int] = field(default_factory=dict)
 
 
 def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str) -> dict[str, Any]:
@@ -79,7 +82,7 @@ def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str
     backends = _backends_ready(seen)
     router = router_ready(endpoint.name, seen.router)
     stood = conditions.stands(conditions.find(old.conditions, "Ready"), generation)
-    ready = _summary(accepted, backends, router, stood=stood)
+    ready = _summary(accepted, backends, router, stood=stood, note=unreachable_timeout(endpoint, seen))
     status_conditions = [accepted, backends, router, ready]
     refusals = (seen.refused, seen.router.refused)
     stalled = backends.reason == "BackendMissing" or router.reason in _STALLED
@@ -102,8 +105,10 @@ def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str
 _STALLED = {"NameTaken", "PortFailed", "ImagePullFailed", "ContainerCrashed", "PodsRefused"}
 
 
-def _summary(accepted: Condition, backends: Condition, router: Condition, *, stood: bool) -> Condition:
-    """Ready: the first of the aspects that does not hold, else True.
+def _summary(
+    accepted: Condition, backends: Condition, router: Condition, *, stood: bool, note: str | None
+) -> Condition:
+    """Ready: the first of the aspects that does not hold, else True, with a note on the endpoint's time.
 
     Routers that are merely silent (the operator has just started) leave what stood for this generation.
     """
@@ -112,7 +117,39 @@ def _summary(accepted: Condition, backends: Condition, router: Condition, *, sto
             return condition("Ready", "False", aspect.reason, aspect.message)
     if router.status == "Unknown" and not stood:
         return condition("Ready", "Unknown", router.reason, router.message)
+    if note is not None:
+        return condition("Ready", "True", "TimeoutUnreachable", note)
     return condition("Ready", "True", "Serving")
+
+
+def unreachable_timeout(endpoint: ModelEndpoint, seen: EndpointObserved) -> str | None:
+    """Why no request gets the time that the endpoint was given, with the numbers; None if it does.
+
+    Only where it was given one: a `defaultTimeout` below the default of `timeout` was chosen to be short.
+
+    Args:
+        endpoint: the endpoint.
+        seen: what was observed.
+    """
+    spec = endpoint.spec
+    name, asked = "timeout", spec.timeout
+    if spec.timeouts is not None and spec.timeouts.first_byte is not None:
+        name, asked = "timeouts.firstByte", spec.timeouts.first_byte
+    elif asked == type(spec).model_fields["timeout"].default:
+        return None
+    wanted = durations.parse_ms(asked)
+    asked_for = {share.name for share in seen.plan.backends if share.weight > 0 or share.match}
+    shorter = {
+        backend: most
+        for backend in asked_for
+        if (most := seen.default_timeouts.get(backend, wanted)) < wanted
+    }
+    if not shorter:
+        return None
+    return (
+        f"{name} is {asked}, but sidecars end a request after the defaultTimeout of their backend's batching "
+        f"({durations.format_ms(min(shorter.values()))}): raise that of {conditions.some(shorter)}"
+    )
 
 
 def _accepted(endpoint: ModelEndpoint, seen: EndpointObserved) -> Condition:

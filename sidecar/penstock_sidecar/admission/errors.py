@@ -65,6 +65,17 @@ class RejectionCache:
             self.full[size] = error
 
 
+def whose(seconds: float, default_ms: int) -> str:
+    """Whose time a request had, for people.
+
+    Args:
+        seconds: the time that it had.
+        default_ms: the policy's `defaultTimeout`.
+    """
+    chosen = seconds < default_ms / 1000 - 0.0005  # a router rounds to milliseconds
+    return "the time that came with the request" if chosen else "the backend's defaultTimeout"
+
+
 def late_on_arrival() -> PenstockError:
     """The error of a request whose deadline had passed when it came."""
     return PenstockError(Reason.DEADLINE, "the deadline had passed on arrival", status=503, not_admitted=True)

@@ -130,12 +130,13 @@ def unresolved(said: Outcome, requests: int) -> PenstockError:
     )
 
 
-def failure(error: UpstreamError, *, executed: bool) -> PenstockError:
+def failure(error: UpstreamError, *, executed: bool, whose: str = "") -> PenstockError:
     """The error for a client where the model gave no answer.
 
     Args:
         error: what happened.
         executed: other parts of the same request may have reached the model before.
+        whose: whose time was over, where it was.
     """
     if isinstance(error, ConnectFailed):
         return PenstockError(Reason.MODEL_UNREACHABLE, str(error), not_admitted=not executed)
@@ -147,7 +148,7 @@ def failure(error: UpstreamError, *, executed: bool) -> PenstockError:
             not_admitted=not executed,
         )
     if isinstance(error, UpstreamTimeout):
-        return PenstockError(Reason.DEADLINE, f"the model: {error}")
+        return PenstockError(Reason.DEADLINE, f"the model: {error}" + (f" ({whose})" if whose else ""))
     if isinstance(error, AnswerUnreadable):
         return PenstockError(Reason.BAD_ANSWER, f"the model: {error}")
     if isinstance(error, ConnectionLost):

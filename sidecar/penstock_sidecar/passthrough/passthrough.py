@@ -468,7 +468,8 @@ class Passthrough:
         except PenstockError as error:
             self._finish(call, error)
         except UpstreamError as error:
-            failed = failure(error, executed=False)
+            whose = errors.whose(call.expires - call.arrived, self._batching.default_timeout_ms)
+            failed = failure(error, executed=False, whose=whose)
             request_id = call.request_id.decode()
             log("the model did not answer", level="warning", reason=failed.reason, request_id=request_id)
             self._finish(call, failed)

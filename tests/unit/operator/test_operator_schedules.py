@@ -145,8 +145,9 @@ def test_times_that_come_often_cost_little(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(CronSim, "__next__", counted)
     often, seldom = "* * * * *", "0 0 29 2 *"
     for start, end in ((often, seldom), (seldom, often), (often, "*/1 * * * *")):
-        one = schedules(OFFICE | {"start": start, "end": end})
-        assert problem(one, utc("2026-11-23T09:00:00")) is None
+        times = {"start": start, "end": end}
+        assert problem(schedules(OFFICE | times), utc("2026-11-23T09:00:00")) is None
+        problem(schedules(OFFICE | times, NIGHT | times), utc("2026-11-23T09:00:00"))
 
 
 def test_limits_and_the_reason() -> None:

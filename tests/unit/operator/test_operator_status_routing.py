@@ -58,6 +58,31 @@ def test_an_endpoint_that_is_well() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("spec", "most", "note"),
+    [
+        ({}, 5_000, None),  # the endpoint's default, beside a policy that somebody made short
+        ({"timeout": "30s"}, 30_000, None),
+        ({"timeout": "2m"}, 120_000, None),
+        ({"timeout": "2m"}, 30_000, "timeout is 2m, but sidecars end a request after"),
+        ({"timeout": "2m", "timeouts": {"firstByte": "30s"}}, 30_000, None),  # 2m is for pieces of a stream
+        ({"timeout": "2m", "timeouts": {"firstByte": "40s"}}, 30_000, "timeouts.firstByte is 40s, but"),
+    ],
+)
+def test_an_endpoint_whose_requests_never_get_its_time(
+    spec: dict[str, Any], most: int, note: str | None
+) -> None:
+    """A time that was chosen, and that each sidecar cuts short, is named with both numbers; it is served."""
+    metadata = {"name": "e", "namespace": "n", "generation": 2}
+    asked = ModelEndpoint.parse({"metadata": metadata, "spec": {"backend": "a", **spec}})
+    seen = replace(SEEN, default_timeouts={"a": most, "unused": 1})
+    result = status.endpoint_status(asked, seen, now=NOW)
+    assert by_type(result)["Ready"] == ("True", "Serving" if note is None else "TimeoutUnreachable")
+    if note is not None:
+        assert note in message(result, "Ready")
+        assert message(result, "Ready").endswith("batching (30s): raise that of a")
+
+
 def of_next_generation(resource: Any) -> Any:
     """The same, changed once more."""
     metadata = resource.metadata.model_copy(update={"generation": resource.metadata.generation + 1})

@@ -9,7 +9,7 @@ import pytest
 
 from penstock_operator.errors import Conflict, Rejected
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, POD, SERVICE, SPLIT
-from tests.support.operator_harness import Harness, backend, endpoint, split
+from tests.support.operator_harness import Harness, backend, endpoint, policy, split
 
 
 def document_of(harness: Harness, name: str = "penstock-router-settings") -> dict[str, Any]:
@@ -436,3 +436,34 @@ async def test_an_events_note_is_cut_in_bytes() -> None:
     notes = [live["note"] for key, live in harness.cluster.objects.items() if key[0] == "Event"]
     assert notes
     assert max(len(note.encode()) for note in notes) <= 1024
+
+
+@pytest.mark.parametrize("source", ["policy", "backend"])
+async def test_an_endpoint_follows_the_default_timeout_of_its_backend(source: str) -> None:
+    """Whether each request gets its endpoint's time depends on the backend's batching, or on its policy's."""
+    harness = Harness()
+
+    def gives(timeout: str) -> dict[str, Any]:
+        batching = {"defaultTimeout": timeout}
+        return policy(**batching) if source == "policy" else backend(batching=batching)
+
+    harness.apply(gives("30s"))
+    if source == "policy":
+        harness.apply(backend(batchPolicyRef="p"))
+    harness.apply(endpoint(timeout="2m"))
+    await harness.run()
+    for pod in harness.pods_ready("m-backend", 1):
+        harness.report("m", pod, version=1)
+    harness.pods_ready("penstock-router", 1)
+    harness.router_report("penstock-router-0", ["e"], version=1)
+    await harness.run()
+
+    def ready() -> dict[str, Any]:
+        conditions = harness.cluster.find(ENDPOINT, "n", "e")["status"]["conditions"]
+        found: dict[str, Any] = next(each for each in conditions if each["type"] == "Ready")
+        return found
+
+    assert ready()["reason"] == "TimeoutUnreachable", ready()
+    harness.apply(gives("2m"))
+    await harness.run()
+    assert ready()["reason"] == "Serving", ready()

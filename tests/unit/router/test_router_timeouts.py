@@ -14,6 +14,7 @@ from penstock_router.response_body import EndingStream
 from penstock_wire.http.answer_stream import AnswerStream
 from tests.support.fake_network import WholeAnswer
 from tests.support.router_process import RouterProcess, backend, endpoint
+from tests.support.sidecar_process import until
 from tests.support.stream_peer import Scripted, Wire, scripted
 from tests.support.waiting import SECONDS
 
@@ -53,6 +54,10 @@ class Pod:
     async def stalls(self, wire: Wire) -> None:
         await wire.send(STREAM)
         await self.silent(wire)
+
+    async def breaks(self, wire: Wire) -> None:
+        await wire.send(STREAM)
+        raise ConnectionResetError
 
     async def released(self, wire: Wire) -> None:
         await wire.send(STREAM)
@@ -112,6 +117,18 @@ async def ask(process: RouterProcess, path: str, *, at_once: bool) -> aiohttp.Cl
     return await process.session.get(f"{process.data}/e/{path}", headers=forged)
 
 
+async def until_cut(process: RouterProcess, reason: str) -> None:
+    """Wait until the router has counted one stream that was cut, for this reason."""
+    prefix, seen = "penstock_router_streams_cut_total{", [""]
+
+    async def look() -> bool:
+        lines = (await process.metrics()).splitlines()
+        seen[:] = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+        return seen == [f'backend="b",endpoint="e",reason="{reason}"}} 1.0']
+
+    await until(look, details=lambda: seen)
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 class TestAnswers:
     @pytest.mark.parametrize("name", ["firstByte", "total"])
@@ -119,8 +136,21 @@ class TestAnswers:
         """504, and the pod is given up, long before `timeout`."""
         process = await start(**{name: "300ms"})
         async with await ask(process, "silent", at_once=at_once) as answer:
-            assert (answer.status, (await answer.json())["reason"]) == (504, "deadline")
+            problem = await answer.json()
+        assert (answer.status, problem["reason"]) == (504, "deadline")
+        assert problem["detail"].endswith(f" s (the endpoint's timeouts.{name})")
         assert await asyncio.wait_for(pod.left.get(), SECONDS) == "silent"
+
+    async def test_the_time_of_all_requests_and_that_of_one(
+        self, pod: Pod, start: Start, at_once: bool
+    ) -> None:
+        """504 says whose time was over: the endpoint's, or the shorter one that a client asked for."""
+        process = await start(timeout="300ms")
+        async with await ask(process, "silent", at_once=at_once) as answer:
+            assert (await answer.json())["detail"].endswith(" s (the endpoint's timeout)")
+        asked = {"x-penstock-timeout-ms": "100"}
+        async with process.session.get(f"{process.data}/e/silent", headers=asked) as answer:
+            assert (await answer.json())["detail"].endswith(" s (the request's x-penstock-timeout-ms)")
 
     async def test_silence_between_two_pieces(self, pod: Pod, start: Start, at_once: bool) -> None:
         """The answer is cut, and no client takes it for whole."""
@@ -130,6 +160,7 @@ class TestAnswers:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await answer.content.read()
         assert await asyncio.wait_for(pod.left.get(), SECONDS) == "stalls"
+        await until_cut(process, "deadline")
         assert b"86400000" not in b"".join(pod.heads)
 
     async def test_a_stream_may_pause_for_longer_than_its_head_may_take(
@@ -153,6 +184,23 @@ class TestAnswers:
                 with pytest.raises(aiohttp.ClientPayloadError):
                     await answer.content.read()
             assert await asyncio.wait_for(pod.left.get(), SECONDS) == path
+        await until_cut(process, "deadline")
+
+    async def test_a_stream_whose_client_leaves(self, pod: Pod, start: Start, at_once: bool) -> None:
+        """It is counted apart from those that were cut, also where a total was not over."""
+        process = await start(total="1h")
+        answer = await ask(process, "drip", at_once=at_once)
+        answer.close()
+        assert await asyncio.wait_for(pod.left.get(), SECONDS) == "drip"
+        await until_cut(process, "client_gone")
+
+    async def test_a_stream_whose_pod_leaves(self, pod: Pod, start: Start, at_once: bool) -> None:
+        """Its client sees that it is cut, and the metrics say that its model was lost."""
+        process = await start()
+        async with await ask(process, "breaks", at_once=at_once) as answer:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await answer.content.read()
+        await until_cut(process, "model_unreachable")
 
 
 async def test_a_stream_that_nobody_begins_to_read_ends_before_its_time() -> None:
@@ -178,6 +226,7 @@ async def test_a_tunnel(pod: Pod, start: Start, name: str) -> None:
             writer.write(b"x")
     assert (await asyncio.gather(ended, return_exceptions=True))[0] == b"" or ended.exception()
     assert await asyncio.wait_for(pod.left.get(), SECONDS) == "switch"
+    await until_cut(process, "deadline")
     writer.close()
 
 

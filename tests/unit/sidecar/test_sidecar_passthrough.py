@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from hypothesis import given
@@ -241,6 +242,26 @@ class TestAnswers:
             assert (asked.status, asked.reason) == (status, reason)
             assert asked.field(b"x-penstock-not-admitted") == not_admitted
             assert bench.load == (0, 0)
+
+        fake_loop.run(main())
+
+    @pytest.mark.parametrize(
+        ("asked_ms", "whose"),
+        [
+            ({}, "the backend's defaultTimeout"),
+            ({"x_penstock_timeout_ms": "120000"}, "the backend's defaultTimeout"),
+            ({"x_penstock_timeout_ms": "29999"}, "the time that came with the request"),
+        ],
+    )
+    def test_a_model_that_takes_too_long(self, asked_ms: dict[str, str], whose: str) -> None:
+        """The answer says which time was over: the longer one of an endpoint does not count."""
+
+        async def main() -> None:
+            bench = Bench()
+            asked = bench.ask(**asked_ms)
+            await asyncio.sleep(31)
+            (answer,) = asked.answers
+            assert json.loads(answer.body)["detail"] == f"the model: no answer ({whose})"
 
         fake_loop.run(main())
 
