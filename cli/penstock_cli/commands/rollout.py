@@ -155,11 +155,9 @@ def _steps(release: Release, *, now: datetime) -> list[str]:
         done = over or index < release.step
         mark = ("✗" if release.phase == ROLLED_BACK else "▶") if here else "✓" if done else " "
         rows.append((mark, str(index + 1), step_words(step), _elapsed(release, step, now) if here else ""))
-    last = "weight 100 %" if release.promotes_itself else "weight 100 %, once it is promoted"
-    after = release.step == len(release.steps) and release.phase and not over
-    rows.append(
-        ("✓" if over else "▶" if after else " ", "", last, _elapsed(release, {}, now) if after else "")
-    )
+    after = bool(release.phase) and release.step == len(release.steps) and not over
+    mark = "✓" if over else "▶" if after else " "
+    rows.append((mark, "", release.last_words, _elapsed(release, {}, now) if after else ""))
     return table(("", "STEP", "", "TIME"), rows)
 
 

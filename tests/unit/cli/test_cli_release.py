@@ -33,6 +33,7 @@ STEPS = [
     {"setWeight": 50},
     {"pause": "Manual"},
 ]
+ANEW = "it is judged by the requests from then on, whatever was counted before"
 Obj = dict[str, Any]
 
 
@@ -234,7 +235,12 @@ async def test_watching_ends_where_the_split_does(server: TinyApiserver, tmp_pat
     [
         (["promote"], 3, {}, "promote", "leaves step 4 of 6, pause 5m, then weight 50 %"),
         (["promote"], 5, {"phase": "Paused"}, "promote",
-         "leaves step 6 of 6, pause until it is promoted, which is the last"),
+         "leaves step 6 of 6, pause until it is promoted, then weight 100 %"),
+        (["promote"], 3, {"phase": "Paused", "reason": "AnalysisFailed", "target": 10}, "promote",
+         f"leaves step 4 of 6, pause 5m, then weight 50 %; {ANEW}"),
+        (["promote"], 4, {"phase": "Paused", "reason": "AnalysisFailed", "target": 10}, "promote",
+         f"goes on with step 5 of 6, weight 50 %; {ANEW}"),
+        (["promote"], 6, {"phase": "Paused", "reason": "AnalysisFailed"}, "promote", "new gets all requests"),
         (["promote"], 4, {"phase": "Paused"}, "promote", "goes on with step 5 of 6, weight 50 %"),
         (["promote"], 6, {"phase": "Paused"}, "promote", "new gets all requests"),
         (["promote"], 4, {"phase": "RolledBack"}, "promote", "begins anew with step 1 of 6, mirror 10 %"),
