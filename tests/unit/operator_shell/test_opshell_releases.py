@@ -536,25 +536,6 @@ async def test_a_query_is_asked_at_the_end_of_each_interval() -> None:
     await world.phase("RolledBack", 30)
 
 
-async def test_a_promotion_past_a_failed_analysis_hears_nothing_of_before() -> None:
-    """A candidate that is mended meanwhile is not held to what it answered before somebody promoted it."""
-    steps = [{"setWeight": 50}, {"pause": "30s"}]
-    world = await World.of(split(steps=steps, onFailure="Pause", analysis={"interval": "10s"}))
-    world.behaviour["new"].errors = 0.1
-    await world.reason("AnalysisFailed")
-    assert world.split["status"]["step"] == 0
-    for _ in range(6):
-        await world.second()  # of the interval that is under way
-    world.behaviour["new"].errors = 0.0
-    world.annotate("promote@1")
-    began = len(world.history)
-    await world.phase("Promoted")
-    assert {status["release"]["reason"] for status in world.history[began:]}.isdisjoint(
-        {"AnalysisFailed", "RolledBack"}
-    )
-    assert [verdict["verdict"] for verdict in world.split["status"]["verdicts"]].count("Waiting") == 0
-
-
 async def test_a_slow_query_keeps_nobody_waiting() -> None:
     """No worker waits for Prometheus, and a namespace has few queries under way; they end with the split."""
     metrics = [{"name": "prometheus", "query": f"q{at}", "threshold": 1} for at in range(8)]
