@@ -139,7 +139,7 @@ def _times(release: Release, *, now: datetime) -> list[str]:
     if started is None:
         return []
     if release.phase in (PROMOTED, ROLLED_BACK):
-        ended = when(release.condition.get("lastTransitionTime"))
+        ended = when(release.stored.get("ended"))
         if ended is None:
             return []
         took = span((ended - started).total_seconds())

@@ -239,6 +239,13 @@ class ReleaseState(Part):
     started: Annotated[
         str, Field(json_schema_extra={"format": "date-time"}, description="When the release began.")
     ] = ""
+    ended: Annotated[
+        str | None,
+        Field(
+            json_schema_extra={"format": "date-time"},
+            description="When it was promoted or taken back; absent until then.",
+        ),
+    ] = None
     settled: Annotated[
         str | None,
         Field(

@@ -260,6 +260,7 @@ def _roll_back(look: Look, reason: str, message: str) -> Made:
     handled = look.seen.action or look.release.state.handled
     back = look.with_state(
         phase="RolledBack",
+        ended=text(look.seen.now),
         target=0,
         reason=reason,
         message=message[:1024],
@@ -352,7 +353,9 @@ def _promote_full(look: Look) -> Made:
 def _promoted(look: Look) -> Made:
     state = look.release.state
     note = f"{state.candidate} has all requests; {state.stable} keeps its pods while it answers any"
-    over = look.with_state(phase="Promoted", reason="Promoted", message=note, idle_since=None)
+    over = look.with_state(
+        phase="Promoted", ended=text(look.seen.now), reason="Promoted", message=note, idle_since=None
+    )
     return over, _event("Promoted", note)
 
 

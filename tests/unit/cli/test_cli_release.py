@@ -151,7 +151,9 @@ async def test_rollout_shows_the_release(server: TinyApiserver, tmp_path: Path) 
         (0, {"weight": 0, "mirror": 10}, ["▶ +1 +mirror 10 %", "copies of 10 %", "1 for 0 %"]),
         (5, {"phase": "Paused", "weight": 50}, [r"▶ +6 +pause until it is promoted +\S+, paused", "7 for "]),
         (6, {"weight": 90}, [r"▶ +weight 100 % +\d+m\S*$", "14 for 100 %", "weight 90 %"]),
-        (6, {"phase": "Promoted", "weight": 100}, ["✓ +weight 100 %$", r"ended \d+m\S* ago, took \d+m\S*$"]),
+        (6, {"phase": "Promoted", "weight": 100, "started": ago(minutes=3), "ended": ago(minutes=1)},
+         ["✓ +weight 100 %$", r"ended \d+m\S* ago, took 2m$"]),
+        (6, {"phase": "Promoted", "weight": 100}, ["✓ +weight 100 %$"]),
         (4, {"phase": "RolledBack", "weight": 0}, ["✗ +5 +weight 50 % +rolled back here", "0 for 0 %"]),
     ],
 )  # fmt: skip

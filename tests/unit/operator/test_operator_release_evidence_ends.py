@@ -82,6 +82,18 @@ def test_a_release_that_is_over_waits_for_no_verdict(release: Release, world: di
     assert again.verdicts == made.verdicts
 
 
+def test_the_end_of_a_release_is_kept_until_another_begins() -> None:
+    """The time of the condition is not it: from a last step to the promotion its status stays True."""
+    promoted = machine.advance(S, at(S, LAST), seen(at(S, LAST))).release
+    later = NOW + timedelta(hours=1)
+    assert machine.advance(S, promoted, seen(promoted, now=later)).release.state.ended == text(NOW)
+    lost = seen(promoted, now=later, candidate={"exists": False, "uid": "", "ready": 0, "answered": None})
+    back = machine.advance(S, promoted, lost).release
+    assert (back.state.phase, back.state.ended) == ("RolledBack", text(later))
+    begun = machine.advance(S, back, seen(back, now=later)).release
+    assert (begun.state.phase, begun.state.ended) == ("Progressing", None)
+
+
 def test_a_long_message_stays_within_the_status() -> None:
     long = Verdict(metric="errorRatio", verdict="Waiting", message="x" * MOST_MESSAGE)
     said = replace(at(S, LAST), verdicts=(long,))

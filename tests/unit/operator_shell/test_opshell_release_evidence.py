@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from penstock_operator.kinds import ENDPOINT
 from tests.support.release_world import World, split
 
 
@@ -24,6 +25,19 @@ async def test_a_promotion_past_a_failed_analysis_hears_nothing_of_before() -> N
         {"AnalysisFailed", "RolledBack"}
     )
     assert [verdict["verdict"] for verdict in world.split["status"]["verdicts"]].count("Waiting") == 0
+
+
+async def test_an_endpoint_stays_ready_through_the_steps_of_a_release() -> None:
+    """Routers that have yet to take up a weight are RouterReady's business, and no news of the endpoint."""
+    world = await World.of(split(steps=[{"setWeight": 10}, {"setWeight": 50}], analysis={"interval": "5s"}))
+    await world.until(lambda world: world.release.get("weight") == 10)
+    await world.second()
+    aspects = set()
+    while world.release["phase"] != "Promoted":
+        await world.second()
+        assert world.harness.condition(ENDPOINT, "e", "Ready") == ("True", "Serving")
+        aspects.add(world.harness.condition(ENDPOINT, "e", "RouterReady"))
+    assert aspects == {("True", "Listening"), ("False", "Waiting")}
 
 
 async def test_a_release_without_copies_says_what_keeps_them() -> None:
