@@ -227,6 +227,48 @@ async def test_messages_go_on_in_the_next_line_of_a_narrow_terminal(
     assert text.count(words) == 2
 
 
+async def test_rollout_tells_a_cause_once(server: TinyApiserver, tmp_path: Path) -> None:
+    """What a metric says stands with its verdict; an Event that says what the release says refers to that."""
+    message = "step 4 of 6 (pause 5m): latency p99: 120 of 400 requests"
+    write(server.cluster, stored={"reason": "InsufficientEvidence", "message": message})
+    event = {
+        "metadata": {"namespace": "n", "name": "last"},
+        "regarding": {"kind": "TrafficSplit", "name": "s"},
+        "eventTime": ago(seconds=5),
+        "reason": "InsufficientEvidence",
+        "note": message,
+        "type": "Normal",
+    }
+    await server.cluster.create(EVENT, event)
+    _, lines = await printed(server, tmp_path, "rollout", "s", width=80)
+    assert lines[1] == "  InsufficientEvidence: step 4 of 6 (pause 5m): latency p99 (below)"
+    assert "\n".join(lines).count("120 of 400 requests") == 1
+    assert any(re.search(r"ago +InsufficientEvidence +as above$", line) for line in lines)
+
+
+async def test_rollout_says_what_becomes_of_copies(server: TinyApiserver, tmp_path: Path) -> None:
+    mirrors = [{"name": "new", "sent": 0, "dropped": 3, "summary": "0 sent; 3 not copied: 3 no_pod (why)"}]
+    write(server.cluster, step=0, stored={"weight": 0, "mirror": 10}, mirrors=mirrors)
+    _, lines = await printed(server, tmp_path, "rollout", "s", width=80)
+    assert "and copies of 10 % of the requests: 0 sent; 3 not copied: 3 no_pod (why)" in lines
+
+
+@pytest.mark.parametrize("width", [80, 200])
+async def test_what_a_verb_says_is_not_cut_off(server: TinyApiserver, tmp_path: Path, width: int) -> None:
+    """It goes on in the next line."""
+    write(server.cluster, stored={"phase": "Paused", "reason": "AnalysisFailed", "target": 10})
+    _, lines = await printed(server, tmp_path, "promote", "s", width=width)
+    assert max(map(len, lines)) <= width
+    assert " ".join(lines) == f"n/s: leaves step 4 of 6, pause 5m, then weight 50 %; {ANEW}"
+
+
+async def test_a_release_that_ended_without_a_verdict_waits_for_none(
+    server: TinyApiserver, tmp_path: Path
+) -> None:
+    write(server.cluster, step=6, stored={"phase": "Promoted"}, verdicts=[])
+    assert "Nothing was judged." in (await printed(server, tmp_path, "rollout", "s"))[1]
+
+
 async def test_watching_ends_where_the_split_does(server: TinyApiserver, tmp_path: Path) -> None:
     server.cluster.remove(SPLIT, "n", "s")
     assert (await printed(server, tmp_path, "rollout", "s", "--watch"))[0] == 1
