@@ -127,6 +127,7 @@ MODULES: dict[str, Sequence[str]] = {
         "pods",
         "series",
         "steering",
+        "uncopied",
     ),
 }
 """What is compiled. Not: what runs once a connection or less often, whose coroutines use `async with`

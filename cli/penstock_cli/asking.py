@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from penstock_cli.cluster import Cluster, CommandError
 from penstock_cli.release import Release
-from penstock_cli.text import Screen
+from penstock_cli.text import Screen, fitted
 
 ANNOTATION = "penstock.dev/release"
 SECONDS = 60.0
@@ -58,7 +58,8 @@ def ask(
     value = f"{verb}@{datetime.now(UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
     cluster.annotate("TrafficSplit", arguments.split, ANNOTATION, value)
     condition = release.condition_of(verb)
-    screen.show([f"{release.name}: {will}{f', {condition}' if condition else ''}"])
+    said = f"{release.name}: {will}{f', {condition}' if condition else ''}"
+    screen.show(fitted([said], screen.width))
     if not arguments.wait:
         return 0
     until = time.monotonic() + SECONDS
@@ -66,7 +67,8 @@ def ask(
         is_last = time.monotonic() >= until
         release = Release.of(cluster.get("TrafficSplit", arguments.split))
         if release.stored.get("handled") == value:
-            screen.show([release.summary, *([f"  {release.why}"] if release.why else [])])
+            came = [release.summary, *([f"  {release.why}"] if release.why else [])]
+            screen.show(fitted(came, screen.width))
             return 0
         if is_last:
             break

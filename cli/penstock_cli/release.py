@@ -8,6 +8,9 @@ from typing import Any
 from penstock_cli.cluster import CommandError, Resource
 
 PROGRESSING, PAUSED, PROMOTED, ROLLED_BACK = "Progressing", "Paused", "Promoted", "RolledBack"
+"""Phases."""
+FAILED = "AnalysisFailed"
+"""The reason of a release that a verdict has paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +132,11 @@ class Release:
     def promotes_itself(self) -> bool:
         """Whether the candidate gets all requests after the last step without being asked."""
         return bool(self.strategy.get("promotion", "Auto") == "Auto")
+
+    @property
+    def last_words(self) -> str:
+        """What comes after the last step, as people say it."""
+        return "weight 100 %" if self.promotes_itself else "weight 100 %, once it is promoted"
 
     @property
     def condition(self) -> dict[str, Any]:

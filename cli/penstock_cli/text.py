@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TextIO
@@ -59,13 +59,20 @@ def cut(line: str, width: int) -> str:
     return plain if len(plain) <= width else f"{plain[: max(width - 1, 0)]}…"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int | None = None,
+    most: int | None = None,
+) -> list[str]:
     """Rows under a head, each column as wide as its widest cell.
 
     Args:
         head: names of the columns.
         rows: cells.
         width: the last column goes on in further lines where a line would be longer; None = never.
+        most: lines of a cell of the last column; None = as many as it takes.
     """
     if width is not None:
         before = [max(map(len, column)) for column in zip(head, *rows, strict=True)][:-1]
@@ -73,7 +80,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | No
         rows = [
             [*(cells if at == 0 else [""] * len(cells)), text]
             for *cells, last in rows
-            for at, text in enumerate(folded(last, room))
+            for at, text in enumerate(_first(folded(last, room), most))
         ]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return [
@@ -93,6 +100,44 @@ def folded(text: str, width: int, *, indent: str = "") -> list[str]:
     if width - len(indent) < _LEAST:
         return [indent + text]
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent) or [""]
+
+
+def fitted(lines: Iterable[str], width: int) -> list[str]:
+    """Lines of prose, those that are too long folded, each with its own indent.
+
+    Args:
+        lines: any; what would move the cursor is taken out where a line is folded.
+        width: characters of a line.
+    """
+    made = []
+    for line in lines:
+        indent = line[: len(line) - len(line.lstrip())]
+        made += [line] if len(line) <= width else folded(line.strip(), width, indent=indent)
+    return made
+
+
+def narrowed(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """A table with less room between its columns where it would be too wide.
+
+    Args:
+        head: names of the columns.
+        rows: cells.
+        width: characters of a line.
+    """
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    room = (width - sum(widths)) // max(len(widths) - 1, 1)
+    gap = " " * min(max(room, 1), len(_GAP))
+    return [
+        gap.join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    ]
+
+
+def _first(lines: list[str], most: int | None) -> list[str]:
+    """The first lines; the last of them shows where there are more."""
+    if most is None or len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], f"{lines[most - 1]} …"]
 
 
 def when(text: str | None) -> datetime | None:

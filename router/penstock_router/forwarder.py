@@ -31,10 +31,10 @@ from penstock_router.attempts import (
 )
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
-from penstock_router.mirrors import UPGRADE
 from penstock_router.pods import Pod, Pods
 from penstock_router.proxy import FirstTry, Proxy, Switched, carry
 from penstock_router.response_body import WHOLE_BYTES, EndingStream
+from penstock_router.uncopied import UPGRADE
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason
 from penstock_wire.headers import Headers, get

@@ -9,7 +9,8 @@ from prometheus_client import metrics_core as core
 
 from penstock_router.compare import FirstDifference
 from penstock_router.series import Series
-from penstock_wire.control.report import MAX_DIFFERENCES, Difference, MirrorTotals
+from penstock_wire.control.report import MAX_CAUSE, MAX_DIFFERENCES, Difference, MirrorTotals
+from penstock_wire.process import log
 
 EQUAL = "equal"
 
@@ -35,6 +36,7 @@ class MirrorSeries:
     __slots__ = (
         "_first",
         "answered",
+        "causes",
         "compared",
         "copies",
         "differing",
@@ -43,6 +45,7 @@ class MirrorSeries:
         "sent",
         "served",
         "skipped",
+        "unanswered",
     )
 
     def __init__(self, endpoint: str, mirror: str) -> None:
@@ -53,6 +56,10 @@ class MirrorSeries:
         self.sent = 0
         self.dropped: dict[str, int] = {}
         """Requests that were drawn and not copied, by reason."""
+        self.unanswered: dict[str, int] = {}
+        """Copies that were sent and not answered by the mirror's model, by reason."""
+        self.causes: dict[str, str] = {}
+        """What the first of these was, in words, by its reason."""
         self.answered = 0
         """Copies that the mirror's model answered."""
         self.seconds = 0.0
@@ -64,9 +71,35 @@ class MirrorSeries:
         """Pairs of answers that were not compared, by reason."""
         self._first: dict[tuple[str, str], CountedDifference] = {}
 
-    def drop(self, reason: str) -> None:
-        """Count a request that was drawn and not copied."""
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+    def drop(self, reason: str) -> bool:
+        """Count a request that was drawn and not copied; returns whether none was before for this reason."""
+        before = self.dropped.get(reason, 0)
+        self.dropped[reason] = before + 1
+        return before == 0
+
+    def fail(self, reason: str) -> bool:
+        """Count a copy that the mirror's model did not answer; returns as `drop`."""
+        before = self.unanswered.get(reason, 0)
+        self.unanswered[reason] = before + 1
+        return before == 0
+
+    def explain(self, reason: str, cause: str, *, sent: bool = False) -> None:
+        """Keep and log what the first was that was not copied, or not answered, for a reason.
+
+        Args:
+            reason: the reason.
+            cause: what it was, in words.
+            sent: whether a copy was sent.
+        """
+        self.causes[reason] = cause[:MAX_CAUSE]
+        log(
+            "copies are not answered" if sent else "requests are not copied",
+            level="warning",
+            endpoint=self.copies.endpoint,
+            mirror=self.copies.backend,
+            reason=reason,
+            first=cause,
+        )
 
     def skip(self, reason: str) -> None:
         """Count two answers that were not compared."""
@@ -113,8 +146,11 @@ class MirrorSeries:
             sent=self.sent,
             dropped=dict(self.dropped),
             codes=self.copies.totals(0).codes,
+            unanswered=dict(self.unanswered),
+            causes=dict(self.causes),
             compared=self.compared,
             differing=dict(self.differing),
+            skipped=dict(self.skipped),
             answered=self.answered,
             seconds=self.seconds,
             served_seconds=self.served.seconds,

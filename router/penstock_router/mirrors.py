@@ -40,6 +40,20 @@ from penstock_router.metrics import Metrics
 from penstock_router.mirror_totals import MirrorSeries
 from penstock_router.pods import FULL_SECONDS, PROBE_MOST_SECONDS, Pod, Pods
 from penstock_router.response_body import WHOLE_BYTES, receive
+from penstock_router.uncopied import (
+    ANSWER_TOO_LARGE,
+    IN_FLIGHT,
+    NO_POD,
+    NO_ROOM,
+    PRESSURE,
+    REFUSED,
+    SWITCHES,
+    UNSENDABLE,
+    no_pod_words,
+    unanswered_words,
+    unfit,
+    unfit_words,
+)
 from penstock_wire.control.report import MirrorTotals
 from penstock_wire.control.router_settings import Endpoint, Mirror
 from penstock_wire.errors import MODEL_ANSWER, Reason
@@ -73,14 +87,8 @@ A_TURN = 8
 MAX_HEADS = 256
 """Fields of requests that are remembered with what a mirror gets for them, or with the mirrors that may."""
 
-STREAM, UPGRADE, TOO_LARGE, METHOD, REFUSED = "stream", "upgrade", "too_large", "method", "refused"
-"""Why a request is not copied: what it is."""
-NO_POD, NO_ROOM, IN_FLIGHT, PRESSURE = "no_pod", "no_room", "in_flight", "pressure"
-ANSWER_TOO_LARGE = "answer_too_large"
-"""Why it is not copied now."""
 LARGE_ANSWER = "too_large"
 """Why a mirror's answer is not compared."""
-_UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
 _COPIED, _NOT_COPIED = "copied", "not copied"
 
 
@@ -193,6 +201,17 @@ class EndpointMirror:
         """Whether requests with these fields are among those of which some are copied."""
         return self.match is None or bool(self.match.find(headers))
 
+    def drop(self, kind: str, cause: str) -> bool:
+        """Count a request that was drawn and not copied; always false.
+
+        Args:
+            kind: why.
+            cause: the same in words, for the first of the kind.
+        """
+        if self.series.drop(kind):
+            self.series.explain(kind, cause)
+        return False
+
     def draws(self) -> bool:
         """Whether the next request is to be copied."""
         return self._selector.next() == _COPIED
@@ -284,11 +303,12 @@ class EndpointMirrors:
             if not mirror.draws():
                 continue
             if not why:
-                why = _unfit(proxied, answer, reason) or "fit"
+                why = unfit(proxied, answer, reason) or "fit"
             if why != "fit":
-                mirror.series.drop(why)
+                if mirror.series.drop(why):
+                    mirror.series.explain(why, unfit_words(why, proxied, answer, reason))
             elif proxied.state.held.count:
-                mirror.series.drop(PRESSURE)
+                mirror.drop(PRESSURE, "requests of the endpoint are held")
             else:
                 self._queue.add(mirror, proxied, answer)
 
@@ -296,26 +316,11 @@ class EndpointMirrors:
         """Count a request that cannot be copied with the mirrors that draw it."""
         for mirror in self.of(request):
             if mirror.draws():
-                mirror.series.drop(reason)
+                mirror.drop(reason, SWITCHES)
 
     def report(self) -> dict[str, MirrorTotals]:
         """What is reported of them."""
         return {mirror.name: mirror.series.totals() for mirror in self.mirrors}
-
-
-def _unfit(proxied: ProxiedRequest, answer: Response, reason: str) -> str:
-    """Why a request cannot be copied, whatever the mirror; empty where it can."""
-    if proxied.pod is None or (reason and reason != MODEL_ANSWER):
-        return REFUSED
-    if proxied.request.upgrade:
-        return UPGRADE
-    if proxied.request.method in _UNLIKE:
-        return METHOD
-    if proxied.body is not None:
-        return STREAM if proxied.request.length is None else TOO_LARGE
-    if answer.stream is not None:
-        return STREAM if answer.length is None else TOO_LARGE
-    return ""
 
 
 class Mirrors:
@@ -387,7 +392,7 @@ class Mirrors:
             answer: its answer.
         """
         if self._short():
-            mirror.series.drop(PRESSURE)
+            mirror.drop(PRESSURE, "the router is short of processors")
             return
         copy = Copy(
             mirror,
@@ -400,7 +405,7 @@ class Mirrors:
         )
         full = mirror.in_flight >= MAX_IN_FLIGHT or self._in_flight >= MAX_ALL_IN_FLIGHT
         if full or self._bytes + copy.size > MAX_BYTES:
-            mirror.series.drop(IN_FLIGHT)
+            mirror.drop(IN_FLIGHT, "as many copies, or bytes of them, are under way as there may be")
             return
         mirror.in_flight += 1
         self._in_flight += 1
@@ -414,28 +419,33 @@ class Mirrors:
         for _ in range(min(A_TURN, len(self._waiting))):
             copy = self._waiting.popleft()
             try:
-                why = self._send(copy)
+                sent = self._send(copy)
             except Exception as unsendable:  # the others go on
-                log("copy not sent", level="warning", error=repr(unsendable), mirror=copy.mirror.name)
-                why = REFUSED
-            if why:
-                copy.mirror.series.drop(why)
+                sent = False
+                if copy.mirror.series.drop(UNSENDABLE):
+                    log("copy not sent", level="error", error=repr(unsendable), mirror=copy.mirror.name)
+                    copy.mirror.series.explain(UNSENDABLE, f"the router failed: {type(unsendable).__name__}")
+            if not sent:
                 self._over(copy)
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._go_on)
 
-    def _send(self, copy: Copy) -> str:
-        """Send a copy; returns why it cannot be sent, empty where it was."""
+    def _send(self, copy: Copy) -> bool:
+        """Send a copy, or count why it cannot be; returns whether it was."""
         mirror, now = copy.mirror, self._clock()
         pod = self._pods.pick(mirror.name)
         if pod is None or (pod.unreachable and now < max(pod.try_at, mirror.next_probe)):
-            return NO_POD
+            if mirror.series.drop(NO_POD):
+                mirror.series.explain(NO_POD, no_pod_words(pod))
+            return False
         if now < mirror.full_until or now < pod.full_until:
-            return NO_ROOM
+            return mirror.drop(NO_ROOM, "a pod of the mirror refused a copy, or a request, for a full queue")
         if self._pods.may_be_waited_for(mirror.name) and self._is_held_for(mirror.name):
-            return NO_ROOM
+            return mirror.drop(NO_ROOM, "requests of clients wait for this backend")
         if mirror.large_answers.holds_back(now):
-            return ANSWER_TOO_LARGE
+            return mirror.drop(
+                ANSWER_TOO_LARGE, f"the mirror's last answer had no length, or more than {WHOLE_BYTES} bytes"
+            )
         request = copy.request
         out = Request(request.method, request.target, mirror.fields(copy.shared), request.body)
         out.lines = request_lines(copy.identity, copy.timeout)
@@ -460,7 +470,7 @@ class Mirrors:
             task = asyncio.ensure_future(self._connect(copy, pod, out))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return ""
+        return True
 
     async def _connect(self, copy: Copy, pod: Pod, request: Request) -> None:
         """Send a copy on a new connection."""
@@ -501,6 +511,9 @@ class Mirrors:
             mirror.series.copies.answered(answer.status, reason, seconds)
             if not fields.reason and not fields.refuses:
                 mirror.series.answer(seconds, copy.seconds)
+            elif mirror.series.fail(reason or REFUSED):
+                words = unanswered_words(pod, answer.status, reason or REFUSED)
+                mirror.series.explain(reason or REFUSED, words, sent=True)
             if not isinstance(answer, Response) or answer.stream is not None:
                 if not isinstance(answer, Response):
                     answer.abort()
@@ -530,6 +543,8 @@ class Mirrors:
         elif isinstance(error, PeerSilent):
             pod.silent(self._clock())
         copy.mirror.series.copies.answered(0, reason.value, seconds)
+        if copy.mirror.series.fail(reason.value):
+            copy.mirror.series.explain(reason.value, unanswered_words(pod, 0, str(error)), sent=True)
         if copy.answer is not None:
             copy.mirror.series.skip(REFUSED)
 

@@ -62,6 +62,7 @@ class World:
         reports: whether the router reports.
         silent: routers beside it that are ready and never report.
         router: its Deployment: that of the namespace or the endpoint's own.
+        uncopied: why no copy is sent, in words; empty where they are.
         history: the statuses of the split, a second after the other, once they have a release.
     """
 
@@ -72,6 +73,7 @@ class World:
     reports: bool = True
     silent: int = 0
     router: str = "penstock-router"
+    uncopied: str = ""
     history: list[Obj] = field(default_factory=list)
     _document: Obj | None = None
     _requests: Counter[str] = field(default_factory=Counter)
@@ -250,7 +252,9 @@ class World:
                 for name, count in self._requests.items()
             },
             mirrors={
-                name: MirrorTotals(
+                name: MirrorTotals(dropped={"refused": count}, causes={"refused": self.uncopied})
+                if self.uncopied
+                else MirrorTotals(
                     sent=count,
                     compared=count,
                     answered=count,

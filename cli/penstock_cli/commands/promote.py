@@ -1,8 +1,9 @@
 """Let a release go on: past the pause or the step that it is at, or (--full) to all requests at once.
 
-A release that was rolled back begins anew from its first step. The candidate never gets more requests than
-its ready pods can take, with --full neither. It sets one annotation of the TrafficSplit and no field of its
-spec.
+A release that a failed analysis has paused goes on with the next step, and is judged by the requests from
+then on. A release that was rolled back begins anew from its first step. The candidate never gets more
+requests than its ready pods can take, with --full neither. It sets one annotation of the TrafficSplit and no
+field of its spec.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 
 from penstock_cli import asking
 from penstock_cli.cluster import Cluster, CommandError
-from penstock_cli.release import PAUSED, PROMOTED, ROLLED_BACK, Release, step_words
+from penstock_cli.release import FAILED, PAUSED, PROMOTED, ROLLED_BACK, Release, step_words
 from penstock_cli.text import Screen
 
 
@@ -44,10 +45,13 @@ def goes_on(release: Release) -> str:
     if step >= len(steps):
         return f"{release.candidate} gets all requests"
     here = f"step {step + 1} of {len(steps)}, {step_words(steps[step])}"
-    following = f"then {step_words(steps[step + 1])}" if step + 1 < len(steps) else "which is the last"
+    following = step_words(steps[step + 1]) if step + 1 < len(steps) else release.last_words
+    if release.phase == PAUSED and release.reason == FAILED:
+        place = f"leaves {here}, then {following}" if release.granted else f"goes on with {here}"
+        return f"{place}; it is judged by the requests from then on, whatever was counted before"
     if release.phase == PAUSED and steps[step].get("pause") != "Manual":
         return f"goes on with {here}"
-    return f"leaves {here}, {following}"
+    return f"leaves {here}, then {following}"
 
 
 def all_at_once(release: Release) -> str:

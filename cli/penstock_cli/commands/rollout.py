@@ -16,10 +16,12 @@ from typing import Any
 
 from penstock_cli.cluster import Cluster, CommandError, NotFoundError, Resource, event_time
 from penstock_cli.release import PAUSED, PROMOTED, ROLLED_BACK, Release, step_words
-from penstock_cli.text import Screen, folded, share_bar, span, table, when
+from penstock_cli.text import Screen, fitted, folded, share_bar, span, table, when
 from penstock_wire import durations
 
 EVENTS = 6
+EVENT_LINES = 2
+"""Lines of one of them; `kubectl events` has all of it."""
 EVERY = 2.0
 PATIENCE = 60.0
 """So long an apiserver that does not answer does not end --watch."""
@@ -109,9 +111,9 @@ def page(looked: Looked, *, now: datetime, width: int) -> list[str]:
         width: characters of a line; messages go on in the next.
     """
     release = looked.release
-    lines = [f"{release.name}: {release.summary}"]
+    lines = fitted([f"{release.name}: {release.summary}"], width)
     if release.why:
-        lines += folded(release.why, width, indent="  ")
+        lines += folded(_without_verdicts(release), width, indent="  ")
     if not release.current:
         lines.append("  NB: the status is older than the last change of the spec")
     return [
@@ -120,14 +122,28 @@ def page(looked: Looked, *, now: datetime, width: int) -> list[str]:
         "",
         *_steps(release, now=now),
         "",
-        *_weights(release),
+        *_weights(release, width=width),
         "",
         *_pods(looked),
         "",
         *_verdicts(release, width=width),
         "",
-        *_events(looked.events, now=now, width=width),
+        *_events(looked, now=now, width=width),
     ]
+
+
+def _without_verdicts(release: Release) -> str:
+    """Why the release is where it is; what metrics say of that stands with their verdicts."""
+    why = release.why
+    for each in _said(release):
+        if each.get("message"):
+            why = why.replace(f"{each['metric']}: {each['message']}", f"{each['metric']} (below)")
+    return why
+
+
+def _said(release: Release) -> Sequence[dict[str, Any]]:
+    """The verdicts on this release."""
+    return (release.status.get("verdicts") or ()) if release.stored else ()
 
 
 def _line(release: Release) -> str:
@@ -139,7 +155,7 @@ def _times(release: Release, *, now: datetime) -> list[str]:
     if started is None:
         return []
     if release.phase in (PROMOTED, ROLLED_BACK):
-        ended = when(release.condition.get("lastTransitionTime"))
+        ended = when(release.stored.get("ended"))
         if ended is None:
             return []
         took = span((ended - started).total_seconds())
@@ -155,11 +171,9 @@ def _steps(release: Release, *, now: datetime) -> list[str]:
         done = over or index < release.step
         mark = ("✗" if release.phase == ROLLED_BACK else "▶") if here else "✓" if done else " "
         rows.append((mark, str(index + 1), step_words(step), _elapsed(release, step, now) if here else ""))
-    last = "weight 100 %" if release.promotes_itself else "weight 100 %, once it is promoted"
-    after = release.step == len(release.steps) and release.phase and not over
-    rows.append(
-        ("✓" if over else "▶" if after else " ", "", last, _elapsed(release, {}, now) if after else "")
-    )
+    after = bool(release.phase) and release.step == len(release.steps) and not over
+    mark = "✓" if over else "▶" if after else " "
+    rows.append((mark, "", release.last_words, _elapsed(release, {}, now) if after else ""))
     return table(("", "STEP", "", "TIME"), rows)
 
 
@@ -177,7 +191,7 @@ def _elapsed(release: Release, step: dict[str, Any], now: datetime) -> str:
     return f"{passed} of {span(whole)}{paused}"
 
 
-def _weights(release: Release) -> list[str]:
+def _weights(release: Release, *, width: int) -> list[str]:
     entries = {entry["name"]: entry for entry in release.status.get("weights") or ()}
     applied = {name: entry["applied"] for name, entry in entries.items() if entry.get("applied") is not None}
     of_all = sum(applied.values())
@@ -193,8 +207,13 @@ def _weights(release: Release) -> list[str]:
         for name, share in shares.items()
     ]
     copies = release.stored.get("mirror", 0)
-    note = [f"and copies of {copies} % of the requests"] if copies else []
-    return [*table(("WEIGHT", f"of {release.candidate}", ""), rows), *note]
+    mirrors = {entry["name"]: entry.get("summary") for entry in release.status.get("mirrors") or ()}
+    came = mirrors.get(release.candidate)
+    note = f"and copies of {copies} % of the requests" + (f": {came}" if came else "")
+    return [
+        *table(("WEIGHT", f"of {release.candidate}", ""), rows),
+        *(fitted([note], width) if copies else []),
+    ]
 
 
 def _percent(text: str | None) -> float | None:
@@ -225,14 +244,14 @@ def _pods(looked: Looked) -> list[str]:
 
 
 def _verdicts(release: Release, *, width: int) -> list[str]:
-    verdicts: Sequence[dict[str, Any]] = (release.status.get("verdicts") or ()) if release.stored else ()
-    if not verdicts:
-        return ["Nothing has been judged yet."]
-    rows = [(each["metric"], each["verdict"], each.get("message", "")) for each in verdicts]
+    rows = [(each["metric"], each["verdict"], each.get("message", "")) for each in _said(release)]
+    if not rows:
+        return ["Nothing was judged." if release.ended else "Nothing has been judged yet."]
     return table(("METRIC", "VERDICT", ""), rows, width=width)
 
 
-def _events(events: list[Resource] | CommandError, *, now: datetime, width: int) -> list[str]:
+def _events(looked: Looked, *, now: datetime, width: int) -> list[str]:
+    events, release = looked.events, looked.release
     if isinstance(events, CommandError):
         return [f"({events})"]
     if not events:
@@ -241,5 +260,7 @@ def _events(events: list[Resource] | CommandError, *, now: datetime, width: int)
     for event in reversed(events[-EVENTS:]):
         at = when(event_time(event))
         ago = f"{span((now - at).total_seconds())} ago" if at is not None else "-"
-        rows.append((ago, event.get("reason", ""), event.get("message", "")))
-    return table(("EVENT", "", ""), rows, width=width)
+        reason, message = event.get("reason", ""), event.get("message", "")
+        again = bool(message) and (reason, message) == (release.reason, release.stored.get("message"))
+        rows.append((ago, reason, "as above" if again else message))
+    return table(("EVENT", "", ""), rows, width=width, most=EVENT_LINES)

@@ -1,18 +1,19 @@
-"""All resources of a namespace, each with what is wrong with it or worth knowing, on one screen."""
+"""All resources of a namespace, each with what is wrong with it or worth knowing, on one screen.
+
+A cause stands once, at the resource where it arises, with all conditions that come of it; other resources
+refer to it.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
+from penstock_cli import causes
 from penstock_cli.cluster import PLURALS, Cluster, Resource
 from penstock_cli.release import Release
-from penstock_cli.text import Screen, span, table, when
-
-_WELL_FALSE = frozenset({"Reconciling", "Stalled"})
-"""Conditions that are False where all is well."""
+from penstock_cli.text import Screen, fitted, span, table, when
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,61 +33,60 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
         return 0
     now = datetime.now(UTC)
     screen.show(
-        overview(by_kind, now=now, everywhere=arguments.all_namespaces, all_conditions=arguments.conditions)
+        overview(
+            by_kind,
+            now=now,
+            everywhere=arguments.all_namespaces,
+            all_conditions=arguments.conditions,
+            width=screen.width,
+        )
     )
     return 0
 
 
 def overview(
-    by_kind: dict[str, list[Resource]], *, now: datetime, everywhere: bool, all_conditions: bool
+    by_kind: dict[str, list[Resource]], *, now: datetime, everywhere: bool, all_conditions: bool, width: int
 ) -> list[str]:
-    """A table of all resources, each with its conditions below it.
+    """A table of all resources, each with what its conditions say below it.
 
     Args:
         by_kind: resources by kind.
         now: the time.
         everywhere: whether names are shown with their namespace.
         all_conditions: whether those that are well are shown, too.
+        width: characters of a line; what is longer goes on in the next.
     """
-    rows, below = [], []
+    rows, below, said = [], [], causes.Said()
     for kind, resources in by_kind.items():
         for resource in resources:
-            metadata, conditions = resource["metadata"], _conditions(resource)
+            metadata, status = resource["metadata"], resource.get("status") or {}
             name = f"{metadata['namespace']}/{metadata['name']}" if everywhere else metadata["name"]
-            ready = next((condition for condition in conditions if condition["type"] == "Ready"), None)
+            conditions = status.get("conditions") or ()
+            ready: Resource = next((each for each in conditions if each["type"] == "Ready"), {})
             created = when(metadata.get("creationTimestamp"))
             rows.append(
                 (
                     f"{kind}/{name}",
-                    ready["status"] if ready is not None else "-",
-                    ready["reason"] if ready is not None else "-",
+                    ready.get("status", "-"),
+                    ready.get("reason", "-"),
                     _detail(kind, resource),
                     span((now - created).total_seconds()) if created is not None else "-",
                 )
             )
-            below.append(
-                [_line(condition) for condition in conditions if all_conditions or _tells(condition)]
-            )
+            known = {"kind": kind, **resource}
+            notes = causes.lines(known, f"{kind}/{name}", said, everything=all_conditions)
+            copies = status.get("mirrored")
+            below.append([*notes, *([f"mirrors: {copies}"] if copies else [])])
     head, *lines = table(("RESOURCE", "READY", "REASON", "", "AGE"), rows)
+    if max(map(len, (head, *lines))) > width:
+        head, *lines = table(
+            ("RESOURCE", "READY", "REASON", "AGE"), [(*cells, age) for *cells, _, age in rows]
+        )
+        below = [[row[3], *notes] for row, notes in zip(rows, below, strict=True)]
     shown = [head]
     for line, notes in zip(lines, below, strict=True):
-        shown += [line, *(f"    {note}" for note in notes)]
+        shown += [line, *fitted((f"    {note}" for note in notes), width)]
     return shown
-
-
-def _conditions(resource: Resource) -> list[dict[str, Any]]:
-    return list((resource.get("status") or {}).get("conditions") or ())
-
-
-def _tells(condition: dict[str, Any]) -> bool:
-    """Whether it is not as it is where all is well, or has something to say all the same."""
-    well = "False" if condition["type"] in _WELL_FALSE else "True"
-    return condition["status"] != well or bool(condition.get("message"))
-
-
-def _line(condition: dict[str, Any]) -> str:
-    text = f": {condition['message']}" if condition.get("message") else ""
-    return f"{condition['type']}={condition['status']} {condition['reason']}{text}"
 
 
 def _detail(kind: str, resource: Resource) -> str:

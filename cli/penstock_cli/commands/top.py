@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from penstock_cli.cluster import Cluster, Resource
-from penstock_cli.text import Screen, table
+from penstock_cli.text import Screen, narrowed
 
 HEAD = ("BACKEND", "PODS", "QUEUED", "ONGOING", "OLDEST", "PER-MIN", "FILL", "RECOMMENDED", "VERDICT")
 
@@ -35,24 +35,26 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
     """Print it, again and again on a terminal until Ctrl-C."""
     everywhere, again = arguments.all_namespaces, screen.live and not arguments.once
     while True:
-        lines = page(cluster.list("ModelBackend", everywhere=everywhere), everywhere=everywhere)
+        backends = cluster.list("ModelBackend", everywhere=everywhere)
+        lines = page(backends, everywhere=everywhere, width=screen.width)
         screen.show(lines, anew=again)
         if not again:
             return 0
         time.sleep(arguments.every)
 
 
-def page(backends: Sequence[Resource], *, everywhere: bool) -> list[str]:
+def page(backends: Sequence[Resource], *, everywhere: bool, width: int) -> list[str]:
     """A table of the backends.
 
     Args:
         backends: ModelBackends.
         everywhere: whether names are shown with their namespace.
+        width: characters of a line.
     """
     if not backends:
         return ["There are no ModelBackends."]
     busiest = sorted(backends, key=_load, reverse=True)
-    return table(HEAD, [_row(backend, everywhere=everywhere) for backend in busiest])
+    return narrowed(HEAD, [_row(backend, everywhere=everywhere) for backend in busiest], width)
 
 
 def _row(backend: Resource, *, everywhere: bool) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock_cli.cluster import Cluster, Resource
-from penstock_cli.text import Screen, bars, span, table, when
+from penstock_cli.text import Screen, bars, fitted, span, table, when
 
 VERDICTS = {
     "Scale": "the load asks for another number, and nothing stands against it",
@@ -60,17 +60,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
     """Print it."""
     backend = cluster.get("ModelBackend", arguments.backend)
-    screen.show(explain(backend, now=datetime.now(UTC)))
+    screen.show(explain(backend, now=datetime.now(UTC), width=screen.width))
     return 0
 
 
-def explain(backend: Resource, *, now: datetime) -> list[str]:
+def explain(backend: Resource, *, now: datetime, width: int = 10_000) -> list[str]:
     """What there is to say, as lines.
 
     Args:
         backend: the ModelBackend.
         now: the time.
+        width: characters of a line; what is longer goes on in the next.
     """
+    return fitted(_lines(backend, now=now, width=width), width)
+
+
+def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
     metadata, spec, status = backend["metadata"], backend["spec"], backend.get("status") or {}
     replicas, ready = spec.get("replicas", 1), status.get("readyReplicas") or 0
     many = "replica" if replicas == 1 else "replicas"
@@ -83,8 +88,12 @@ def explain(backend: Resource, *, now: datetime) -> list[str]:
     scaling = spec.get("autoscaling")
     if scaling is None:
         return [*lines, "", "It has no autoscaling: whoever writes spec.replicas, or /scale, decides."]
-    lines += ["", *_now(status, scaling, now=now), "", *_limits(scaling)]
-    lines += [*_conditions(status), "", *_history(status.get("scaling") or (), replicas, now=now)]
+    lines += ["", *_now(status, scaling, now=now, width=width), "", *_limits(scaling)]
+    lines += [
+        *_conditions(status),
+        "",
+        *_history(status.get("scaling") or (), replicas, now=now, width=width),
+    ]
     return lines
 
 
@@ -95,7 +104,7 @@ def _not_ready(status: dict[str, Any]) -> list[dict[str, Any]]:
     return [ready] if ready.get("status") == "False" and ready.get("message") else []
 
 
-def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime) -> list[str]:
+def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime, width: int) -> list[str]:
     recommendation = status.get("recommendation")
     if recommendation is None:
         return ["The autoscaler has not said anything yet."]
@@ -112,7 +121,7 @@ def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime) -> l
         (_words(name), str(value), TERMS.get(name, ""))
         for name, value in _shown(recommendation.get("inputs") or {})
     ]
-    return [*lines, "", *(f"  {line}" for line in table(("TERM", "VALUE", ""), rows))]
+    return [*lines, "", *(f"  {line}" for line in table(("TERM", "VALUE", ""), rows, width=width - 2))]
 
 
 def _shown(inputs: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -142,7 +151,7 @@ def _conditions(status: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _history(changes: Sequence[dict[str, Any]], replicas: int, *, now: datetime) -> list[str]:
+def _history(changes: Sequence[dict[str, Any]], replicas: int, *, now: datetime, width: int) -> list[str]:
     """The changes, and a plot of the replicas over the time that they cover."""
     if not changes:
         return ["The autoscaler has changed nothing yet, or none of its changes is remembered."]
@@ -160,7 +169,7 @@ def _history(changes: Sequence[dict[str, Any]], replicas: int, *, now: datetime)
     ]
     lines = [
         "Its last changes, newest first:",
-        *(f"  {line}" for line in table(("WHEN", "REPLICAS", "WHY"), rows)),
+        *(f"  {line}" for line in table(("WHEN", "REPLICAS", "WHY"), rows, width=width - 2)),
     ]
     first = steps[0][0]
     # A margin before the first change shows what was before it.

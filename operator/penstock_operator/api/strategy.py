@@ -183,8 +183,11 @@ class Verdict(Part):
 
     metric: Annotated[str, Field(max_length=128, description="Which: its name, latency with its quantile.")]
     verdict: Annotated[
-        Literal["Pass", "Fail", "Waiting"],
-        Field(description="Waiting: there is too little evidence yet, or no value."),
+        Literal["Pass", "Fail", "Waiting", "Inconclusive"],
+        Field(
+            description="Waiting: there is too little evidence yet, or no value. Inconclusive: it was so "
+            "when the release ended."
+        ),
     ]
     message: Annotated[
         str, Field(max_length=512, description="The numbers in words, and what is missing.")
@@ -236,6 +239,13 @@ class ReleaseState(Part):
     started: Annotated[
         str, Field(json_schema_extra={"format": "date-time"}, description="When the release began.")
     ] = ""
+    ended: Annotated[
+        str | None,
+        Field(
+            json_schema_extra={"format": "date-time"},
+            description="When it was promoted or taken back; absent until then.",
+        ),
+    ] = None
     settled: Annotated[
         str | None,
         Field(

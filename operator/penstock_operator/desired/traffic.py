@@ -30,6 +30,7 @@ class EndpointPlan:
         untried: backends of weight > 0 that were never ready.
         waits_for: the endpoint's own backend, if the last weights stand in until it is ready.
         mirrors: who gets copies of its requests, as the router's settings have it.
+        releasing: whether its weights are set by a release.
         on_missing: what becomes of the requests of backends that do not exist.
     """
 
@@ -42,6 +43,7 @@ class EndpointPlan:
     waits_for: str | None = None
     on_missing: OnMissing = "Share"
     mirrors: tuple[router_settings.Mirror, ...] = ()
+    releasing: bool = False
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -149,6 +151,7 @@ def plan(
             untried=_untried(weights, untried),
             waits_for=waits_for,
             mirrors=mirrors,
+            releasing=strategy is not None,
             on_missing=on_missing,
         )
     return TrafficPlan(

@@ -31,7 +31,7 @@ from penstock_operator.reconcile.view import View
 from penstock_operator.releases import capacity, evidence, machine, steps
 from penstock_operator.releases.evidence import MOST_MESSAGE
 from penstock_operator.releases.look import OVER
-from penstock_operator.releases.state import BackendSeen, Release, ReleaseEvent, Seen
+from penstock_operator.releases.state import BackendSeen, Interval, Release, ReleaseEvent, Seen
 from penstock_operator.releases.stored import stored as stored_release
 from penstock_operator.status import RouterObserved, mirrors, router_ready
 from penstock_operator.status import pods as pods_status
@@ -257,7 +257,8 @@ def _verdicts(
             counted = trial.interval = ctx.reports.releases.take(split.namespace, split.spec.endpoint)
             # What routers counted against the candidate waits for no query.
             judged = evidence.judge_all(metrics, before.verdicts, counted, FIRST_BYTE_SECONDS, {})
-            said = tuple(_located(split, strategy, routers, _kept(metrics, before.verdicts, judged)))
+            kept = _kept(metrics, before.verdicts, judged)
+            said = tuple(_located(split, strategy, routers, kept, counted))
             if not ask or any(verdict.verdict == "Fail" for verdict in said):
                 trial.verdicts = said
                 return said
@@ -267,23 +268,34 @@ def _verdicts(
         values = {query: None if isinstance(result, NoValue) else result for query, result in results.items()}
         judged = evidence.judge_all(metrics, before.verdicts, counted, FIRST_BYTE_SECONDS, values)
         explained = _explained(metrics, judged, results) if ask else _kept(metrics, before.verdicts, judged)
-        trial.verdicts = tuple(_located(split, strategy, routers, explained))
+        trial.verdicts = tuple(_located(split, strategy, routers, explained, counted))
     return trial.verdicts
 
 
 def _located(
-    split: TrafficSplit, strategy: Strategy, routers: RouterObserved, verdicts: Iterable[Verdict]
+    split: TrafficSplit,
+    strategy: Strategy,
+    routers: RouterObserved,
+    verdicts: Iterable[Verdict],
+    counted: Interval,
 ) -> Iterator[Verdict]:
-    """The verdicts; one by which copies' answers differ says where, which routers forget with the mirror."""
+    """The verdicts; that on copies says what routers forget with the mirror.
+
+    Where it fails, at which path most answers differ; without any to compare, why there are none.
+    """
+    endpoint, reports = split.spec.endpoint, list(routers.reports.values())
     for verdict in verdicts:
-        where = None
+        more = ""
         if verdict.metric == "mismatch" and verdict.verdict == "Fail":
-            where = mirrors.most(split.spec.endpoint, strategy.candidate, routers.reports.values())
-        if where is None:
-            yield verdict
+            where = mirrors.most(endpoint, strategy.candidate, reports)
+            more = f", most at {where}" if where is not None else ""
+        elif verdict.metric == "mismatch" and verdict.verdict == "Waiting" and not counted.candidate.compared:
+            why = mirrors.obstacles(endpoint, strategy.candidate, reports)
+            more = f": {why}" if why else ""
+        if more:
+            yield verdict.model_copy(update={"message": f"{verdict.message}{more}"[:MOST_MESSAGE]})
         else:
-            message = f"{verdict.message}, most at {where}"
-            yield verdict.model_copy(update={"message": message[:MOST_MESSAGE]})
+            yield verdict
 
 
 def _answers(

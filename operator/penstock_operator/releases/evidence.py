@@ -70,6 +70,7 @@ from penstock_operator.releases.trials import (
 
 NEAR = (0.6, 0.15, 0.04)
 """Shares of the money on the pair of bounds at the quantile, on each next to it, and on each beyond those."""
+NOTHING_COMPARED = "no answer to a copy was compared in this interval"
 MOST_MESSAGE = 512
 MOST_COUNT = 10**12
 """More within an interval is not a count of requests."""
@@ -205,6 +206,7 @@ def _mismatch(metric: ReleaseMetric, evidence: Evidence, candidate: Counts) -> F
         MISMATCH if metric.threshold is None else metric.threshold,
         metric.failure_limit,
         "answers to copies differ",
+        none=NOTHING_COMPARED,
     )
 
 
@@ -274,7 +276,7 @@ def _slower(
             trial.edge, trial.requests, trial.bad, trial.expected = now, 0.0, 0.0, 0.0
     words = (
         f"answers took more than {edges[high]:g} s",
-        f"the stable's share beyond {edges[low]:g} s, about its {metric.label.removeprefix('latency ')},",
+        f"the stable's share beyond {edges[low]:g} s (about its {metric.label.removeprefix('latency ')})",
     )
     return against_stable(
         trial,

@@ -79,7 +79,7 @@ def advance(strategy: Strategy, release: Release | None, seen: Seen) -> Advance:
         asked, (look, event) = look, move.make(look)
         events += [event] if event else []
         events += _unserved(asked, move, look, event)
-    look = standing.say(standing.weigh(look))
+    look = standing.conclude(standing.say(standing.weigh(look)))
     events += _announced(before.state, look.release.state)
     return Advance(release=look.release, events=tuple(events), again=_again(look, moved=bool(events)))
 
@@ -260,6 +260,7 @@ def _roll_back(look: Look, reason: str, message: str) -> Made:
     handled = look.seen.action or look.release.state.handled
     back = look.with_state(
         phase="RolledBack",
+        ended=text(look.seen.now),
         target=0,
         reason=reason,
         message=message[:1024],
@@ -302,14 +303,37 @@ def _pause(look: Look) -> Made:
 
 
 def _resume(look: Look) -> Made:
-    """Go on where somebody or a verdict had paused it; what spoke against the candidate is forgotten."""
-    release = replace(look.release, verdicts=() if look.failed else look.release.verdicts)
-    going = _handled(replace(look, release=release))
+    """Go on where somebody had paused it, or with the step after a Manual pause."""
+    going = _handled(look)
     if look.release.step < look.last and steps.is_manual(look.strategy, look.release.step):
         entered = _enter(going, look.release.step + 1)
     else:
         entered = going.with_state(phase="Progressing", held=False)
     return entered, _event("Resumed", f"promoted; {entered.step_words} goes on")
+
+
+def _pass_failure(look: Look) -> Made:
+    """Go on past the step whose analysis failed; one whose weight is not set yet is the next itself."""
+    past = look.granted and look.release.step < look.last
+    going = _handled(_judged_anew(look))
+    if past:
+        entered = _enter(going, look.release.step + 1)
+        words = f"past {look.step_words}; {entered.step_words} begins"
+    else:
+        entered = going.with_state(phase="Progressing", held=False)
+        words = f"{entered.step_words} goes on"
+    note = f"promoted although its analysis failed: {words}, and is judged by the requests from now on"
+    return entered, _event("Resumed", note)
+
+
+def _judged_anew(look: Look) -> Look:
+    """The look without evidence: an interval begins as if the routers had just been given the weight.
+
+    NB: to drop the verdicts alone is not enough. The interval under way has requests from before in it, which
+    would speak against the candidate a second time.
+    """
+    fresh = replace(look, release=replace(look.release, verdicts=()))
+    return fresh.with_state(settled=None, judged=None)
 
 
 def _skip(look: Look) -> Made:
@@ -321,15 +345,17 @@ def _promote_full(look: Look) -> Made:
     """To all requests at once; from a release that is over by a new one."""
     if _phase(look) == "RolledBack":
         look, _ = _begin(look)
-    release = replace(look.release, verdicts=() if look.failed else look.release.verdicts)
-    entered = _enter(_handled(replace(look, release=release)), look.last, phase="Progressing")
+    going = _judged_anew(look) if look.failed else look
+    entered = _enter(_handled(going), look.last, phase="Progressing")
     return entered, _event("StepSkipped", "promoted in full; all steps that were left are skipped")
 
 
 def _promoted(look: Look) -> Made:
     state = look.release.state
     note = f"{state.candidate} has all requests; {state.stable} keeps its pods while it answers any"
-    over = look.with_state(phase="Promoted", reason="Promoted", message=note, idle_since=None)
+    over = look.with_state(
+        phase="Promoted", ended=text(look.seen.now), reason="Promoted", message=note, idle_since=None
+    )
     return over, _event("Promoted", note)
 
 
@@ -483,6 +509,16 @@ MOVES: tuple[Move, ...] = (
         event="",
         make=_pause,
         serves=("pause",),
+    ),
+    Move(
+        phases=("Paused",),
+        seen="promote, and a verdict is Fail",
+        fits=lambda look: look.action == "promote" and bool(look.failed),
+        becomes="Progressing: the next step, or the same where its weight was not set yet; judged anew",
+        weight="the step's, once capacity allows it",
+        event="Resumed",
+        make=_pass_failure,
+        serves=("promote",),
     ),
     Move(
         phases=("Paused",),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock_operator.releases import capacity, steps
+from penstock_operator.releases.evidence import MOST_MESSAGE
 from penstock_operator.releases.look import OVER, Look, text
 
 Truth = Literal["True", "False", "Unknown"]
@@ -42,6 +43,9 @@ ANNOUNCED = (
 
 WARNINGS = ("CapacityShort", "AnalysisFailed", "StableMissing", "StableNotReady", "InvalidStrategy")
 """Those of them of type Warning."""
+
+UNDECIDED = "not decided when the release ended"
+"""What is said first of a metric that was still Waiting then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,3 +322,19 @@ def say(look: Look) -> Look:
     if row.message is None:
         return look
     return look.with_state(reason=row.reason, message=row.message(look)[:1024])
+
+
+def conclude(look: Look) -> Look:
+    """Once the release is over, nothing waits: a metric that was not decided by then is Inconclusive."""
+    release = look.release
+    if release.state.phase not in OVER or all(each.verdict != "Waiting" for each in release.verdicts):
+        return look
+    verdicts = tuple(
+        each.model_copy(
+            update={"verdict": "Inconclusive", "message": f"{UNDECIDED}: {each.message}"[:MOST_MESSAGE]}
+        )
+        if each.verdict == "Waiting"
+        else each
+        for each in release.verdicts
+    )
+    return replace(look, release=replace(release, verdicts=verdicts))

@@ -28,7 +28,7 @@ def stored(split: TrafficSplit) -> Release | None:
         return None
     times = {
         name: None if (moment := _moment(getattr(status.release, name))) is None else text(moment)
-        for name in ("settled", "judged", "idle_since")
+        for name in ("ended", "settled", "judged", "idle_since")
     }
     return Release(
         state=status.release.model_copy(update=times),

@@ -11,6 +11,7 @@ from penstock_operator.releases.margins import FAIL, LEAST_BOUND, PASS, RECENT, 
 from penstock_operator.releases.record import Trial
 from penstock_operator.releases.sequential import FALLS, MOST, NOTHING, RISES, fresh, hold
 
+NONE = "the candidate had no request in this interval"
 MOST_MISSING = 1e7
 """More requests than that are not worth a number."""
 
@@ -59,7 +60,7 @@ def against_stable(
         _remember(trial, candidate, candidate.requests * stable.bad / stable.requests)
     most = percent(margin)
     if trial.requests:
-        seen = f"{_bad(trial, words[0])}, where {words[1]} in the same intervals gives {trial.expected:.3g}"
+        seen = f"{_bad(trial, words[0])}; at {words[1]} in the same intervals {trial.expected:.3g} would"
     else:
         seen = "too little evidence"
     if trial.against >= FAIL:
@@ -67,7 +68,7 @@ def against_stable(
     if trial.in_favour >= PASS:
         return Finding(verdict="Pass", message=f"{seen}: not worse by {most}")
     if not candidate.requests:
-        missing = "the candidate had no request in this interval"
+        missing = NONE
     elif not stable.requests:
         missing = "the stable had no request in this interval to hold it against"
     else:
@@ -85,7 +86,7 @@ def against_stable(
 
 
 def against_threshold(
-    trial: Trial, candidate: Share, surely: float, bound: float, limit: int, what: str
+    trial: Trial, candidate: Share, surely: float, bound: float, limit: int, what: str, *, none: str = NONE
 ) -> Finding:
     """Bet on an interval of the candidate alone, and judge.
 
@@ -96,6 +97,7 @@ def against_threshold(
         bound: the share that may be bad.
         limit: in so many intervals it may be above.
         what: what the bad ones did.
+        none: what is said of an interval without any.
     """
     bound = min(bound, 1.0)
     loose = max(bound, LEAST_BOUND)
@@ -124,7 +126,7 @@ def against_threshold(
     if share <= loose and (trial.in_favour >= PASS or (trial.requests and bound == 1.0)):
         return Finding(verdict="Pass", message=f"{seen}, shown to be at most {percent(loose)}")
     if not candidate.requests:
-        return Finding(verdict="Waiting", message=f"{seen}; there was none in this interval")
+        return Finding(verdict="Waiting", message=f"{seen}; {none}")
 
     def growth(x: float, at: float) -> float:
         return share * math.log1p(x) - math.log1p(x * at)

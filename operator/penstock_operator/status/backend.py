@@ -339,6 +339,9 @@ def _model_loaded(
         )
     if backend.spec.replicas == 0:
         return condition("ModelLoaded", "False", *_AT_ZERO)
+    if pods.living(seen.pods):
+        text = "no pod runs yet: images are pulled, containers created; what fails there is named here"
+        return condition("ModelLoaded", "False", "NoPod", text)
     return condition("ModelLoaded", "False", "NoPod", "no pod runs")
 
 

@@ -82,7 +82,14 @@ def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str
     backends = _backends_ready(seen)
     router = router_ready(endpoint.name, seen.router)
     stood = conditions.stands(conditions.find(old.conditions, "Ready"), generation)
-    ready = _summary(accepted, backends, router, stood=stood, note=unreachable_timeout(endpoint, seen))
+    ready = _summary(
+        accepted,
+        backends,
+        router,
+        stood=stood,
+        releasing=seen.plan.releasing,
+        note=unreachable_timeout(endpoint, seen),
+    )
     status_conditions = [accepted, backends, router, ready]
     refusals = (seen.refused, seen.router.refused)
     stalled = backends.reason == "BackendMissing" or router.reason in _STALLED
@@ -106,14 +113,22 @@ _STALLED = {"NameTaken", "PortFailed", "ImagePullFailed", "ContainerCrashed", "P
 
 
 def _summary(
-    accepted: Condition, backends: Condition, router: Condition, *, stood: bool, note: str | None
+    accepted: Condition,
+    backends: Condition,
+    router: Condition,
+    *,
+    stood: bool,
+    releasing: bool,
+    note: str | None,
 ) -> Condition:
     """Ready: the first of the aspects that does not hold, else True, with a note on the endpoint's time.
 
-    Routers that are merely silent (the operator has just started) leave what stood for this generation.
+    Routers that are merely silent (the operator has just started) leave what stood for this generation; so do
+    those that have yet to take up a weight of a release, whose steps are the operator's own.
     """
+    passing = releasing and stood and router.reason == "Waiting"
     for aspect in (accepted, backends, router):
-        if aspect.status == "False":
+        if aspect.status == "False" and not (aspect is router and passing):
             return condition("Ready", "False", aspect.reason, aspect.message)
     if router.status == "Unknown" and not stood:
         return condition("Ready", "Unknown", router.reason, router.message)

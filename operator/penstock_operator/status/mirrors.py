@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from penstock_operator.api.trafficsplit import MirrorState, SplitMirror
@@ -22,11 +23,8 @@ def states(
         reports: of the routers that serve it.
         backends: the backends that exist, and whether each has a ready pod.
     """
-    ends = [report.endpoints[endpoint] for report in reports if endpoint in report.endpoints]
-    return tuple(
-        _state(mirror, [end.mirrors[mirror.name] for end in ends if mirror.name in end.mirrors], backends)
-        for mirror in mirrors
-    )
+    known = list(reports)
+    return tuple(_state(mirror, _totals(endpoint, mirror.name, known), backends) for mirror in mirrors)
 
 
 def line(states: Iterable[MirrorState]) -> str | None:
@@ -46,14 +44,27 @@ def most(endpoint: str, name: str, reports: Iterable[RouterReport]) -> str | Non
         name: the mirror's.
         reports: of the routers that serve the endpoint.
     """
-    first = _first(
-        [
-            report.endpoints[endpoint].mirrors[name]
-            for report in reports
-            if endpoint in report.endpoints and name in report.endpoints[endpoint].mirrors
-        ]
-    )
+    first = _first(_totals(endpoint, name, reports))
     return None if first is None else _where(first)
+
+
+def obstacles(endpoint: str, name: str, reports: Iterable[RouterReport]) -> str:
+    """Why requests were not copied for a mirror, or copies not answered or compared; empty for nothing.
+
+    Args:
+        endpoint: whose requests are copied.
+        name: the mirror's.
+        reports: of the routers that serve the endpoint.
+    """
+    return "; ".join(_obstacles(_totals(endpoint, name, reports)))
+
+
+def _totals(endpoint: str, name: str, reports: Iterable[RouterReport]) -> list[MirrorTotals]:
+    return [
+        report.endpoints[endpoint].mirrors[name]
+        for report in reports
+        if endpoint in report.endpoints and name in report.endpoints[endpoint].mirrors
+    ]
 
 
 def _first(totals: Sequence[MirrorTotals]) -> Difference | None:
@@ -74,7 +85,7 @@ def _state(mirror: SplitMirror, totals: Sequence[MirrorTotals], backends: Mappin
     parts = []
     if mirror.name not in backends:
         parts.append(f"no such ModelBackend: {mirror.name}")
-    parts.append(f"{sent} sent" + (f", {dropped} not copied ({_reasons(totals)})" if dropped else ""))
+    parts.append(f"{sent} sent")
     percent = None
     if compared:
         percent = _two_digits(100 * differing / compared)
@@ -85,7 +96,8 @@ def _state(mirror: SplitMirror, totals: Sequence[MirrorTotals], backends: Mappin
     if answered:
         took = sum(total.seconds for total in totals) / answered
         served = sum(total.served_seconds for total in totals) / answered
-        parts.append(f"{_time(took)} against {_time(served)}")
+        parts.append(f"{_time(took)} against the served answers' {_time(served)}")
+    parts += _obstacles(totals)  # NB: last, as they are long and a status has a bound
     return MirrorState(
         name=mirror.name,
         sent=sent,
@@ -101,8 +113,28 @@ def _where(first: Difference) -> str:
     return f"{first.path} ({first.kind}: {types})"
 
 
-def _reasons(totals: Sequence[MirrorTotals]) -> str:
-    return ", ".join(sorted({reason for total in totals for reason in total.dropped}))
+def _obstacles(totals: Sequence[MirrorTotals]) -> list[str]:
+    """What keeps copies from being sent, answered and compared: how many, by reason, with the first cause."""
+    causes = {reason: cause for total in reversed(totals) for reason, cause in total.causes.items()}
+    return [
+        f"{sum(counts.values())} {words}: {_by_reason(counts, causes)}"
+        for counts, words in (
+            (_sum(total.dropped for total in totals), "not copied"),
+            (_sum(total.unanswered for total in totals), "not answered by its model"),
+            (_sum(total.skipped for total in totals), "not compared"),
+        )
+        if counts
+    ]
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    return sum((Counter(each) for each in counts), Counter())
+
+
+def _by_reason(counts: Counter[str], causes: Mapping[str, str]) -> str:
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    said = {reason: f" ({cause})" for reason, cause in causes.items()}
+    return ", ".join(f"{count} {reason}{said.get(reason, '')}" for reason, count in ordered)
 
 
 def _time(seconds: float) -> str:

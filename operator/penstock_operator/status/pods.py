@@ -19,6 +19,8 @@ _PULL = {
     "SignatureValidationFailed",
 }
 _CREATE = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError"}
+_NEVER_RAN = {"StartError", "ContainerCannotRun"}
+"""Why a container has ended that could not be started, such as for a command that is not there."""
 
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
 """What kubelet puts before a pull's error while it waits to try again (since Kubernetes 1.32)."""
@@ -156,9 +158,13 @@ def _of_container(status: Mapping[str, Any], *, unready_since: str) -> Trouble |
             reason="ImagePullFailed",
             message=f"{who}: image {status.get('image')}: {_pull_error(text) or word}",
         )
+    ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
+    if ended and ended.get("reason") in _NEVER_RAN and not status.get("state", {}).get("running"):
+        # NB: kubelet alternates between RunContainerError and CrashLoopBackOff, and it is one trouble.
+        cause = ended.get("message") or text
+        return Trouble(reason="ContainerNotCreated", message=f"{who}: it cannot be started: {cause}")
     if word in _CREATE:
         return Trouble(reason="ContainerNotCreated", message=f"{who}: {word}: {text}")
-    ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
     if ended and _crashes(status, unready_since):
         cause = ended.get("reason") or "Error"
         last = (ended.get("message") or "").strip()

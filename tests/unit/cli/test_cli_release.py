@@ -33,6 +33,7 @@ STEPS = [
     {"setWeight": 50},
     {"pause": "Manual"},
 ]
+ANEW = "it is judged by the requests from then on, whatever was counted before"
 Obj = dict[str, Any]
 
 
@@ -150,7 +151,9 @@ async def test_rollout_shows_the_release(server: TinyApiserver, tmp_path: Path) 
         (0, {"weight": 0, "mirror": 10}, ["▶ +1 +mirror 10 %", "copies of 10 %", "1 for 0 %"]),
         (5, {"phase": "Paused", "weight": 50}, [r"▶ +6 +pause until it is promoted +\S+, paused", "7 for "]),
         (6, {"weight": 90}, [r"▶ +weight 100 % +\d+m\S*$", "14 for 100 %", "weight 90 %"]),
-        (6, {"phase": "Promoted", "weight": 100}, ["✓ +weight 100 %$", r"ended \d+m\S* ago, took \d+m\S*$"]),
+        (6, {"phase": "Promoted", "weight": 100, "started": ago(minutes=3), "ended": ago(minutes=1)},
+         ["✓ +weight 100 %$", r"ended \d+m\S* ago, took 2m$"]),
+        (6, {"phase": "Promoted", "weight": 100}, ["✓ +weight 100 %$"]),
         (4, {"phase": "RolledBack", "weight": 0}, ["✗ +5 +weight 50 % +rolled back here", "0 for 0 %"]),
     ],
 )  # fmt: skip
@@ -224,6 +227,48 @@ async def test_messages_go_on_in_the_next_line_of_a_narrow_terminal(
     assert text.count(words) == 2
 
 
+async def test_rollout_tells_a_cause_once(server: TinyApiserver, tmp_path: Path) -> None:
+    """What a metric says stands with its verdict; an Event that says what the release says refers to that."""
+    message = "step 4 of 6 (pause 5m): latency p99: 120 of 400 requests"
+    write(server.cluster, stored={"reason": "InsufficientEvidence", "message": message})
+    event = {
+        "metadata": {"namespace": "n", "name": "last"},
+        "regarding": {"kind": "TrafficSplit", "name": "s"},
+        "eventTime": ago(seconds=5),
+        "reason": "InsufficientEvidence",
+        "note": message,
+        "type": "Normal",
+    }
+    await server.cluster.create(EVENT, event)
+    _, lines = await printed(server, tmp_path, "rollout", "s", width=80)
+    assert lines[1] == "  InsufficientEvidence: step 4 of 6 (pause 5m): latency p99 (below)"
+    assert "\n".join(lines).count("120 of 400 requests") == 1
+    assert any(re.search(r"ago +InsufficientEvidence +as above$", line) for line in lines)
+
+
+async def test_rollout_says_what_becomes_of_copies(server: TinyApiserver, tmp_path: Path) -> None:
+    mirrors = [{"name": "new", "sent": 0, "dropped": 3, "summary": "0 sent; 3 not copied: 3 no_pod (why)"}]
+    write(server.cluster, step=0, stored={"weight": 0, "mirror": 10}, mirrors=mirrors)
+    _, lines = await printed(server, tmp_path, "rollout", "s", width=80)
+    assert "and copies of 10 % of the requests: 0 sent; 3 not copied: 3 no_pod (why)" in lines
+
+
+@pytest.mark.parametrize("width", [80, 200])
+async def test_what_a_verb_says_is_not_cut_off(server: TinyApiserver, tmp_path: Path, width: int) -> None:
+    """It goes on in the next line."""
+    write(server.cluster, stored={"phase": "Paused", "reason": "AnalysisFailed", "target": 10})
+    _, lines = await printed(server, tmp_path, "promote", "s", width=width)
+    assert max(map(len, lines)) <= width
+    assert " ".join(lines) == f"n/s: leaves step 4 of 6, pause 5m, then weight 50 %; {ANEW}"
+
+
+async def test_a_release_that_ended_without_a_verdict_waits_for_none(
+    server: TinyApiserver, tmp_path: Path
+) -> None:
+    write(server.cluster, step=6, stored={"phase": "Promoted"}, verdicts=[])
+    assert "Nothing was judged." in (await printed(server, tmp_path, "rollout", "s"))[1]
+
+
 async def test_watching_ends_where_the_split_does(server: TinyApiserver, tmp_path: Path) -> None:
     server.cluster.remove(SPLIT, "n", "s")
     assert (await printed(server, tmp_path, "rollout", "s", "--watch"))[0] == 1
@@ -234,7 +279,12 @@ async def test_watching_ends_where_the_split_does(server: TinyApiserver, tmp_pat
     [
         (["promote"], 3, {}, "promote", "leaves step 4 of 6, pause 5m, then weight 50 %"),
         (["promote"], 5, {"phase": "Paused"}, "promote",
-         "leaves step 6 of 6, pause until it is promoted, which is the last"),
+         "leaves step 6 of 6, pause until it is promoted, then weight 100 %"),
+        (["promote"], 3, {"phase": "Paused", "reason": "AnalysisFailed", "target": 10}, "promote",
+         f"leaves step 4 of 6, pause 5m, then weight 50 %; {ANEW}"),
+        (["promote"], 4, {"phase": "Paused", "reason": "AnalysisFailed", "target": 10}, "promote",
+         f"goes on with step 5 of 6, weight 50 %; {ANEW}"),
+        (["promote"], 6, {"phase": "Paused", "reason": "AnalysisFailed"}, "promote", "new gets all requests"),
         (["promote"], 4, {"phase": "Paused"}, "promote", "goes on with step 5 of 6, weight 50 %"),
         (["promote"], 6, {"phase": "Paused"}, "promote", "new gets all requests"),
         (["promote"], 4, {"phase": "RolledBack"}, "promote", "begins anew with step 1 of 6, mirror 10 %"),

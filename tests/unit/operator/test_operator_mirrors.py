@@ -21,6 +21,9 @@ from tests.support.observed import LATER, NOW, pod
 COMPARED = MirrorTotals(
     sent=300,
     dropped={"no_pod": 2, "stream": 1},
+    unanswered={"queue_full": 9, "deadline": 1},
+    causes={"no_pod": "no pod of the mirror is ready", "queue_full": "pod p answered 503 queue_full"},
+    skipped={"refused": 10},
     codes={"200": 290},
     compared=290,
     differing={"value": 2},
@@ -102,18 +105,24 @@ def test_the_status_has_the_observed_shares() -> None:
 def test_the_status_says_of_mirrors_what_all_routers_counted() -> None:
     """Sums, a percentage, the path that differs most, and a sentence."""
     mirrors = [{"name": "c", "compare": {}}, {"name": "d"}]
-    other = MirrorTotals(sent=10, compared=10, differing={"type": 1}, answered=10, seconds=0.1)
+    other = MirrorTotals(
+        sent=10, compared=10, differing={"type": 1}, answered=10, seconds=0.1, dropped={"no_pod": 1},
+        causes={"no_pod": "what a second router found first"},
+    )  # fmt: skip
     written = status_of(split(mirrors=mirrors), report("u", c=COMPARED), report("v", c=other, other=other))
     first = "$.p[0].score (value: number → number)"
     assert written["mirrors"] == [
         {
             "name": "c",
             "sent": 310,
-            "dropped": 3,
+            "dropped": 4,
             "mismatchedPercent": "1",
             "firstDifference": first,
-            "summary": f"310 sent, 3 not copied (no_pod, stream); 1 % of 300 differ, most at {first}; "
-            "10 ms against 4.8 ms",
+            "summary": f"310 sent; 1 % of 300 differ, most at {first}; "
+            "10 ms against the served answers' 4.8 ms; "
+            "4 not copied: 3 no_pod (no pod of the mirror is ready), 1 stream; "
+            "10 not answered by its model: 9 queue_full (pod p answered 503 queue_full), 1 deadline; "
+            "10 not compared: 10 refused",
         },
         {"name": "d", "sent": 0, "dropped": 0, "summary": "no such ModelBackend: d; 0 sent"},
     ]
@@ -124,13 +133,23 @@ def test_the_status_says_of_mirrors_what_all_routers_counted() -> None:
     )
 
 
+def test_a_mirror_that_got_no_copy_says_why() -> None:
+    """The first refused copy is in the status, with what it was; without a cause, the count."""
+    totals = MirrorTotals(dropped={"refused": 1}, causes={"refused": "the client got 503 deadline"})
+    (state,) = status_of(split(mirrors=[{"name": "c"}]), report("u", c=totals))["mirrors"]
+    assert state["summary"] == "0 sent; 1 not copied: 1 refused (the client got 503 deadline)"
+    older = MirrorTotals(dropped={"refused": 1})
+    (state,) = status_of(split(mirrors=[{"name": "c"}]), report("u", c=older))["mirrors"]
+    assert state["summary"] == "0 sent; 1 not copied: 1 refused"
+
+
 @pytest.mark.parametrize(
     ("differing", "seconds", "percent", "times"),
     [
-        (1000, 99.6, "100", "100 ms against 1 ms"),
-        (7, 100_000.0, "0.7", "100 s against 1 ms"),
-        (996, 0.0, "100", "0 ms against 1 ms"),
-        (53, 12.3, "5.3", "12 ms against 1 ms"),
+        (1000, 99.6, "100", "100 ms against the served answers' 1 ms"),
+        (7, 100_000.0, "0.7", "100 s against the served answers' 1 ms"),
+        (996, 0.0, "100", "0 ms against the served answers' 1 ms"),
+        (53, 12.3, "5.3", "12 ms against the served answers' 1 ms"),
     ],
 )
 def test_figures_of_mirrors_are_written_without_exponents(

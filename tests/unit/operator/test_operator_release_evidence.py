@@ -295,8 +295,8 @@ def test_a_foreign_state_begins_afresh(text: str) -> None:
             Interval(stable=counted(28500, 30), candidate=counted(1500, 75, 12)),
             "Fail",
             (
-                "75 of 1500 recent requests failed (12 of them refused by Penstock), where the stable's rate "
-                "in the same intervals gives 1.58: worse by more than 1%"
+                "75 of 1500 recent requests failed (12 of them refused by Penstock); at the stable's rate "
+                "in the same intervals 1.58 would: worse by more than 1%"
             ),
         ),
         (
@@ -304,7 +304,7 @@ def test_a_foreign_state_begins_afresh(text: str) -> None:
             Interval(stable=counted(13500, 14), candidate=counted(1500, 2)),
             "Pass",
             (
-                "2 of 1500 recent requests failed, where the stable's rate in the same intervals gives 1.56: "
+                "2 of 1500 recent requests failed; at the stable's rate in the same intervals 1.56 would: "
                 "not worse by 1%"
             ),
         ),
@@ -313,7 +313,7 @@ def test_a_foreign_state_begins_afresh(text: str) -> None:
             Interval(stable=counted(900, 1), candidate=counted(100)),
             "Waiting",
             (
-                "0 of 100 recent requests failed, where the stable's rate in the same intervals gives 0.11; "
+                "0 of 100 recent requests failed; at the stable's rate in the same intervals 0.11 would; "
                 "about 420 more requests show whether it is worse by more than 1%"
             ),
         ),
@@ -324,14 +324,19 @@ def test_a_foreign_state_begins_afresh(text: str) -> None:
             "Pass",
             "1 of 1500 recent answers to copies differ (0.0667%), shown to be at most 1%",
         ),
-        (MISMATCH, copies(0, 0), "Waiting", "too little evidence; there was none in this interval"),
+        (
+            MISMATCH,
+            copies(0, 0),
+            "Waiting",
+            "too little evidence; no answer to a copy was compared in this interval",
+        ),
         (
             ReleaseMetric(name="errorRatio", threshold=0.02),
             Interval(stable=counted(13500, 675), candidate=counted(1500, 75)),
             "Fail",
             (
-                "75 of 1500 recent requests failed (5%), above 2%. 75 of 1500 recent requests failed, where "
-                "the stable's rate in the same intervals gives 75; about 6900 more requests show whether it "
+                "75 of 1500 recent requests failed (5%), above 2%. 75 of 1500 recent requests failed; at "
+                "the stable's rate in the same intervals 75 would; about 6900 more requests show whether it "
                 "is worse by more than 1%"
             ),
         ),

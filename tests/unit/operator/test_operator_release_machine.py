@@ -51,6 +51,7 @@ EDIT = "the steps were edited"
 FULL = "promote-full, the candidate is there, promotion is not under way"
 HALT = "the stable is gone, and promotion is not under way"
 FAIL = "a verdict is Fail, and onFailure is Pause or the stable is gone"
+PASS = "promote, and a verdict is Fail"
 RESUME = "promote"
 SKIP = "promote, and the step's weight was set"
 RESTART = "promote, and the candidate is there"
@@ -152,8 +153,22 @@ CASES = [
          "Resumed WeightSet"),
     move(RESUME, MANUAL, at(MANUAL, LAST, "Paused"), {"action": "promote"}, "Progressing", LAST, 100,
          "StepRunning", "Resumed WeightSet"),
-    move(RESUME, PAUSING, failing(at(PAUSING, 3, "Paused")), {"action": "promote"}, "Progressing", 3, 50,
-         "InsufficientEvidence", "Resumed InsufficientEvidence"),
+    move(PASS, PAUSING, failing(at(PAUSING, 1, "Paused")), {"action": "promote"}, "Progressing", 2, 10,
+         "StepRunning", "Resumed"),
+    move(PASS, PAUSING, failing(at(PAUSING, 2, "Paused")), {"action": "promote"}, "Progressing", 3, 50,
+         "StepRunning", "Resumed WeightSet"),
+    move(PASS, PAUSING, failing(at(PAUSING, 3, "Paused")), {"action": "promote"}, "Paused", 4, 50, "Paused",
+         "Resumed Paused"),
+    move(PASS, PAUSING, failing(at(PAUSING, 4, "Paused")), {"action": "promote"}, "Progressing", 5, 75,
+         "StepRunning", "Resumed WeightSet"),
+    move(PASS, PAUSING, failing(at(PAUSING, 3, "Paused", weight=10, target=10)),
+         {"action": "promote", "candidate": {"ready": 4}}, "Progressing", 3, 10, "CapacityShort",
+         "Resumed CapacityShort"),
+    move(PASS, PAUSING, failing(at(PAUSING, LAST, "Paused")), {"action": "promote"}, "Progressing", LAST, 100,
+         "StepRunning", "Resumed WeightSet"),
+    move(PASS, PAUSING, at(PAUSING, 2, "Paused", held=True),
+         {"action": "promote", "verdicts": verdicts(PAUSING, "Fail")}, "Progressing", 3, 50, "StepRunning",
+         "Resumed WeightSet"),
     move(SKIP, S, at(S, 2), {"action": "promote"}, "Progressing", 3, 50, "StepRunning",
          "StepSkipped WeightSet"),
     move(SKIP, S, at(S, 3), {"action": "promote"}, "Paused", 4, 50, "Paused", "StepSkipped Paused"),

@@ -366,7 +366,17 @@ def test_a_pause_after_large_answers_grows_by_its_tries_alone() -> None:
     assert (known.holds_back(now + 0.06), known.holds_back(now + 0.07)) == (True, False)
 
 
-async def test_what_cannot_be_copied_is_counted_by_reason(upstream: Any, served: Served) -> None:
+def logged(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str, str, str]]:
+    """What was logged of copies since the last look: message, mirror, reason, and what the first was."""
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    return [
+        (line["message"], line["mirror"], line["reason"], line["first"]) for line in lines if "mirror" in line
+    ]
+
+
+async def test_what_cannot_be_copied_is_counted_by_reason(
+    upstream: Any, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Streams, long bodies, other methods, answers that are none of the model's, and pressure."""
 
     async def behave(seen: Seen) -> Answer:
@@ -393,6 +403,52 @@ async def test_what_cannot_be_copied_is_counted_by_reason(upstream: Any, served:
     totals = await served.until(lambda totals: sum(totals.dropped.values()) == 6)
     assert totals.dropped == {"too_large": 2, "stream": 1, "method": 1, "refused": 1, "pressure": 1}
     assert (totals.sent, new.seen) == (0, [])
+    assert totals.causes == {
+        "too_large": "its body has 1100000 bytes",
+        "stream": "its body has no length in its head",
+        "method": "its method is HEAD",
+        "refused": "the client got 400 bad_request from Penstock, so there is no answer of a model's",
+        "pressure": "the router is short of processors",
+    }
+    assert {reason: first for _, _, reason, first in logged(capsys)} == totals.causes
+
+
+@pytest.mark.parametrize(
+    ("behave", "reason", "cause"),
+    [
+        (refuse("queue_full"), "queue_full", r"pod 127\.0\.0\.1:\d+ answered 503 queue_full"),
+        (cut, "model_unreachable", r"pod 127\.0\.0\.1:\d+: .+"),
+    ],
+)
+async def test_the_first_copy_that_has_no_answer_is_logged_and_reported(
+    upstream: Any, served: Served, capsys: pytest.CaptureFixture[str], behave: Behave, reason: str, cause: str
+) -> None:
+    """Once a mirror and reason, in words; what comes after it is counted."""
+    main, new = await upstream(says({})), await upstream(behave)
+    await served.settle(main, mirror("new", new))
+    for number in range(3):
+        await served.ask()
+        await served.until(lambda totals, number=number: totals.unanswered == {reason: number + 1})  # type: ignore[misc]
+        served.ahead += 60.0  # a pod that could not be reached, or had no room, is tried again
+    assert re.fullmatch(cause, served.totals().causes[reason])
+    (line,) = logged(capsys)
+    assert line == ("copies are not answered", "new", reason, served.totals().causes[reason])
+
+
+async def test_a_mirror_without_a_pod_says_so_once(
+    upstream: Any, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each mirror by itself; one that is taken away and comes back begins anew."""
+    main = await upstream(says({}))
+    for _ in range(2):
+        await served.settle(main, mirror("new"), mirror("old"))
+        for _ in range(5):
+            await served.ask()
+        totals = await served.until(lambda totals: totals.dropped == {"no_pod": 5})
+        assert totals.causes == {"no_pod": "no pod of the mirror is ready"}
+        said = [(message, name, reason) for message, name, reason, _ in logged(capsys)]
+        assert said == [("requests are not copied", name, "no_pod") for name in ("new", "old")]
+        await served.settle(main)
 
 
 async def test_clients_come_before_copies(upstream: Any, served: Served) -> None:

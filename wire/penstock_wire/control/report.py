@@ -23,6 +23,9 @@ Code = Annotated[str, msgspec.Meta(max_length=64)]
 """A status or a reason."""
 
 Path = Annotated[str, msgspec.Meta(max_length=256)]
+MAX_CAUSE = 256
+"""Characters of what a mirror's report says of why a request was not copied."""
+Cause = Annotated[str, msgspec.Meta(max_length=MAX_CAUSE)]
 """Where in a JSON document."""
 
 MAX_DIFFERENCES = 5
@@ -192,9 +195,12 @@ class MirrorTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Args:
         sent: copies that were sent.
         dropped: requests that were drawn and not copied, by reason.
+        unanswered: copies that were sent and not answered by the mirror's model, by reason.
+        causes: what the first of these was, in words, by its reason.
         codes: of those that were sent and are over, by status of the answer.
         compared: pairs of answers that were compared.
         differing: of those, the pairs that differ, by kind.
+        skipped: pairs of answers that were not compared, by reason.
         answered: copies that the mirror's model answered.
         seconds: how long these answers took in all.
         served_seconds: how long the served answers to the same requests took.
@@ -203,9 +209,12 @@ class MirrorTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     sent: Count = 0
     dropped: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
+    unanswered: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
+    causes: Annotated[dict[Code, Cause], msgspec.Meta(max_length=128)] = {}
     codes: Annotated[dict[Code, Count], msgspec.Meta(max_length=1000)] = {}
     compared: Count = 0
     differing: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
+    skipped: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
     answered: Count = 0
     seconds: Seconds = 0.0
     served_seconds: Seconds = 0.0

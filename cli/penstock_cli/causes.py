@@ -1,0 +1,86 @@
+"""What conditions say, each cause once: where it arises, and a reference to it elsewhere. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock_cli.cluster import Resource
+
+_WELL_FALSE = frozenset({"Reconciling", "Stalled"})
+"""Conditions that are False where all is well."""
+_WELL = frozenset({"Applied", "Listening", "Promoted"})
+"""Reasons with which a condition that is True has a message and says nothing new."""
+_EFFECTS = frozenset({"BackendNotReady", "WaitingForBackend", "CapacityShort", "StableNotReady"})
+"""Reasons of endpoints and splits that come of backends which their messages name."""
+_WITHOUT_PODS = "NoReadyPod"
+"""The reason of what cannot be known, or not be so, while a backend's pods are not ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What was printed so far, for references to it.
+
+    Args:
+        causes: by namespace, reason and message the name of the resource where it stands.
+        unready: by namespace and name of a ModelBackend that is not ready its reason.
+    """
+
+    causes: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    unready: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+def lines(resource: Resource, name: str, said: Said, *, everything: bool) -> list[str]:
+    """What the conditions of a resource say: a line for each cause.
+
+    Args:
+        resource: as the API has it.
+        name: what it is called where it is referred to.
+        said: what was printed before; what is printed now is added.
+        everything: whether those that are well are shown, too, and each in full.
+    """
+    namespace = resource["metadata"]["namespace"]
+    conditions = list((resource.get("status") or {}).get("conditions") or ())
+    ready: dict[str, Any] = next((each for each in conditions if each["type"] == "Ready"), {})
+    if resource.get("kind") == "ModelBackend" and ready.get("status") == "False":
+        said.unready[namespace, resource["metadata"]["name"]] = ready["reason"]
+    made = []
+    for reason, message, kinds in _grouped(conditions if everything else _telling(conditions, ready)):
+        where = said.causes.setdefault((namespace, reason, message), name)
+        if message and where != name and not everything:
+            message = f"see {where}"
+        elif reason in _EFFECTS:
+            message += _references(message, namespace, said)
+        made.append(f"{reason} ({', '.join(kinds)})" + (f": {message}" if message else ""))
+    return made
+
+
+def _telling(conditions: Iterable[dict[str, Any]], ready: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The conditions that are not as they are where all is well, or have something to say all the same."""
+    for condition in conditions:
+        well = condition["status"] == ("False" if condition["type"] in _WELL_FALSE else "True")
+        if well and (not condition.get("message") or condition["reason"] in _WELL):
+            continue
+        if condition["reason"] == _WITHOUT_PODS and ready.get("status") == "False":
+            continue  # Ready says why
+        yield condition
+
+
+def _grouped(conditions: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[str]]]:
+    """Reasons and messages, each with the conditions that have it, in the order in which they come."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for condition in conditions:
+        key = (condition.get("reason") or "", condition.get("message") or "")
+        groups.setdefault(key, []).append(f"{condition['type']}={condition['status']}")
+    return [(reason, message, kinds) for (reason, message), kinds in groups.items()]
+
+
+def _references(message: str, namespace: str, said: Said) -> str:
+    """Where it stands why the backends are not ready that a message names."""
+    words = {word.strip(".-") for word in re.findall(r"[a-z0-9.-]+", message)}
+    known = sorted(name for place, name in said.unready if place == namespace and name in words)
+    if not known:
+        return ""
+    return "; see " + ", ".join(f"ModelBackend/{name} ({said.unready[namespace, name]})" for name in known)

@@ -1,0 +1,97 @@
+"""Why a request that a mirror has drawn is not copied, and why a copy has no answer: kinds, and words.
+
+The kinds are counted. The words are those of the first of each kind: for the report, and for a line of the
+log. They say nothing of what the request holds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock_router.pods import Pod
+from penstock_router.response_body import WHOLE_BYTES
+from penstock_wire.errors import MODEL_ANSWER
+from penstock_wire.http import Response
+
+if TYPE_CHECKING:
+    from penstock_router.attempts import ProxiedRequest
+
+STREAM, UPGRADE, TOO_LARGE, METHOD, REFUSED = "stream", "upgrade", "too_large", "method", "refused"
+"""Why a request is not copied: what it is."""
+NO_POD, NO_ROOM, IN_FLIGHT, PRESSURE = "no_pod", "no_room", "in_flight", "pressure"
+ANSWER_TOO_LARGE = "answer_too_large"
+"""Why it is not copied now."""
+UNSENDABLE = "unsendable"
+"""Why its copy was not sent: our own mistake."""
+
+SWITCHES = "it switches protocols"
+_UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
+
+
+def unfit(proxied: ProxiedRequest, answer: Response, reason: str) -> str:
+    """Why a request cannot be copied, whatever the mirror; empty where it can.
+
+    Args:
+        proxied: the request.
+        answer: its answer.
+        reason: why that is an error; `MODEL_ANSWER` for one of the model's, empty for none.
+    """
+    if proxied.pod is None or (reason and reason != MODEL_ANSWER):
+        return REFUSED
+    if proxied.request.upgrade:
+        return UPGRADE
+    if proxied.request.method in _UNLIKE:
+        return METHOD
+    if proxied.body is not None:
+        return STREAM if proxied.request.length is None else TOO_LARGE
+    if answer.stream is not None:
+        return STREAM if answer.length is None else TOO_LARGE
+    return ""
+
+
+def unfit_words(kind: str, proxied: ProxiedRequest, answer: Response, reason: str) -> str:
+    """Why a request cannot be copied, in words.
+
+    Args:
+        kind: what `unfit` said.
+        proxied: the request.
+        answer: its answer.
+        reason: as for `unfit`.
+    """
+    if kind == REFUSED:
+        return f"the client got {answer.status} {reason} from Penstock, so there is no answer of a model's"
+    if kind == UPGRADE:
+        return SWITCHES
+    if kind == METHOD:
+        return f"its method is {proxied.request.method}"
+    what, length = ("body", proxied.request.length) if proxied.body is not None else ("answer", answer.length)
+    if length is None:
+        return f"its {what} has no length in its head"
+    most = "" if proxied.body is not None else f", and at most {WHOLE_BYTES} are kept"
+    return f"its {what} has {length} bytes{most}"
+
+
+def no_pod_words(pod: Pod | None) -> str:
+    """Why a mirror has no pod for a copy.
+
+    Args:
+        pod: the one that it would go to, which cannot be reached; None where none is ready.
+    """
+    if pod is None:
+        return "no pod of the mirror is ready"
+    return f"{_pod(pod)} cannot be reached: {pod.unreachable}"
+
+
+def unanswered_words(pod: Pod, status: int, why: str) -> str:
+    """Why a copy that was sent has no answer of the mirror's model.
+
+    Args:
+        pod: where it was sent.
+        status: of what came; 0 for nothing.
+        why: the reason, or the error.
+    """
+    return f"{_pod(pod)}: {why}" if status == 0 else f"{_pod(pod)} answered {status} {why}"
+
+
+def _pod(pod: Pod) -> str:
+    return f"pod {pod.address.pod or f'{pod.address.host}:{pod.address.port}'}"

@@ -1,0 +1,149 @@
+"""`kubectl penstock status` prints a cause once: where it arises, on terminals of 80 and 200 columns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock_cli import causes
+from penstock_operator.kinds import DEPLOYMENT, POD
+from tests.support.operator_harness import Harness, backend, endpoint, split
+from tests.support.terminal import printed
+from tests.support.tiny_apiserver import TinyApiserver
+
+CAUSE = "failed to resolve reference: manifest not found"
+
+NARROW = """\
+RESOURCE          READY   REASON              AGE
+ModelBackend/m    False   ImagePullFailed     -
+    0 of 1 ready, 0 queued, 0 ongoing
+    ImagePullFailed (Ready=False, ModelLoaded=False, Stalled=True): pod
+    m-backend-0: container model: image registry.example/digits:9: failed to
+    resolve reference: manifest not found
+ModelBackend/n2   True    Serving             -
+    1 of 1 ready, 0 queued, 0 ongoing
+    NoReports (SettingsApplied=Unknown): version 1: 0 of 1 ready pods; silent:
+    n2-backend-0
+ModelEndpoint/e   False   BackendNotReady     -
+    to n2
+    BackendNotReady (Ready=False, BackendsReady=False, Reconciling=True): never
+    ready, so the others have its part: m; see ModelBackend/m (ImagePullFailed)
+    NoReports (RouterReady=Unknown): version 2: 0 of 1 ready routers; silent:
+    penstock-router-0
+TrafficSplit/s    False   WaitingForBackend   -
+    e to m:90 n2:10
+    WaitingForBackend (Ready=False, Reconciling=True): never ready: m; until
+    then the others have its part; see ModelBackend/m (ImagePullFailed)
+"""
+
+WIDE = """\
+RESOURCE          READY   REASON                                                  AGE
+ModelBackend/m    False   ImagePullFailed     0 of 1 ready, 0 queued, 0 ongoing   -
+    ImagePullFailed (Ready=False, ModelLoaded=False, Stalled=True): pod m-backend-0: container model: \
+image registry.example/digits:9: failed to resolve reference: manifest not found
+ModelBackend/n2   True    Serving             1 of 1 ready, 0 queued, 0 ongoing   -
+    NoReports (SettingsApplied=Unknown): version 1: 0 of 1 ready pods; silent: n2-backend-0
+ModelEndpoint/e   False   BackendNotReady     to n2                               -
+    BackendNotReady (Ready=False, BackendsReady=False, Reconciling=True): never ready, so the others have \
+its part: m; see ModelBackend/m (ImagePullFailed)
+    NoReports (RouterReady=Unknown): version 2: 0 of 1 ready routers; silent: penstock-router-0
+TrafficSplit/s    False   WaitingForBackend   e to m:90 n2:10                     -
+    WaitingForBackend (Ready=False, Reconciling=True): never ready: m; until then the others have its \
+part; see ModelBackend/m (ImagePullFailed)
+"""
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TinyApiserver]:
+    """An endpoint shared by a backend that is ready and one whose image is not there."""
+    harness = Harness()
+    for obj in (backend("m"), backend("n2"), endpoint(), split(m=90, n2=10)):
+        harness.apply(obj)
+    await harness.run()
+    harness.pods_ready("n2-backend", 1)
+    harness.pods_ready("penstock-router", 1)
+    (name,) = harness.pods_ready("m-backend", 1)
+    waiting = {"reason": "ErrImagePull", "message": CAUSE}
+    model = {"name": "model", "image": "registry.example/digits:9", "state": {"waiting": waiting}}
+    status: dict[str, Any] = {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}]}
+    status |= {"containerStatuses": [model]}
+    harness.cluster.edit(POD, "n", name, lambda pod: pod.update(status=status))
+    harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["status"].update(readyReplicas=0))
+    await harness.run()
+    for live in harness.cluster.objects.values():
+        live["metadata"].pop("creationTimestamp", None)  # an age is another one in each run
+    async with TinyApiserver(harness.cluster) as server:
+        yield server
+    harness.stop()
+
+
+@pytest.mark.parametrize(("width", "wanted"), [(80, NARROW), (200, WIDE)])
+async def test_a_cause_stands_where_it_arises_and_whole(
+    server: TinyApiserver, tmp_path: Path, width: int, wanted: str
+) -> None:
+    """A missing image is told once, and nothing of it is cut off; what comes of it refers to it."""
+    code, lines = await printed(server, tmp_path, "status", width=width)
+    assert (code, "\n".join(lines) + "\n") == (0, wanted)
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).split()).count(CAUSE) == 1
+
+
+async def test_with_all_conditions_each_is_there(server: TinyApiserver, tmp_path: Path) -> None:
+    """Also those that are well, and what follows from pods that are not ready."""
+    text = " ".join((await printed(server, tmp_path, "status", "-c"))[1])
+    for kind in ("Available=False", "Available=True", "SettingsApplied=Unknown", "Accepted=True"):
+        assert kind in text
+
+
+def resource(kind: str, name: str, *conditions: tuple[str, str, str, str], namespace: str = "n") -> Any:
+    made = [dict(zip(("type", "status", "reason", "message"), each, strict=True)) for each in conditions]
+    return {
+        "kind": kind,
+        "metadata": {"namespace": namespace, "name": name},
+        "status": {"conditions": made},
+    }
+
+
+def test_one_cause_of_several_resources_is_told_by_the_first() -> None:
+    """A router that does not start keeps two endpoints; that of another namespace is another one."""
+    image = ("RouterReady", "False", "ImagePullFailed", "no such image")
+    said = causes.Said()
+
+    def lines(name: str, namespace: str) -> list[str]:
+        made = resource("ModelEndpoint", name, image, namespace=namespace)
+        return causes.lines(made, f"ModelEndpoint/{name}", said, everything=False)
+
+    assert lines("a", "n") == ["ImagePullFailed (RouterReady=False): no such image"]
+    assert lines("b", "n") == ["ImagePullFailed (RouterReady=False): see ModelEndpoint/a"]
+    assert lines("b", "other") == ["ImagePullFailed (RouterReady=False): no such image"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "shown"),
+    [
+        (("Ready", "True", "Serving", ""), False),
+        (("SettingsApplied", "True", "Applied", "version 1: 1 of 1 ready pods"), False),
+        (("Progressing", "True", "Promoted", "new has all requests"), False),
+        (("ScalingActive", "True", "Limited", "the load asks for more"), True),
+        (("Stalled", "False", "Serving", ""), False),
+        (("Reconciling", "True", "RollingOut", ""), True),
+        (("SettingsApplied", "Unknown", "NoReadyPod", "version 1: no pod is ready"), True),
+    ],
+)
+def test_what_is_well_is_not_shown(condition: tuple[str, str, str, str], shown: bool) -> None:
+    """A condition that is True is shown where it says something that is not seen elsewhere."""
+    made = resource("ModelBackend", "m", condition)
+    assert bool(causes.lines(made, "ModelBackend/m", causes.Said(), everything=False)) == shown
+    assert causes.lines(made, "ModelBackend/m", causes.Said(), everything=True)
+
+
+def test_a_release_refers_to_the_backend_whose_pods_it_waits_for() -> None:
+    said = causes.Said()
+    crashed = ("Ready", "False", "ContainerCrashed", "exit code 1")
+    causes.lines(resource("ModelBackend", "new-1.2", crashed), "ModelBackend/new-1.2", said, everything=False)
+    short = ("Progressing", "True", "CapacityShort", "expected 2 ready pods of new-1.2 for 50%, found 0.")
+    (line,) = causes.lines(resource("TrafficSplit", "s", short), "TrafficSplit/s", said, everything=False)
+    assert line.endswith("found 0.; see ModelBackend/new-1.2 (ContainerCrashed)")
