@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from penstock_operator.autoscaling.capacity import Arrivals
 from penstock_operator.autoscaling.window import MISSING, PodLoad
 
-_BUCKETS = 6
 SIGMAS = 2.0
 """Standard deviations of a count by chance (Poisson): what exceeds them is chance in 2 of 100 cases."""
 
@@ -123,36 +122,44 @@ def trend(pods: Sequence[PodLoad], *, window: float, now: float) -> float:
     first = min((pod.samples[0].at for pod in pods if pod.samples), default=now)
     # NB: pods that a new leader hears one after the other are no rise.
     first = max([first, *(pod.since for pod in pods if not pod.left)])
-    span = min(window, now - first)
+    # NB: what some pods have not reported yet would be a fall.
+    lasts = [pod.samples[-1] for pod in pods if pod.samples and not pod.left]
+    end = min((last.at for last in lasts if now - last.at <= MISSING * last.every), default=now)
+    span = min(window, end - first)
     if span < window / 3:
         return 0.0
-    width = span / _BUCKETS
-    counts = [0.0] * _BUCKETS
+    begin, middle = end - span, end - span / 2
+    whole, before, after = _line(pods, begin, end), _line(pods, begin, middle), _line(pods, middle, end)
+    return max(min(whole.less(SIGMAS), before.less(-1.0), after.less(-1.0)), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The slope of a least-squares line, and the standard deviation that chance gives it."""
+
+    slope: float
+    deviation: float
+
+    def less(self, sigmas: float) -> float:
+        return self.slope - sigmas * self.deviation
+
+
+def _line(pods: Sequence[PodLoad], start: float, end: float) -> _Line:
+    """The line through what arrived from `start` to `end`.
+
+    What a report counts is spread evenly over the time since the one before it: counted in whole reports,
+    bins of ten seconds hold nine or eleven of them, by the phase of the reports, which is more than chance.
+    """
+    middle, seconds = (start + end) / 2, end - start
+    count = moment = 0.0
     for pod in pods:
         before = None
         for sample in pod.samples:
-            gap = min(sample.every, span) if before is None else sample.at - before
+            since = sample.at - sample.every if before is None else before
             before = sample.at
-            end = (sample.at - (now - span)) / width
-            if gap <= MISSING * sample.every:
-                # What a report counts came, on average, in the middle of the time since the one before it.
-                bucket = math.floor(end - gap / width / 2)
-                if 0 <= bucket < _BUCKETS:
-                    counts[bucket] += sample.arrived
-                continue
-            begin, each = end - gap / width, sample.arrived * width / gap
-            for bucket in range(_BUCKETS):
-                counts[bucket] += each * max(min(end, bucket + 1) - max(begin, bucket), 0.0)
-    chance = math.sqrt(max(sum(counts) / _BUCKETS, 1.0))
-    half = _BUCKETS // 2
-    whole = _slope(counts, width, -SIGMAS * chance)
-    return max(min(whole, _slope(counts[:half], width, chance), _slope(counts[half:], width, chance)), 0.0)
-
-
-def _slope(counts: Sequence[float], width: float, chance: float) -> float:
-    """The least-squares slope of rates, and what `chance` in each count makes of it."""
-    middle = (len(counts) - 1) / 2
-    places = [index - middle for index in range(len(counts))]
-    squares = sum(place * place for place in places)
-    line = sum(place * count for place, count in zip(places, counts, strict=True)) / squares
-    return (line + chance / math.sqrt(squares)) / width**2
+            first, last = max(since, start), min(sample.at, end)
+            if first < last:
+                items = sample.arrived * (last - first) / (sample.at - since)
+                count += items
+                moment += items * ((first + last) / 2 - middle)
+    return _Line(12 * moment / seconds**3, math.sqrt(12 * max(count, 1.0) / seconds**4))

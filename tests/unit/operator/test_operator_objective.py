@@ -226,6 +226,25 @@ def test_only_a_trend_is_extrapolated(rates: list[float]) -> None:
     assert trend(changing(RISE), window=60, now=100) > 1.5
 
 
+@pytest.mark.parametrize("late", [0.0, 0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("apart", [0.0, 0.1])
+def test_a_trend_is_the_same_whenever_pods_report(late: float, apart: float) -> None:
+    """Seconds that are not reported yet are no fall, and a report more or less in a part of them is no rise.
+
+    (198: 200/s more each second, less what chance makes of it.)
+    """
+    pods = [
+        _later(load, -late - index * apart)
+        for index, load in enumerate(changing([100 * rate for rate in RISE]))
+    ]
+    assert trend(pods, window=60, now=100) == pytest.approx(198, rel=0.01)
+
+
+def _later(load: PodLoad, seconds: float) -> PodLoad:
+    samples = (replace(sample, at=sample.at + seconds) for sample in load.samples)
+    return replace(load, samples=tuple(samples))
+
+
 def test_a_trend_is_not_carried_beyond_the_last_crest() -> None:
     """Before the rate itself has passed that."""
     rates = Rates(highest=((50, 250.0),))
