@@ -14,12 +14,10 @@ import time
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import IN_VALUES, PER_CONNECTION, Headers
+from penstock_wire.http.head_cache import FIELD_BYTES as FIELD_BYTES
 from penstock_wire.http.server import limits
 
 Fields = list[tuple[bytes, bytes]]
-
-FIELD_BYTES = 128
-"""Bytes that a field takes beside those of its name and value: a tuple and two objects."""
 
 SPECIAL = PER_CONNECTION | {b"expect", b"host"}
 """Fields that the front itself reads. All but `host` end here."""
