@@ -10,6 +10,6 @@ requests, whose answers no client gets), `arrived_head` (what is decided once fo
 `endpoints` (one endpoint's state), `attempts` (a request on its way, and what a try comes to), `forwarder`
 (requests in and answers out, at once where that can be), `request_body`, `response_body` and `proxy` (what
 streams, waits or is tried again), `tracing` (a span for each), `ports`, `api_server` and `watch` (sockets;
-EndpointSlices as they change), `router` (all of it together), `admin` and `admin_thread` (health, from a
-thread of its own), `__main__` (the process).
+EndpointSlices as they change), `memory_limit` (what connections may keep), `router` (all of it together),
+`admin` and `admin_thread` (health, from a thread of its own), `__main__` (the process).
 """

@@ -22,6 +22,7 @@ with needs("penstock-router", "router"):
     from penstock_router.admin import Admin
     from penstock_router.admin_thread import AdminThread
     from penstock_router.api_server import SERVICE_ACCOUNT, ApiServer
+    from penstock_router.memory_limit import DEFAULT_LIMIT, container_limit, most_kept, trimmer
     from penstock_router.ports import serve
     from penstock_router.pressure import Pressure
     from penstock_router.router import Router, decode_settings, without_targets
@@ -34,6 +35,7 @@ with needs("penstock-router", "router"):
     from penstock_wire.control.settings_source import SettingsSource
     from penstock_wire.hop.upstream import HopUpstream
     from penstock_wire.http.client.pool import H1Upstream
+    from penstock_wire.http.memory import MemoryBound
     from penstock_wire.http.server.server import H1Front
     from penstock_wire.process import (
         Parser,
@@ -74,6 +76,12 @@ def parser() -> Parser:
     flags.flag("drain-timeout", type=duration, default="30s", help="time for requests under way then")
     flags.flag("kube-api", default="", help="URL of the apiserver, where it is not that of the pod")
     flags.flag("service-account", type=Path, default=SERVICE_ACCOUNT, help="folder of token and CA")
+    flags.flag(
+        "memory-limit",
+        type=int,
+        default=0,
+        help="bytes for this process; 0 = its cgroup's, else 1 GiB",
+    )
     flags.flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="least level")
     flags.switch("tracing", help="export spans as the OTEL_* environment says; needs penstock[tracing]")
     flags.flag("access-log", type=share, default=0.0, help="share of the requests that are logged, as 0.01")
@@ -89,8 +97,11 @@ class Process:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
-        self._front = H1Front()
-        self._upstream = HopUpstream(H1Upstream(silence_seconds=SILENCE_SECONDS))
+        memory = MemoryBound(
+            most_kept(arguments.memory_limit or container_limit() or DEFAULT_LIMIT), trimmer()
+        )
+        self._front = H1Front(memory=memory)
+        self._upstream = HopUpstream(H1Upstream(silence_seconds=SILENCE_SECONDS, memory=memory))
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
         self._reporter: Reporter | None = None
@@ -113,6 +124,7 @@ class Process:
             processor_wait=ProcessorWait().share,
             tracing=self._tracing,
             short=Pressure().short,
+            memory=memory,
         )
         pods = self._router.pods
         self._upstream.on_room, self._upstream.on_recalled = pods.told_room, pods.told_recalled

@@ -14,6 +14,7 @@ from prometheus_client import metrics_core as core
 from penstock_router.mirror_totals import MirrorSeries, families
 from penstock_router.series import Series
 from penstock_wire.build import BUILD
+from penstock_wire.http.memory import MemoryBound
 
 
 class Metrics:
@@ -22,13 +23,16 @@ class Metrics:
     Args:
         held: held requests now, by backend.
         with_room: pods that say how much room they have, by backend.
+        memory: what all connections keep.
     """
 
     def __init__(
         self,
         held: Callable[[], Mapping[str, int]],
         with_room: Callable[[], Mapping[str, int]] = dict,
+        memory: MemoryBound | None = None,
     ) -> None:
+        self._memory = MemoryBound() if memory is None else memory
         self._held = held
         self._with_room = with_room
         self._series: dict[tuple[str, str], Series] = {}
@@ -142,5 +146,19 @@ class Metrics:
         )
         for backend, count in self._with_room().items():
             with_room.add_metric([backend], count)
+        kept = core.GaugeMetricFamily(
+            "penstock_router_kept_bytes",
+            "What all connections keep: bodies, heads and answers on their way.",
+            value=self._memory.kept(),
+        )
+        bound = core.GaugeMetricFamily(
+            "penstock_router_kept_bytes_limit", "Beyond it connections give way.", value=self._memory.most
+        )
+        gave_way = core.CounterMetricFamily(
+            "penstock_router_connections_gave_way",
+            "Connections that kept most when all kept too much, and were answered 503 or ended.",
+            value=self._memory.gave_way,
+        )
         yield from (requests, duration, retries, strays, tunnels, cuts, build, held, with_room)
+        yield from (kept, bound, gave_way)
         yield from families(list(self._mirrors.values()))

@@ -383,6 +383,10 @@ class Mirrors:
             mirrors.append(mirror)
         return EndpointMirrors(self, mirrors)
 
+    def kept(self) -> int:
+        """Bytes that are kept for copies."""
+        return self._bytes
+
     def add(self, mirror: EndpointMirror, proxied: ProxiedRequest, answer: Response) -> None:
         """Have a copy sent in a later turn of the loop, where there is room for it.
 

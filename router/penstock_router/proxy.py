@@ -36,7 +36,9 @@ from penstock_wire.http import (
     UpstreamError,
     tunnel,
 )
+from penstock_wire.http.client.answer import UpstreamTunnel
 from penstock_wire.http.server.head import METHODS
+from penstock_wire.http.server.streams import Inbound
 from penstock_wire.process import log
 
 SAME_POD_PAUSE_SECONDS = 0.1
@@ -93,6 +95,8 @@ async def carry(
         if exchange is None:
             raise ClientGone("the client went away")
         client = exchange.switch(headers)
+        if isinstance(client, Inbound) and isinstance(switched.tunnel, UpstreamTunnel):
+            client.beyond = switched.tunnel
         proxied.exchange = proxied.give_up = None
         begun()
         async with asyncio.timeout_at(proxied.ends):

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 
 from penstock_wire.http import BodyReader, ClientGone
+from penstock_wire.http.server.streams import Inbound
 
 WHOLE_BYTES = 1024 * 1024
 """A body that is said to have so many bytes or fewer is taken whole, as most items of batches are: a sidecar
@@ -23,6 +24,23 @@ KEPT_BYTES = 64 * 1024
 """Of a stream, kept for another try."""
 GO_ON_SECONDS = 1.0
 """A pod that says nothing to `Expect: 100-continue` for longer gets the body (RFC 9110 section 10.1.1)."""
+
+
+class _Kept:
+    """What is kept of a body.
+
+    NB: it is an object of its own, since the body's source holds it, and the body holds its source.
+    """
+
+    __slots__ = ("last", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.last = 0  # bytes of the last piece, which is on its way, where it is not among these
+
+    def kept(self) -> int:
+        """See `streams.Beyond`."""
+        return self.last + sum(map(len, self.pieces))
 
 
 class RequestBody:
@@ -38,7 +56,9 @@ class RequestBody:
     def __init__(self, source: BodyReader, most: int | None) -> None:
         self._source = source
         self._most = most
-        self._kept: list[bytes] = []
+        self._kept = _Kept()
+        if isinstance(source, Inbound):
+            source.beyond = self._kept
         self._last: TryBody | None = None
         self.received = 0
         """Bytes that were taken from the client."""
@@ -69,17 +89,19 @@ class RequestBody:
         Raises:
             ClientGone: it ended early, or is too long.
         """
-        if place < len(self._kept):
-            return self._kept[place]
+        kept = self._kept
+        if place < len(kept.pieces):
+            return kept.pieces[place]
         piece = await self._source.read()
         self.received += len(piece)
         if self._most is not None and self.received > self._most:
             self.too_long = True
             raise ClientGone(f"expected a body of at most {self._most} bytes, found a longer one")
         if self.resendable:
-            self._kept.append(piece)
+            kept.pieces.append(piece)
         else:
-            self._kept = []
+            kept.pieces.clear()
+            kept.last = len(piece)
         return piece
 
 

@@ -80,6 +80,11 @@ class EndingStream:
             self._sender = asyncio.current_task()
         return await self._stream.__anext__()
 
+    def kept(self) -> int:
+        """Bytes that have come and were not read."""
+        kept = getattr(self._stream, "kept", None)
+        return 0 if kept is None else int(kept())
+
     async def aclose(self) -> None:
         """Nobody reads any more."""
         self._timer.cancel()

@@ -27,6 +27,7 @@ from penstock_wire.control.report import State
 from penstock_wire.control.router_settings import Endpoint, Mirror, RouterSettings, WeightedBackend
 from penstock_wire.errors import DocumentError, PenstockError, Reason
 from penstock_wire.http import Exchange, Front, Response, Service, Upstream
+from penstock_wire.http.memory import MemoryBound
 from penstock_wire.process import log
 
 MAX_MATCHES = 4096
@@ -124,6 +125,7 @@ class Router:
         processor_wait: see `report.SidecarReport`.
         tracing: makes spans of requests; None for none.
         short: whether it is short of processors now.
+        memory: what its connections may keep; None for any amount.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class Router:
         processor_wait: Callable[[], float | None] = lambda: None,
         tracing: Tracing | None = None,
         short: Callable[[], bool] = lambda: False,
+        memory: MemoryBound | None = None,
     ) -> None:
         self.settings: RouterSettings | None = None
         self.ready = asyncio.Event()
@@ -160,7 +163,8 @@ class Router:
         self._owners: dict[int, str] = {}
         self._owner_errors: dict[str, str] = {}
         self.pods = Pods(clock=clock, random_source=random_source, changed=self._pods_changed)
-        self.metrics = Metrics(self._held_by_backend, self.pods.with_room)
+        memory = MemoryBound() if memory is None else memory
+        self.metrics = Metrics(self._held_by_backend, self.pods.with_room, memory)
         self.ports = Ports(front=front, host=host, make_service=self._port_service, settled=self._settled)
         self._forwarder = Forwarder(
             pods=self.pods, upstream=upstream, metrics=self.metrics, clock=clock, pod=pod, access=access
@@ -174,6 +178,7 @@ class Router:
             short=short,
             is_held_for=self._is_held_for,
         )
+        memory.others.append(self._mirrors.kept)
         self._begin: Begin = self._forwarder.begin
         if tracing is not None:
             self._begin = tracing.traced(self._begin)

@@ -49,6 +49,7 @@ _REFUSALS = f"{_UNIT}/sidecar/test_sidecar_error_responses.py"
 _MODEL = f"{_UNIT}/sidecar/test_sidecar_model.py"
 _LIFECYCLE = f"{_UNIT}/sidecar/test_sidecar_process_lifecycle.py"
 _FRONT = f"{_UNIT}/wire/test_http_server.py"
+_MEMORY = f"{_UNIT}/wire/test_http_memory.py"
 _KNOWN = f"{_UNIT}/wire/test_http_server_head_cache.py"
 _KNOWN_ANSWERS = f"{_UNIT}/wire/test_http_client_known_heads.py"
 _FRONT_RFC = f"{_UNIT}/wire/test_http_server_rfc.py"
@@ -424,7 +425,7 @@ MUTANTS = (
         name="a handler's field may begin another answer",
         breaks=HONEST,
         package=WIRE,
-        old='if lines.count(b"\\r") != count or lines.count(b"\\n") != count or lines.count(b"\\0"):',
+        old="if len(lines.translate(None, IN_VALUES)) != 2 * (len(headers) - 1):",
         new='if lines.count(b"\\0"):',
         tests=(f"{_FRONT_STREAMS}::test_an_answer_that_cannot_be_sent_is_500",),
     ),
@@ -536,6 +537,17 @@ MUTANTS = (
         new="            pass\n        return self._upstream.begin(",
         tests=(
             f"{_MODEL}::test_a_request_on_its_way_to_a_process_that_was_replaced_does_not_reach_the_next_unprepared",
+        ),
+    ),
+    Mutant(
+        name="what comes is not taken for kept",
+        breaks=OVERLOAD,
+        package=WIRE,
+        old="        self.room -= size\n",
+        new="        self.room -= RECEIPT_BYTES\n",
+        tests=(
+            f"{_MEMORY}::test_no_more_is_kept_than_is_taken_for_kept",
+            f"{_MEMORY}::test_who_keeps_most_for_longest_gives_way",
         ),
     ),
     *PROTOCOL_MUTANTS,

@@ -46,6 +46,9 @@ SERVER_TIMING: Final = b"server-timing"
 
 PREFIX: Final = b"x-penstock-"
 
+IN_VALUES: Final = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
+"""What a field's value may hold (RFC 9110 section 5.5): no control character but HTAB; DEL (7F) is one."""
+
 HOP_BY_HOP: Final = frozenset(
     {
         b"connection",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Callable
 
+import httptools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_wire.hop import frames, heads
-from penstock_wire.http import Response
+from penstock_wire.http import Request, Response, UpstreamError
+from penstock_wire.http.client.head import encode_head
+from penstock_wire.http.server import head as server_head
 from penstock_wire.http.server import limits
 
 NAMES = st.text(string.ascii_lowercase + string.digits + "-_", min_size=1, max_size=12).map(str.encode)
@@ -140,3 +144,26 @@ def test_the_lines_of_nearly_each_answer_are_passed_on_unread(block: bytes) -> N
 def test_all_other_lines_of_an_answer_are_read(block: bytes) -> None:
     """So that none is passed on that could be taken for another."""
     assert not heads.are_usual(block)
+
+
+def test_a_hop_and_http_1_1_take_the_same_bytes_in_a_value() -> None:
+    """RFC 9110 section 5.5: HTAB, what is visible, and obs-text; what one of them refuses, all refuse."""
+    for byte in range(256):
+        value = b"a%bz" % bytes([byte])
+        headers = ((b"x-a", value),)
+        message = b"GET / HTTP/1.1\r\nhost: a\r\nx-a: %b\r\n\r\n" % value
+        tries: list[tuple[Callable[..., object], *tuple[object, ...]]] = [
+            (heads.write_lines, headers),
+            (heads.read_lines, b"x-a: %b\r\n" % value),
+            (server_head.AnswerHead().beginning, 200, headers),
+            (server_head.interim_head, 103, headers),
+            (encode_head, Request("GET", "/", headers, b""), "host"),
+            (httptools.HttpRequestParser(object()).feed_data, message),
+        ]
+        for number, (act, *arguments) in enumerate(tries):
+            try:
+                act(*arguments)
+                taken = True
+            except (ValueError, UpstreamError, httptools.HttpParserError):
+                taken = False
+            assert taken == (byte == 9 or (byte >= 32 and byte != 127)), (number, byte)

@@ -182,6 +182,7 @@ UNSENDABLE: dict[str, Request] = {
     "9110 5.5: a line in a value": request(headers=((b"a", b"b\r\nc: d"),)),
     "9110 5.5: a bare CR in a value": request(headers=((b"a", b"b\rc"),)),
     "9110 5.5: NUL in a value": request(headers=((b"a", b"b\0c"),)),
+    "9110 5.5: DEL in a value": request(headers=((b"a", b"b\x7fc"),)),
     "9112 5.1: a line in a name": request(headers=((b"a: b\r\nc", b"d"),)),
 }
 

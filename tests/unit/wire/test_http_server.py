@@ -550,10 +550,18 @@ async def test_a_handler_that_ends_as_if_cancelled_is_500(server: Server) -> Non
 
 
 @pytest.mark.parametrize(
-    "field", [(b"x-a", b"1\r\nset-cookie: a=b"), (b"x-a\nb", b"1"), (b"x-a", b"1\r"), (b"x-a", b"1\0")]
+    "field",
+    [
+        (b"x-a", b"1\r\nset-cookie: a=b"),
+        (b"x-a\nb", b"1"),
+        (b"x-a", b"1\r"),
+        (b"x-a", b"1\0"),
+        (b"x-a", b"1\x7f2"),
+        (b"x-a", b"\x1b[2J"),
+    ],
 )
 async def test_a_field_that_would_be_two_is_not_sent(server: Server, field: tuple[bytes, bytes]) -> None:
-    """RFC 9110 section 5.5: CR, LF and NUL in a field split the answer."""
+    """RFC 9110 section 5.5: CR, LF and NUL in a field split the answer, and no other control is a value's."""
 
     async def split(_: Request) -> Response:
         return Response(200, (field,), b"")

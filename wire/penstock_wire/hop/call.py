@@ -21,6 +21,7 @@ from penstock_wire.http import (
     UpstreamError,
 )
 from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer, Body, Carrier
+from penstock_wire.http.memory import PIECE_BYTES
 from penstock_wire.http.messages import Interim
 from penstock_wire.process import log
 
@@ -122,6 +123,11 @@ class Call(Carrier):
             self._line.expect_by(self, time.monotonic() + self._timeout)
         elif self._asking:
             self._line.expect_by(self, time.monotonic() + self.idle_timeout)
+
+    def kept(self) -> int:
+        """Bytes that are kept of an answer that is taken whole."""
+        pieces = len(self._pieces)
+        return self._size + PIECE_BYTES * pieces if pieces else 0
 
     def stop_sending(self) -> None:
         """The rest of the request's body is not wanted."""

@@ -221,6 +221,11 @@ class HopClient(Link):
         self._flushed = self._number
         super()._flush()
 
+    def kept(self) -> int:
+        """See `pool.Watched.kept`."""
+        kept = self.transport.get_write_buffer_size() + self._out_bytes + self._held
+        return kept + sum([call.kept() for call in self._calls.values()])
+
     def recall(self, count: int) -> None:
         """Ask for requests of so many items back that have not begun; they are answered as not executed."""
         self.send(frames.recall(count))

@@ -12,7 +12,15 @@ from collections.abc import Hashable
 from typing import Final
 
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import PER_CONNECTION, QUEUE, REQUEST_ID, SERVER_TIMING, TIMEOUT_MS, Headers
+from penstock_wire.headers import (
+    IN_VALUES,
+    PER_CONNECTION,
+    QUEUE,
+    REQUEST_ID,
+    SERVER_TIMING,
+    TIMEOUT_MS,
+    Headers,
+)
 from penstock_wire.hop import frames
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits
@@ -29,7 +37,6 @@ MAX_KNOWN: Final = 256
 _COMMON = {name: name for name in (*OWN, QUEUE, SERVER_TIMING)}
 """Names that come with nearly each request or answer: known to be names, and one object each."""
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_IN_VALUES: Final = bytes([9, *range(0x20, 0x7F), *range(0x80, 0x100)])
 _MOST_LINES = limits.MAX_FIELDS
 _TIMING_LINE: Final = SERVER_TIMING + b": "
 _ID_LINE: Final = REQUEST_ID + b": "
@@ -151,7 +158,7 @@ def write_lines(fields: Headers) -> bytes:
             if name in NOT_SENT:
                 continue
         # NB: most of what is written with each request is letters and digits, which is seen sooner.
-        if not value.isalnum() and value.translate(None, _IN_VALUES):
+        if not value.isalnum() and value.translate(None, IN_VALUES):
             raise ValueError("expected header fields of one line each")
         lines.append(b"%b: %b\r\n" % (name, value))
     return b"".join(lines)
@@ -177,7 +184,7 @@ def read_lines(block: bytes) -> list[tuple[bytes, bytes]]:
                 raise ValueError("expected header fields with a name in lower case")
             name = written
         value = value.strip(b" \t")
-        if not value.isalnum() and value.translate(None, _IN_VALUES):
+        if not value.isalnum() and value.translate(None, IN_VALUES):
             raise ValueError("expected header fields without control characters")
         fields.append((name, value))
     return fields
@@ -196,7 +203,7 @@ def write_request(method: str, target: str, fields: Headers, where: str) -> byte
         ValueError: the peer would not take it.
     """
     first = f"{method} {target}".encode("latin-1", "replace")
-    if method not in _METHODS or first.count(b" ") != 1 or first.translate(None, _IN_VALUES):
+    if method not in _METHODS or first.count(b" ") != 1 or first.translate(None, IN_VALUES):
         raise ValueError("a space in its target, or another method than the common ones")
     hosted = any(name == b"host" for name, _ in fields)
     host = b"" if hosted else f"host: {where}\r\n".encode("latin-1")
@@ -223,7 +230,7 @@ def _read_request(block: bytes, most: int) -> RequestHead:
     first, _, rest = block.partition(b"\r\n")
     word, _, url = first.partition(b" ")
     method = heads.METHODS.get(word)
-    if method is None or url.translate(None, _IN_VALUES) or not url or not (url[0] == 47 or url == b"*"):
+    if method is None or url.translate(None, IN_VALUES) or not url or not (url[0] == 47 or url == b"*"):
         raise PenstockError(Reason.BAD_REQUEST, "expected a common method and a path as the request's target")
     if rest.count(b"\r\n") > _MOST_LINES:
         raise heads.fields_too_large(f"expected at most {_MOST_LINES} header fields")

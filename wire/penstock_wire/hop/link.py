@@ -11,10 +11,12 @@ from typing import Final
 
 from penstock_wire.hop import frames
 from penstock_wire.hop.bodies import BodySender, Outlet
+from penstock_wire.http.memory import MemoryBound
 
 _HEADER_BYTES: Final = frames.HEADER_BYTES
 _MAX_PAYLOAD: Final = frames.MAX_PAYLOAD
 _FLUSH_BYTES: Final = 256 * 1024
+_UNBOUNDED: Final = MemoryBound()
 
 
 class Link(Outlet):
@@ -31,6 +33,8 @@ class Link(Outlet):
         self.transport = transport
         self.ended = False  # no further frame is read
         self.choked = False  # the peer takes nothing, or much waits to be sent
+        self.memory: MemoryBound = _UNBOUNDED
+        """What all connections of the process may keep."""
         self._loop = loop
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -95,6 +99,7 @@ class Link(Outlet):
         """See `asyncio.Protocol`."""
         if self.ended:
             return
+        self.memory.came(len(data))
         if self._parts:
             self._parts.append(data)
             self._held += len(data)

@@ -215,6 +215,7 @@ class HopUpstream:
         elif retirements != self._retirements or hop.ended:
             hop.retire()
         else:
+            hop.memory = self._plain.memory
             self._hops[key] = hop
             if self._sweep is None:
                 self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS / 4, self._close_idle)

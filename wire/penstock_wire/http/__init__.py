@@ -22,6 +22,7 @@ Errors::
 
 Read in this order: `messages` (requests and answers), `body` (what is read piece by piece), the Protocols
 below, `server` and `client` (which implement them), `head_cache` (heads that came before, of both),
+`memory` (what all connections may keep),
 `answer_stream` (an answer that is passed on) and `tunnel` (connections that have switched protocols).
 """
 
@@ -236,6 +237,10 @@ class UpstreamAnswer(Protocol):
 
     def whole(self) -> bytes | None:
         """What is left of the body where its end has come already, None where more will come."""
+        ...
+
+    def kept(self) -> int:
+        """Bytes of the body that have come and were not read."""
         ...
 
     def abort(self) -> None:

@@ -60,6 +60,10 @@ class AnswerStream:
             raise StopAsyncIteration
         return piece
 
+    def kept(self) -> int:
+        """Bytes that have come and were not read."""
+        return self._answer.kept()
+
     async def aclose(self) -> None:
         """Nobody reads any more; no-op where it has ended."""
         self._give_up()

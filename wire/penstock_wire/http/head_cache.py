@@ -22,6 +22,8 @@ MISSES: Final = 256
 """Looks in vain, beyond three for each that was not, before it rests."""
 REST: Final = 16_384
 """Messages for which it rests."""
+FIELD_BYTES: Final = 128
+"""Bytes that a field takes beside those of its name and value: a tuple and two objects."""
 _END: Final = b"\r\n\r\n"
 _KEEPS: Final = frozenset({b"keep-alive", b"Keep-Alive"})
 
@@ -34,13 +36,15 @@ class CachedHead:
         length: bytes of the body behind it.
     """
 
-    __slots__ = ("fields", "length", "raw")
+    __slots__ = ("fields", "length", "raw", "size")
 
     def __init__(self, fields: Headers, length: int) -> None:
         self.fields = fields
         self.length = length
         self.raw = b"\r\n"
         """Its bytes, once it is kept; until then some that begin no message."""
+        self.size = 0
+        """Bytes of memory that it takes, about, once it is kept."""
 
 
 class RequestHead(CachedHead):
@@ -131,6 +135,7 @@ class HeadCache:
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()
         head.raw = data[:end]
+        head.size = end + FIELD_BYTES * len(head.fields)
         self._heads[head.raw] = head
 
 

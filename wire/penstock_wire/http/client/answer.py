@@ -7,6 +7,7 @@ import collections
 
 from penstock_wire.headers import Headers
 from penstock_wire.http import BodyReader, ConnectionLost, Tunnel
+from penstock_wire.http.memory import PIECE_BYTES
 
 HIGH_BYTES = 512 * 1024
 """Received and not yet read: above it the peer is made to wait."""
@@ -101,12 +102,17 @@ class Body:
         if not self._ended:
             return None
         pieces, self._pieces = self._pieces, collections.deque()
+        self._buffered = 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _relax(self) -> None:
         # NB: once over, the connection may serve another exchange, whose time is not ours.
         if not self._ended and self._error is None:
             self._connection.relax()
+
+    def kept(self) -> int:
+        """Bytes that have come and were not read."""
+        return self._buffered + PIECE_BYTES * len(self._pieces)
 
     def abort(self) -> None:
         """Let go of the connection, unless the end was there."""
@@ -166,6 +172,10 @@ class Answer:
         """See `UpstreamAnswer.whole`."""
         return self._body.whole()
 
+    def kept(self) -> int:
+        """See `UpstreamAnswer.kept`."""
+        return self._body.kept()
+
     def abort(self) -> None:
         """See `UpstreamAnswer.abort`."""
         self._body.abort()
@@ -209,6 +219,10 @@ class UpstreamTunnel:
             transport.close()
         else:
             transport.write_eof()
+
+    def kept(self) -> int:
+        """Bytes that are on their way in it, either way."""
+        return self._body.kept() + self._connection.transport.get_write_buffer_size()
 
     def abort(self) -> None:
         """See `Tunnel.abort`."""

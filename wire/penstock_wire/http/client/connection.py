@@ -52,6 +52,7 @@ from penstock_wire.http.client.interfaces import Pool
 from penstock_wire.http.client.peer_liveness import is_silence, was_reset
 from penstock_wire.http.client.request_stream import framed
 from penstock_wire.http.head_cache import KnownAnswers
+from penstock_wire.http.memory import PIECE_BYTES, MemoryBound
 from penstock_wire.http.messages import NO_BODY_STATUS, Interim
 from penstock_wire.timers import EarliestTimer
 
@@ -63,9 +64,7 @@ _COMMON: Final = b"HTTP/1.1 2"
 
 
 class Connection(Carrier):
-    """One connection and the exchange under way on it.
-
-    To the loop an `asyncio.Protocol`, by its methods (`connection_base.AnswerSide`).
+    """One connection and the exchange under way on it: to the loop an `asyncio.Protocol`, by its methods.
 
     Args:
         pool: where it belongs.
@@ -81,6 +80,7 @@ class Connection(Carrier):
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._known = KnownAnswers(pool.known)
+        self._memory: MemoryBound = pool.memory
         self._state = _IDLE
         self._parser: Any = None
         self._waiter: asyncio.Future[Any] | None = None  # of the answer, or of its head
@@ -218,6 +218,11 @@ class Connection(Carrier):
         if self._body is body:
             self.fail(ConnectionLost(f"the answer of {self.where} was given up"))
 
+    def kept(self) -> int:
+        """See `pool.Watched.kept`."""
+        whole = self._body_bytes + PIECE_BYTES * len(self._pieces) if self._pieces else 0
+        return self._bytes_since_progress + whole
+
     def end(self) -> None:
         """Close now; an exchange under way fails."""
         self.fail(ConnectionLost(f"the connection to {self.where} was closed here"))
@@ -246,8 +251,6 @@ class Connection(Carrier):
             self._answer = None
         self._fields, self._framing, self._pieces = [], [], []
         self.transport.abort()
-
-    # -- time -----------------------------------------------------------------------------------------------
 
     def expect(self) -> None:
         """Somebody waits for the next piece of the answer."""
@@ -349,6 +352,7 @@ class Connection(Carrier):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        self._memory.came(len(data))
         if self._past_parser:
             left = self._past_parser - len(data)
             if left < 0:

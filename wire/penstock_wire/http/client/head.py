@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock_wire.headers import PER_CONNECTION, Headers, end_to_end
+from penstock_wire.headers import IN_VALUES, PER_CONNECTION, Headers, end_to_end
 from penstock_wire.http import Request, UpstreamError
 from penstock_wire.http.messages import LAST_LINES
 
@@ -90,7 +90,7 @@ def encode_head(request: Request, where: str) -> bytes:
         lines.append(_length_line(length))
     if request.upgrade:
         line = b"connection: upgrade\r\nupgrade: %b\r\n" % request.upgrade
-        if line.count(b"\r") != 2 or line.count(b"\n") != 2 or line.count(b"\0"):
+        if len(line.translate(None, IN_VALUES)) != 4:
             raise _unlike_a_line(where)
         lines.append(line)
     lines.append(b"\r\n")
@@ -111,7 +111,7 @@ def _beginning(request: Request, where: str) -> bytes:
     if not hosted:
         lines.append(f"host: {where}\r\n".encode("latin-1"))
     head = b"".join(lines)
-    if not head.count(b"\r") == head.count(b"\n") == len(lines) or head.count(b"\0"):
+    if len(head.translate(None, IN_VALUES)) != 2 * len(lines):
         raise _unlike_a_line(where)
     return head
 
@@ -121,7 +121,9 @@ def _length_line(length: int) -> bytes:
 
 
 def _unlike_a_line(where: str) -> UpstreamError:
-    return UpstreamError(f"the request for {where} cannot be sent: expected fields of one line each")
+    return UpstreamError(
+        f"the request for {where} cannot be sent: expected fields of one line each, and no controls"
+    )
 
 
 def blank_lines_follow(data: bytes, length: int) -> bool:

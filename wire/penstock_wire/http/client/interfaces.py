@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from penstock_wire.http.head_cache import HeadCache
+from penstock_wire.http.memory import MemoryBound
 
 C = TypeVar("C", contravariant=True)
 """The connections."""
@@ -15,9 +16,11 @@ class Pool(Protocol[C]):
 
     Attributes:
         known: heads of answers that came before.
+        memory: what all connections of the process may keep.
     """
 
     known: HeadCache
+    memory: MemoryBound
 
     def put(self, connection: C) -> None:
         """Take back a connection that is good for another exchange."""

@@ -32,6 +32,7 @@ from penstock_wire.http.client.connecting import connect
 from penstock_wire.http.client.connection import Connection
 from penstock_wire.http.client.head import MAX_HEAD_BYTES
 from penstock_wire.http.head_cache import HeadCache
+from penstock_wire.http.memory import MemoryBound
 
 __all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]
 
@@ -67,6 +68,10 @@ class Watched(Protocol):
         """Close now."""
         ...
 
+    def kept(self) -> int:
+        """Bytes that it keeps, but for what a client's connection stands for."""
+        ...
+
 
 class H1Upstream:
     """An `Upstream` on httptools.
@@ -77,6 +82,7 @@ class H1Upstream:
         tls: asked at each new connection what to check the server with; None = plain text.
         silence_seconds: how long a server's machine may be silent before its connections end; None = as long
             as TCP allows.
+        memory: what all connections of the process may keep; None for any amount.
     """
 
     def __init__(
@@ -86,7 +92,11 @@ class H1Upstream:
         connect_seconds: float = CONNECT_SECONDS,
         tls: Callable[[], ssl.SSLContext] | None = None,
         silence_seconds: float | None = None,
+        memory: MemoryBound | None = None,
     ) -> None:
+        self.memory = MemoryBound() if memory is None else memory
+        if memory is not None:
+            memory.others.append(self.kept)
         self._silence_seconds = silence_seconds
         self._next_look: asyncio.TimerHandle | None = None
         self._idle_seconds = idle_seconds
@@ -250,6 +260,10 @@ class H1Upstream:
             peer_liveness.probe(connection.transport, self._silence_seconds)
             if self._next_look is None:
                 self._next_look = asyncio.get_running_loop().call_later(LOOK_FOR_SILENCE_SECONDS, self._look)
+
+    def kept(self) -> int:
+        """Bytes that its connections keep, but for what clients' connections stand for."""
+        return sum([connection.kept() for connection in self._open])
 
     def disown(self, connection: Watched) -> None:
         """An adopted connection has ended."""

@@ -27,6 +27,7 @@ from penstock_wire.headers import REQUEST_ID, Headers, get
 from penstock_wire.http import ClientGone, Request, Tunnel
 from penstock_wire.http.client.peer_liveness import nothing_waits
 from penstock_wire.http.head_cache import RequestHead
+from penstock_wire.http.memory import CONNECTION_BYTES, REQUEST_BYTES
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
 from penstock_wire.http.server.connection_base import (
@@ -40,9 +41,9 @@ from penstock_wire.http.server.connection_base import (
     PLAIN,
     TUNNEL,
     UNDECIDED,
-    AnswerSide,
     H1Exchange,
 )
+from penstock_wire.http.server.seat import Seat
 from penstock_wire.http.server.upgrade_body import parser_in_body
 from penstock_wire.process import log
 
@@ -59,7 +60,7 @@ class _EndedError(Exception):
     """Stops the parser in the middle of what was received: nothing behind it will be served."""
 
 
-class H1Connection(AnswerSide):
+class H1Connection(Seat):
     """One connection.
 
     Args:
@@ -87,6 +88,7 @@ class H1Connection(AnswerSide):
             self._transport.set_write_buffer_limits(high=0)
         name = transport.get_extra_info("peername")
         self._peer = unmapped(str(name[0])) if name else ""
+        self._memory.room -= CONNECTION_BYTES
         self._front.connections.add(self)
         self._listener.connections.add(self)
         self._listener.empty.clear()
@@ -128,6 +130,7 @@ class H1Connection(AnswerSide):
 
     def data_received(self, data: bytes) -> None:
         """Bytes for the parser, unless `_mode` says otherwise."""
+        self._memory.came(len(data))
         if self._mode:
             self._around(data)
             return
@@ -255,6 +258,7 @@ class H1Connection(AnswerSide):
         if self._bytes_since_progress > self._front.max_head_bytes or len(fields) > _MAX_FIELDS:
             heads.check_size(url, fields, self._front.max_head_bytes)
         self._bytes_since_progress = 0
+        self._memory.room -= REQUEST_BYTES + heads.FIELD_BYTES * len(fields)
         self._phase = BODY
         # NB: without a Connection field the parser keeps connections of HTTP/1.1 alone.
         if common and hosts == 1 and parser.should_keep_alive():
@@ -375,8 +379,7 @@ class H1Connection(AnswerSide):
         if not exchange.keep:
             self._last = True
         if self._reader is not None:
-            self._reader.finish()
-            self._reader = None
+            self._stream_came(exchange, self._reader)
         elif request.stream is not None:
             pass  # the service has had it for long
         elif self._current is None and not self._line and not self._paused:
@@ -398,6 +401,7 @@ class H1Connection(AnswerSide):
         self._last_head = head
         self._fresh = False
         self._since = self._front.now
+        self._memory.room -= head.size
         body = data[len(data) - head.length :] if head.length else b""
         request = Request(head.method, head.target, head.fields, body, self._peer)
         exchange = H1Exchange(self, request, keep=True)
@@ -431,7 +435,7 @@ class H1Connection(AnswerSide):
             if isinstance(entry, PenstockError):
                 self._end_with(entry)
                 return
-            self._line_bytes -= len(entry.request.body)
+            self._line_bytes -= entry.counted
             self._current = entry
             try:
                 self._service(entry)
@@ -466,6 +470,7 @@ class H1Connection(AnswerSide):
             self._close_in_background()
         elif self._line and self._line[-1] is incoming:
             self._line.pop()
+            self._line_bytes -= incoming.counted
         if reader is not None:
             reader.fail(error.detail)
         if self._lingering or self._transport.is_closing():

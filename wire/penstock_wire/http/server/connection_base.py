@@ -17,6 +17,7 @@ from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
 from penstock_wire.http.client.peer_liveness import nothing_waits
 from penstock_wire.http.head_cache import HeadCache, RequestHead
+from penstock_wire.http.memory import REQUEST_BYTES, MemoryBound
 from penstock_wire.http.messages import LAST_LINES, NO_BODY_STATUS
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
@@ -50,7 +51,7 @@ _JOINED_BYTES: Final = 64 * 1024  # up to here one copy is cheaper than a second
 class H1Exchange:
     """An `Exchange`; its request is complete, or has a stream."""
 
-    __slots__ = ("complete", "connection", "expects", "gone", "keep", "old", "plain", "request")
+    __slots__ = ("complete", "connection", "counted", "expects", "gone", "keep", "old", "plain", "request")
 
     def __init__(self, connection: AnswerSide, request: Request, *, keep: bool) -> None:
         self.connection: AnswerSide | None = connection
@@ -59,8 +60,16 @@ class H1Exchange:
         self.keep = keep
         self.old = False  # HTTP/1.0
         self.expects = False  # the client waits for `100 Continue`
+        self.counted = 0  # bytes that the line counts
         self.complete = False  # the whole body was received
         self.plain = False  # complete, and its answer has a body and is not the last
+
+    def kept(self) -> int:
+        """Bytes that are kept of its request."""
+        request = self.request
+        kept = REQUEST_BYTES + heads.size(request.target, request.headers) + len(request.body)
+        stream = request.stream
+        return kept + stream.kept() if isinstance(stream, streams.Inbound) else kept
 
     def answer(self, response: Response) -> None:
         """See `Exchange.answer`."""
@@ -131,6 +140,7 @@ class AnswerSide:
         "_lingering",
         "_listener",
         "_loop",
+        "_memory",
         "_mode",
         "_parser",
         "_paused",
@@ -144,6 +154,7 @@ class AnswerSide:
         "_service",
         "_since",
         "_special",
+        "_stream",
         "_stuck_bytes",
         "_stuck_since",
         "_successor",
@@ -161,6 +172,7 @@ class AnswerSide:
         self._heads: heads.AnswerHead = front.heads
         self._known: HeadCache | None = listener.known
         self._loop = loop
+        self._memory: MemoryBound = front.memory
         self._transport: asyncio.Transport
         self._parser: Any = None
         self._peer = ""
@@ -189,7 +201,7 @@ class AnswerSide:
         self._continue = False  # the client gets 100 Continue when its turn comes
         # requests in line, the last of which may be a refusal
         self._line: collections.deque[H1Exchange | PenstockError] | None = None
-        self._line_bytes = 0  # of their bodies
+        self._line_bytes = 0  # that these keep, but for a stream that still comes
         self._current: H1Exchange | None = None
         self._holders = 0  # who asks that reading pause
         # writing
@@ -198,6 +210,7 @@ class AnswerSide:
         self._stuck_bytes = 0
         self._writable: asyncio.Future[None] | None = None
         self._sender: asyncio.Task[None] | None = None
+        self._stream: AsyncIterator[bytes] | None = None  # what it sends
         # switching protocols
         self._undecided: H1Exchange | None = None
         self._behind = b""
@@ -251,9 +264,19 @@ class AnswerSide:
             self._line = collections.deque()
         self._line.append(entry)
         if isinstance(entry, H1Exchange):
-            self._line_bytes += len(entry.request.body)
+            entry.counted = entry.kept()
+            self._line_bytes += entry.counted
             if len(self._line) > limits.MAX_PIPELINED or self._line_bytes > limits.BUFFER_BYTES:
                 self._pause(LINE_IS_LONG)
+
+    def _stream_came(self, exchange: H1Exchange, stream: streams.Inbound) -> None:
+        """The end of a body that is a stream."""
+        self._reader = None
+        if exchange is not self._current and exchange.connection is not None:  # it is in line
+            unread = stream.kept()
+            exchange.counted += unread
+            self._line_bytes += unread
+        stream.finish()
 
     def _soon(self) -> None:
         # NB: not at once: a service that answers is not called with the next request in the middle of that.
@@ -367,6 +390,7 @@ class AnswerSide:
         elif bodiless:
             self._sender = self._loop.create_task(self._close_stream(exchange, stream))
         else:
+            self._stream = stream
             self._sender = self._loop.create_task(self._send(exchange, stream, length, chunked=chunked))
 
     def _may_drain(self, exchange: H1Exchange) -> bool:
@@ -391,7 +415,7 @@ class AnswerSide:
         else:
             self._streamed(exchange)
         finally:
-            self._sender = None
+            self._sender = self._stream = None
 
     async def _close_stream(self, exchange: H1Exchange, stream: AsyncIterator[bytes]) -> None:
         try:
@@ -442,6 +466,7 @@ class AnswerSide:
         self._last = self._lingering = True
         self._mode = DROP
         self._line = None
+        self._line_bytes = 0
         self._phase = PLAIN
         self._fields, self._special, self._pieces = [], [], []
         self._hold(0)
@@ -511,30 +536,7 @@ class AnswerSide:
         """Close now, whatever is under way."""
         self._transport.abort()
 
-    # -- making way for a new connection ------------------------------------------------------------------
-
-    def standing(self) -> tuple[int, float] | None:
-        """How it stands where one connection has to make way: the least makes way first.
-
-        Returns:
-            0 where the client takes nothing of its answer, 1 where it waits for a request, 2 where a request
-            or its answer is under way; and since when; None where the connection has not begun or has ended.
-        """
-        if self not in self._front.connections:
-            return None
-        if self._paused and self._front.now - self._stuck_since >= limits.STUCK_SECONDS:
-            return (0, self._stuck_since)
-        busy = self._current is not None or self._tunnel is not None or self._paused
-        return (2 if busy else 1, self._since)
-
-    def make_way(self) -> bool:
-        """Close now, unless a request has come that the loop has not handed over yet; whether it did."""
-        resting = self._phase == PLAIN and self._current is None and not (self._lingering or self._paused)
-        if resting and not nothing_waits(self._transport):
-            return False
-        self._front.connections.discard(self)
-        self._transport.abort()
-        return True
+    # -- the end ------------------------------------------------------------------------------------------
 
     def send_away(self) -> None:
         """See `ServedConnection.send_away`: each answer says so."""

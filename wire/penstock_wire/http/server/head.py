@@ -13,13 +13,11 @@ import re
 import time
 
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import PER_CONNECTION, Headers
+from penstock_wire.headers import IN_VALUES, PER_CONNECTION, Headers
+from penstock_wire.http.head_cache import FIELD_BYTES as FIELD_BYTES
 from penstock_wire.http.server import limits
 
 Fields = list[tuple[bytes, bytes]]
-
-FIELD_BYTES = 128
-"""Bytes that a field takes beside those of its name and value: a tuple and two objects."""
 
 SPECIAL = PER_CONNECTION | {b"expect", b"host"}
 """Fields that the front itself reads. All but `host` end here."""
@@ -160,8 +158,8 @@ def interim_head(status: int, headers: Headers) -> bytes:
         ValueError: fields that would be read as others.
     """
     lines = b"".join([b"%b: %b\r\n" % field for field in headers])
-    if not lines.count(b"\r") == lines.count(b"\n") == len(headers) or lines.count(b"\0"):
-        raise ValueError("expected header fields of one line each")
+    if len(lines.translate(None, IN_VALUES)) != 2 * len(headers):
+        raise ValueError("expected header fields of one line each, without control characters")
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, _PHRASES.get(status, b"Unknown"), lines)
 
 
@@ -224,10 +222,9 @@ class AnswerHead:
         if not headers:
             return first
         lines = b"\r\n".join(map(_JOIN_FIELD, headers))
-        # Each CR and LF in it is one of those just put between the fields.
-        count = len(headers) - 1
-        if lines.count(b"\r") != count or lines.count(b"\n") != count or lines.count(b"\0"):
-            raise ValueError("expected header fields of one line each")
+        # Each control character in it is CR or LF of those just put between the fields.
+        if len(lines.translate(None, IN_VALUES)) != 2 * (len(headers) - 1):
+            raise ValueError("expected header fields of one line each, without control characters")
         return b"%b%b\r\n" % (first, lines)
 
     def _without_ours(self, status: int, headers: Headers) -> tuple[bytes, Headers]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from penstock_wire.http import Service, Streams
 from penstock_wire.http.head_cache import HeadCache
+from penstock_wire.http.memory import MemoryBound
 from penstock_wire.http.server.head import AnswerHead
 
 
@@ -22,6 +23,7 @@ class Server(Protocol):
         max_body_bytes: a larger body that is not a stream is refused.
         max_connections: connections open at once.
         max_head_bytes: of a request's target and fields.
+        memory: what all connections of the process may keep.
         max_unfinished_bytes: of all requests together that have begun to come; 0 = unbounded.
         unfinished_bytes: what there is of these.
         now: the time in seconds, as of the last sweep.
@@ -35,6 +37,7 @@ class Server(Protocol):
     max_body_bytes: int
     max_connections: int
     max_head_bytes: int
+    memory: MemoryBound
     max_unfinished_bytes: int
     unfinished_bytes: int
     now: float

@@ -15,7 +15,7 @@ MAX_PIPELINED = 16
 MAX_CONNECTIONS = 16_384
 BUFFER_BYTES = 256 * 1024
 """Of a stream or tunnel, received and not yet read, before reading pauses; it resumes at a quarter of it.
-Likewise, of the bodies of requests that wait behind the one under way."""
+Likewise, of the requests that wait behind the one under way."""
 UNREAD_BYTES = 64 * 1024
 """The same, of one that nobody has begun to read: its request waits."""
 DRAIN_BYTES = 256 * 1024

@@ -18,6 +18,7 @@ from typing import Any, cast
 from penstock_wire.addresses import ANY, bind_any
 from penstock_wire.http import Exchange, Handler, Listener, Service, Streams
 from penstock_wire.http.head_cache import HeadCache
+from penstock_wire.http.memory import Keeper, MemoryBound
 from penstock_wire.http.server import acceptor, limits
 from penstock_wire.http.server.acceptor import Acceptor
 from penstock_wire.http.server.connection import H1Connection
@@ -42,6 +43,7 @@ class H1Front:
         max_head_bytes: of a request's target and fields; a larger head is answered 431, or 414.
         max_unfinished_bytes: where it is set, of all requests together that have begun to come and not ended,
             but for bodies that are streams; one beyond that is answered 503. What comes whole is not counted.
+        memory: what all connections of the process may keep; None for any amount.
         backlog: connections that may wait to be accepted.
         pipelining: take requests behind one that is not answered yet; else they are 400, and the last.
     """
@@ -55,6 +57,7 @@ class H1Front:
         evicting: bool = False,
         max_head_bytes: int = limits.MAX_HEAD_BYTES,
         max_unfinished_bytes: int = 0,
+        memory: MemoryBound | None = None,
         backlog: int = 1024,
         pipelining: bool = True,
     ) -> None:
@@ -66,6 +69,9 @@ class H1Front:
         self.unfinished_bytes = 0
         self.closing = False
         self.connections: set[ServedConnection] = set()
+        self.memory = MemoryBound() if memory is None else memory
+        if memory is not None:
+            memory.connections = cast("set[Keeper]", self.connections)
         self.heads = AnswerHead()
         self.now = time.monotonic()
         """The time in seconds, as of the last sweep: what a connection notes at each request."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from penstock_wire.http import ClientGone
+from penstock_wire.http.memory import PIECE_BYTES
 from penstock_wire.http.server import limits
 from penstock_wire.process import log
 
@@ -52,10 +53,18 @@ class Carrier(Sink, Protocol):
         ...
 
 
+class Beyond(Protocol):
+    """What keeps something of what was read."""
+
+    def kept(self) -> int:
+        """How many bytes."""
+        ...
+
+
 class Inbound:
     """Bytes that were received and not yet read; a `BodyReader`."""
 
-    __slots__ = ("_begun", "_carrier", "_error", "_pieces", "_size", "_waiter", "ended", "held")
+    __slots__ = ("_begun", "_carrier", "_error", "_pieces", "_size", "_waiter", "beyond", "ended", "held")
 
     def __init__(self, carrier: Carrier) -> None:
         self._begun = False
@@ -64,8 +73,15 @@ class Inbound:
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
         self._error: str = ""
+        self.beyond: Beyond | None = None
+        """What keeps more on account of this: of what was read."""
         self.ended = False
         self.held = False
+
+    def kept(self) -> int:
+        """Bytes that are kept, unread or read."""
+        kept = self._size + PIECE_BYTES * len(self._pieces)
+        return kept if self.beyond is None else kept + self.beyond.kept()
 
     def feed(self, data: bytes) -> None:
         """More bytes came."""

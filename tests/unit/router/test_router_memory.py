@@ -1,0 +1,104 @@
+"""However much hostile clients have a router keep, it stays within its memory, and others are served."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock_router.memory_limit import LEAST_BYTES, container_limit, most_kept
+from tests.support.router_process import backend, endpoint, until
+from tests.unit.router.conftest import MakeRouter, MakeUpstream
+
+MIB = 1024 * 1024
+LIMIT = 160 * MIB
+HOSTILE = 250
+HELD = {"timeout": "1h", "maxPending": 10_000}
+
+
+def number(metrics: str, name: str) -> float:
+    """The value of a metric without labels."""
+    return next(float(line.split()[1]) for line in metrics.splitlines() if line.startswith(name + " "))
+
+
+async def test_connections_that_keep_most_give_way_and_neighbours_do_not(
+    router: MakeRouter, upstream: MakeUpstream
+) -> None:
+    """250 MiB of bodies that wait for a pod come to a router of 160 MiB; another endpoint notices nothing."""
+    pod = await upstream()
+    process = await router(f"--memory-limit={LIMIT}").start(
+        endpoint("waits", backend("none"), coldStart=HELD), endpoint("e", backend("b", pod.target))
+    )
+    host, port = process.data.removeprefix("http://").split(":")
+    hostile: list[asyncio.StreamWriter] = []
+    sending: list[asyncio.Task[None]] = []
+    answers: list[asyncio.Task[bytes]] = []
+    head = b"POST /waits/x HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % MIB
+
+    async def attack() -> None:
+        for _ in range(HOSTILE):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            hostile.append(writer)
+            answers.append(asyncio.ensure_future(reader.read(4096)))
+            writer.write(head + bytes(MIB))
+            sending.append(asyncio.ensure_future(writer.drain()))
+            await asyncio.wait({answers[-1], sending[-1]}, return_when=asyncio.FIRST_COMPLETED)
+
+    attacking = asyncio.ensure_future(attack())
+    most = served = 0
+    while not attacking.done() or served < 20:
+        assert (await process.ask(data=b"x" * 1000)).status == 200
+        assert (await process.ask(data=b"x" * 100_000)).status == 200
+        served += 1
+        most = max(most, process.rss())
+    await attacking
+    assert most < LIMIT
+    metrics = await process.metrics()
+    bound = number(metrics, "penstock_router_kept_bytes_limit")
+    assert bound == most_kept(LIMIT)
+    assert number(metrics, "penstock_router_kept_bytes") <= bound
+    assert number(metrics, "penstock_router_connections_gave_way_total") > HOSTILE / 2
+    assert any("memory is short" in line for line in process.log)
+    refused = (await until(lambda: next((task for task in answers if task.done()), None))).result().lower()
+    assert refused.startswith(b"http/1.1 503 ")
+    assert b"\r\nretry-after: 1\r\n" in refused
+    assert b"no_memory" in refused
+    for writer in hostile:
+        writer.transport.abort()
+    await asyncio.gather(*answers, *sending, return_exceptions=True)
+    for _ in range(1000):
+        if number(await process.metrics(), "penstock_router_kept_bytes") < MIB:
+            return
+    pytest.fail("expected nothing to be kept for clients that have left")
+
+
+@pytest.mark.parametrize(
+    ("group", "limits", "expected"),
+    [
+        ("0::/\n", {"": "1073741824"}, 1 << 30),  # as in a container
+        ("1:cpu:/x\n0::/a/b\n", {"a": "1000", "a/b": "max"}, 1000),
+        ("0::/a/b\n", {"a": "1000", "a/b": "400"}, 400),
+        ("0::/a\n", {"a": "max"}, None),
+        ("0::/../c\n", {"": "5"}, None),
+        ("4:memory:/a\n", {}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_limit_is_the_least_of_the_cgroup_and_those_above(
+    tmp_path: Path, group: str, limits: dict[str, str], expected: int | None
+) -> None:
+    """Cgroup v2 alone says one; where nothing does there is none."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(group)
+    for path, text in limits.items():
+        folder = tmp_path / "sys/fs/cgroup" / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text(text + "\n")
+    assert container_limit(tmp_path) == expected
+
+
+def test_connections_may_keep_about_half_of_the_limit() -> None:
+    """The chart's limit of 1 GiB leaves 480 MiB; a small one leaves the least."""
+    assert most_kept(1 << 30) == 480 * MIB
+    assert most_kept(1) == LEAST_BYTES

@@ -1,0 +1,94 @@
+"""What a connection keeps in memory, and how it makes way: for a new one, or for what the others need."""
+
+from __future__ import annotations
+
+from penstock_wire.http.client.peer_liveness import nothing_waits
+from penstock_wire.http.memory import CONNECTION_BYTES, PIECE_BYTES, no_room
+from penstock_wire.http.server import head as heads
+from penstock_wire.http.server import limits
+from penstock_wire.http.server.connection_base import PLAIN, TUNNEL, AnswerSide
+
+
+class Seat(AnswerSide):
+    """A connection, as far as it has a place among others; see `AnswerSide`."""
+
+    __slots__ = ()
+
+    def standing(self) -> tuple[int, float] | None:
+        """How it stands where one connection has to make way: the least makes way first.
+
+        Returns:
+            0 where the client takes nothing of its answer, 1 where it waits for a request, 2 where a request
+            or its answer is under way; and since when; None where the connection has not begun or has ended.
+        """
+        if self not in self._front.connections:
+            return None
+        if self._paused and self._front.now - self._stuck_since >= limits.STUCK_SECONDS:
+            return (0, self._stuck_since)
+        busy = self._current is not None or self._tunnel is not None or self._paused
+        return (2 if busy else 1, self._since)
+
+    def make_way(self) -> bool:
+        """Close now, unless a request has come that the loop has not handed over yet; whether it did."""
+        resting = self._phase == PLAIN and self._current is None and not (self._lingering or self._paused)
+        if resting and not nothing_waits(self._transport):
+            return False
+        self._front.connections.discard(self)
+        self._transport.abort()
+        return True
+
+    def kept(self) -> int:
+        """See `memory.Keeper.kept`."""
+        if self._transport.is_closing():
+            return 0
+        pieces = self._pieces
+        kept = (
+            CONNECTION_BYTES + self._transport.get_write_buffer_size() + len(self._behind) + self._line_bytes
+        )
+        if self._phase:
+            fields = heads.size("", tuple(self._fields)) + heads.size("", tuple(self._special))
+            kept += max(self._bytes_since_progress, fields + len(self._url))
+        if pieces:
+            kept += self._body_bytes + PIECE_BYTES * len(pieces)
+        current, incoming = self._current, self._incoming
+        if current is not None:
+            kept += current.kept()
+        if incoming is not None and incoming is not current:
+            kept += incoming.kept() if self._reader is None else self._reader.kept()
+        if self._tunnel is not None:
+            kept += self._tunnel.kept()
+        unread = getattr(self._stream, "kept", None)
+        return kept if unread is None else kept + int(unread())
+
+    def kept_since(self) -> float:
+        """See `memory.Keeper.kept_since`."""
+        return self._since
+
+    def give_way(self) -> bool:
+        """See `memory.Keeper.give_way`: a request that is not answered yet is answered 503.
+
+        What an answer or a tunnel has begun is cut. A request that waits for the service is the service's to
+        give up, as where a client leaves.
+        """
+        if self._transport.is_closing() or self._lingering:
+            return False
+        idle = self._phase == PLAIN and self._current is None and not self._line
+        if self._mode == TUNNEL or self._sender is not None or self._paused:
+            self._cut()
+        elif idle:
+            return self.make_way()
+        else:
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                reader.fail("there was no room to keep it")
+            incoming, self._incoming = self._incoming, None
+            answered = incoming is not None and incoming.connection is None
+            if incoming is not None:
+                incoming.connection = None
+            self._close_in_background()
+            self._behind = b""
+            if answered:
+                self._end_now()
+            else:
+                self._end_with(no_room())
+        return True
