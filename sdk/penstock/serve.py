@@ -184,11 +184,17 @@ def _build(target: Target) -> Served | Exception:
 
 
 def _cannot_load(name: str, error: object) -> int:
-    """Say why; last on standard error, where Kubernetes takes a pod's termination message from."""
+    """Say why; last on standard error, where Kubernetes takes a pod's termination message from.
+
+    What is wrong with the target's shape begins with its name by itself.
+    """
     if isinstance(error, Exception) and not isinstance(error, LoadError):
         traceback.print_exception(error, file=sys.stderr)
         error = f"{type(error).__name__}: {error}"
-    print(f"penstock.serve: cannot load {name}: {error}", file=sys.stderr, flush=True)
+    reason = str(error)
+    if not reason.startswith((f"{name}:", f"{name}.")):
+        reason = f"{name}: {reason}"
+    print(f"penstock.serve: cannot load {reason}", file=sys.stderr, flush=True)
     return 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,74 @@ def test_crds_are_established(penstock: Cluster) -> None:
         assert conditions["Established"] == "True"
         assert conditions["NamesAccepted"] == "True"
         assert conditions.get("NonStructuralSchema", "False") == "False"
+
+
+OLDER = "older.penstock.dev"
+
+
+def without_rules(node: Any) -> Any:
+    """A schema that lets through what only rules refuse."""
+    if isinstance(node, list):
+        return [without_rules(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    return {key: without_rules(value) for key, value in node.items() if key != "x-kubernetes-validations"}
+
+
+@pytest.fixture
+def of_older_schema(penstock: Cluster) -> Iterator[tuple[Namespace, dict[str, Any]]]:
+    """A split that a schema without rules let through, in a group of its own, where the rules hold now."""
+    default = Namespace(penstock, "default")
+    definition = yaml.safe_load((ROOT / "crds/trafficsplits.yaml").read_text())
+    names = definition["spec"]["names"] | {"shortNames": [], "categories": []}
+    definition["metadata"]["name"] = f"trafficsplits.{OLDER}"
+    definition["spec"] |= {"group": OLDER, "names": names}
+    steps = [{"setWeight": 5}, {"mirror": 20}, {"pause": "9000h"}]
+    stored = merged(
+        TABLE["bases"]["TrafficSplit"],
+        {
+            "apiVersion": f"{OLDER}/v1alpha1",
+            "spec": {"strategy": {"stable": "one", "candidate": "two", "steps": steps}},
+        },
+    )
+    again = merged(stored, {"metadata": {"name": "again"}})
+    default.apply(without_rules(definition))
+    try:
+        default.kubectl("wait", "--for=condition=Established", f"crd/trafficsplits.{OLDER}")
+        create = ("create", "-f", "-")
+        wait_for(
+            "the older schema to take it",
+            lambda: "created" in default.kubectl(*create, input=json.dumps(stored), check=False),
+        )
+        default.apply(definition)
+        wait_for(
+            "the rules",
+            lambda: (
+                "found 9000h"
+                in default.kubectl(*create, "--dry-run=server", input=json.dumps(again), check=False)
+            ),
+        )
+        yield default, stored
+    finally:
+        default.kubectl("delete", "crd", f"trafficsplits.{OLDER}")
+
+
+def test_what_an_older_schema_stored_may_stay(of_older_schema: tuple[Namespace, dict[str, Any]]) -> None:
+    """Its status, its annotations, its weights and the rest of its strategy may be written; its steps not."""
+    default, stored = of_older_schema
+    kind = f"trafficsplits.{OLDER}"
+    status = {"status": {"observedGeneration": 1, "step": 1}}
+    default.kubectl("patch", kind, "good", "--type=merge", "--subresource=status", "-p", json.dumps(status))
+    default.kubectl("annotate", kind, "good", "penstock.dev/release=abort")
+    default.patch(
+        kind, "good", {"spec": {"backends": [{"name": "one", "weight": 1}, {"name": "two", "weight": 1}]}}
+    )
+    default.patch(kind, "good", {"spec": {"strategy": {"onFailure": "Pause"}}})
+    edited = {"spec": {"strategy": {"steps": stored["spec"]["strategy"]["steps"][:2]}}}
+    said = default.kubectl("patch", kind, "good", "--type=merge", "-p", json.dumps(edited), check=False)
+    assert "expected mirror above 0 only while the candidate has weight 0" in said
+    assert "found it in steps[1]" in said
+    default.patch(kind, "good", {"spec": {"strategy": {"steps": [{"setWeight": 5}, {"pause": "Manual"}]}}})
 
 
 def test_explain_tells_a_derived_default(penstock: Cluster) -> None:

@@ -10,6 +10,8 @@ from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.json_slices import NotJSON, Sole, elements, members
 
 INSTANCES = "instances"
+EXAMPLE = '{"instances": [1, 2]}'
+"""A request as errors show it."""
 MAX_ITEMS = 100_000
 """Items that one request may have."""
 ITEM_ANSWERS_TYPE = b"application/vnd.penstock.items+json"
@@ -33,10 +35,11 @@ def read_request(body: bytes) -> tuple[list[bytes], Parameters]:
     try:
         document = members(body)
     except NotJSON as error:
-        raise PenstockError(Reason.BAD_JSON, str(error)) from error
+        raise PenstockError(Reason.BAD_JSON, f"{error}; a request looks like {EXAMPLE}") from error
     if INSTANCES not in document:
-        names = ", ".join(sorted(document)[:10]) or "no members"
-        raise shape_error("$", 'an object with a member "instances"', names)
+        names = ", ".join(sorted(document)[:10])
+        found = f"an object with {names}" if names else "an object without members"
+        raise shape_error("$", f'an object with a member "instances", such as {EXAMPLE}', found)
     return take_items(document)
 
 
@@ -76,5 +79,5 @@ def shape_error(path: str, expected: str, actual: str) -> PenstockError:
 
 
 def _not_an_array(error: NotJSON) -> PenstockError:
-    expected = f"at most {MAX_ITEMS} items" if error.actual == "more" else "an array"
+    expected = f"at most {MAX_ITEMS} items" if error.actual == "more" else "an array of items, such as [1, 2]"
     return shape_error("$.instances", expected, error.actual)

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
-from penstock_operator.api.fields import Duration, cel, duration_rule, map_list, rules
+from penstock_operator.api.fields import (
+    Bytes,
+    Duration,
+    Form,
+    bytes_rule,
+    cel,
+    duration_rule,
+    map_list,
+    rules,
+)
 
-HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", min_length=1, max_length=64)]
+_HEADER = Form(
+    r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$",
+    "expected the name of a header field, such as x-tenant: letters, digits, - and _, without blanks and :",
+)
+
+HeaderName = Annotated[
+    str, Field(max_length=64, json_schema_extra=rules(_HEADER.rule)), AfterValidator(_HEADER.check)
+]
 
 
 class Priority(Part):
@@ -76,18 +92,9 @@ class BatchPolicySpec(Part):
         int, Field(ge=1, le=4096, description="Items that one batch may hold at most. Default 32.")
     ] = 32
     max_batch_bytes: Annotated[
-        int | Annotated[str, Field(pattern=r"^[0-9]{1,10}(k|Ki|M|Mi|G|Gi)?$", max_length=12)],
+        Bytes,
         Field(
-            json_schema_extra=rules(
-                cel(
-                    "type(self) == int ? self >= 1024 && self <= 1073741824 : "
-                    "quantity(string(self)).compareTo(quantity('1Ki')) >= 0 && "
-                    "quantity(string(self)).compareTo(quantity('1Gi')) <= 0",
-                    "expected from 1Ki to 1Gi",
-                    expression="'expected from 1Ki to 1Gi, found ' + string(self)",
-                ),
-                x_kubernetes_int_or_string=True,
-            ),
+            json_schema_extra=bytes_rule("1Ki", "1Gi"),
             description="Bytes of items that one batch may hold at most, as a quantity such as 32Mi or a "
             "number of bytes. Default 32Mi.",
         ),

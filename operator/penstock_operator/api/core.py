@@ -7,13 +7,20 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from penstock_operator.api.base import Part
-from penstock_operator.api.fields import ANY_OBJECT, NOT_OURS, map_list, rules
+from penstock_operator.api.fields import ANY_OBJECT, NOT_OURS, cel, map_list, rules
 
 QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][0-9]+)?$"
 
 Quantity = Annotated[
     int | Annotated[str, Field(pattern=QUANTITY, max_length=32)],
-    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
+    Field(
+        json_schema_extra=rules(
+            # NB: beside the pattern, since Kubernetes 1.33 reckons with a text of 3 MB here, whatever its
+            # maxLength: to match the pattern would cost too much, and so would this with 16 in a map.
+            cel("type(self) == int || isQuantity(self)", "expected a quantity such as 500m, 2 or 4Gi"),
+            x_kubernetes_int_or_string=True,
+        )
+    ),
 ]
 """A resource quantity, such as 500m or 2Gi."""
 
@@ -57,16 +64,24 @@ class EnvFrom(Part):
     ] = None
 
 
+_FEW = {"maxProperties": 12}
+"""NB: what is stored may have more, from before `Quantity` had a rule."""
+
+
 class Resources(Part):
     """Compute resources of a container."""
 
     limits: Annotated[
         dict[str, Quantity] | None,
-        Field(max_length=32, description="The most it may use, such as {cpu: 2, nvidia.com/gpu: 1}."),
+        Field(
+            max_length=32,
+            json_schema_extra=_FEW,
+            description="The most it may use, such as {cpu: 2, nvidia.com/gpu: 1}.",
+        ),
     ] = None
     requests: Annotated[
         dict[str, Quantity] | None,
-        Field(max_length=32, description="What is kept free for it on its node."),
+        Field(max_length=32, json_schema_extra=_FEW, description="What is kept free for it on its node."),
     ] = None
 
 

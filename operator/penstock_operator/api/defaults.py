@@ -5,31 +5,15 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from penstock_operator.api.batchpolicy import BatchPolicy, BatchPolicySpec
+from penstock_operator.api.fields import bytes_of
 from penstock_operator.api.modelbackend import Drain, ModelBackend
 from penstock_operator.api.modelendpoint import ModelEndpoint
 from penstock_wire import durations
 from penstock_wire.contract import CANCEL_PATH, GRACE_BEYOND_DRAIN_S, RECONFIGURE_PATH
 from penstock_wire.control import settings
 
-_UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-
 LEAST_ITEM_BYTES = 2
 """An item's least bytes: one digit and a comma."""
-
-
-def bytes_of(quantity: int | str) -> int:
-    """A quantity in bytes: a number, or digits with one of k, Ki, M, Mi, G, Gi.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if isinstance(quantity, int):
-        return quantity
-    digits = quantity.rstrip("kKMGi")
-    unit = quantity[len(digits) :]
-    if not digits.isdigit() or (unit and unit not in _UNITS):
-        raise ValueError(f"expected a number of bytes such as 32Mi, found {quantity!r}")
-    return int(digits) * _UNITS.get(unit, 1)
 
 
 MAX_ONGOING_REQUESTS = 100

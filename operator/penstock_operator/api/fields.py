@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from penstock_wire import durations
 
@@ -26,6 +28,12 @@ def cel(rule: str, message: str, *, expression: str | None = None, path: str | N
     return validation
 
 
+def quoted(text: str) -> str:
+    """A text as CEL writes it."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def rules(*validations: dict[str, str], **words: Any) -> dict[str, Any]:
     """`json_schema_extra` of a field or a model: CEL rules, and further words of the schema as `x_…`."""
     extra: dict[str, Any] = {"x-kubernetes-validations": list(validations)} if validations else {}
@@ -33,12 +41,64 @@ def rules(*validations: dict[str, str], **words: Any) -> dict[str, Any]:
     return extra
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a text is to look: for the API server as a rule, for the operator as a validator.
+
+    In place of the schema's `pattern`, of which the API server shows its user the regular expression alone.
+
+    Args:
+        pattern: the regular expression that all of it matches, in what RE2 and Python have in common.
+        expected: what to write, with an example: `expected … such as …`.
+    """
+
+    pattern: str
+    expected: str
+
+    @property
+    def matches(self) -> str:
+        """The CEL that is true of a text of this form."""
+        return f'self.matches(r"{self.pattern}")'
+
+    @property
+    def rule(self) -> dict[str, str]:
+        """The rule for the field."""
+        return cel(self.matches, self.expected, expression=f"{quoted(self.expected + ', found ')} + self")
+
+    def check(self, text: str) -> str:
+        """The text, where it has this form.
+
+        Raises:
+            ValueError: it has not.
+        """
+        # NB: RE2's classes are of ASCII.
+        if re.fullmatch(self.pattern, text, re.ASCII) is None:
+            raise ValueError(self.expected)
+        return text
+
+
+DURATION = Form(durations.PATTERN, "expected a duration such as 500ms, 30s, 5m or 1h")
+"""A duration, whatever its bounds."""
+
+_EXAMPLES = ("500ms", "30s", "5m", "1h")
+
+
 def duration_rule(least: str, most: str) -> dict[str, str]:
-    """The rule that a duration lies between two others, ends included."""
+    """The rule that a text is a duration between two others, ends included.
+
+    Args:
+        least: the lower end.
+        most: the upper end.
+    """
+    ends = range(durations.parse_ms(least), durations.parse_ms(most) + 1)
+    fit = [each for each in _EXAMPLES if durations.parse_ms(each) in ends]
+    examples = " or ".join(filter(None, (", ".join(fit[:-1]), fit[-1])))
+    message = f"expected a duration from {least} to {most}, such as {examples}"
     return cel(
-        f"duration(self) >= duration('{least}') && duration(self) <= duration('{most}')",
-        f"expected a duration from {least} to {most}",
-        expression=f"'expected a duration from {least} to {most}, found ' + self",
+        f"{DURATION.matches} && duration(self) >= duration('{least}') && "
+        f"duration(self) <= duration('{most}')",
+        message,
+        expression=f"{quoted(message + ', found ')} + self",
     )
 
 
@@ -59,16 +119,103 @@ def map_list(*keys: str) -> dict[str, Any]:
 ANY_OBJECT: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 """`json_schema_extra` of an object taken from core/v1 as it is: its fields are checked in the pod."""
 
-Duration = Annotated[str, Field(pattern=durations.PATTERN, max_length=16)]
-"""A duration as users write it, such as `250ms`, `30s`, `1m30s`."""
+Duration = Annotated[str, Field(max_length=16), AfterValidator(DURATION.check)]
+"""A duration as users write it, such as `250ms`, `30s`, `1m30s`. NB: each field has a `duration_rule`."""
 
-NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+NAME = Form(
+    r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+    "expected the name of a resource of Penstock, such as digits-2: lower-case letters, digits and -, "
+    "beginning with a letter and not ending with -",
+)
 
-Name = Annotated[str, Field(pattern=NAME_PATTERN, min_length=1, max_length=50)]
+Name = Annotated[str, Field(max_length=50, json_schema_extra=rules(NAME.rule)), AfterValidator(NAME.check)]
 """The name of another resource of ours in the same namespace."""
 
+PATH = Form(r"^/\S*$", "expected a path that begins with / and has no blanks, such as /v1/health")
+
+Path = Annotated[str, Field(max_length=1024, json_schema_extra=rules(PATH.rule)), AfterValidator(PATH.check)]
+"""A path of the model's server."""
+
+
+def _count(value: int | str) -> int | str:
+    if value < 0 if isinstance(value, int) else re.fullmatch("[0-9]{1,3}%", value, re.ASCII) is None:
+        raise ValueError(_COUNT)
+    return value
+
+
+_COUNT = "expected a number of at least 0, or a percentage such as 25%"
+
 IntOrPercent = Annotated[
-    Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^[0-9]{1,3}%$", max_length=4)],
-    Field(json_schema_extra={"x-kubernetes-int-or-string": True}),
+    int | str,
+    AfterValidator(_count),
+    Field(
+        json_schema_extra=rules(
+            cel(
+                'type(self) == int ? self >= 0 : self.matches(r"^[0-9]{1,3}%$")',
+                _COUNT,
+                expression=f"{quoted(_COUNT + ', found ')} + string(self)",
+            ),
+            x_kubernetes_int_or_string=True,
+            maxLength=4,
+        )
+    ),
 ]
 """A count, or a percentage such as `25%`."""
+
+_UNITS: dict[str, int] = {
+    **{unit: 1000**power for power, unit in enumerate(("", "k", "M", "G", "T", "P"))},
+    **{unit: 1024**power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi"), start=1)},
+}
+_BYTES = r"^[0-9]{1,16}([kMGTP]|[KMGTP]i)?$"
+
+
+def bytes_of(quantity: int | str) -> int:
+    """A quantity in bytes: a number, or digits with one of k, Ki, M, Mi, G, Gi, T, Ti, P, Pi.
+
+    Args:
+        quantity: as a user writes it.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(quantity, int):
+        return quantity
+    if re.fullmatch(_BYTES, quantity, re.ASCII) is None:
+        raise ValueError(f"expected a number of bytes, or a quantity such as 32Mi, found {quantity!r}")
+    digits = quantity.rstrip("kKMGTPi")
+    return int(digits) * _UNITS[quantity.removeprefix(digits)]
+
+
+def bytes_rule(least: str, most: str) -> dict[str, Any]:
+    """`json_schema_extra` of a field of `Bytes`: its bounds.
+
+    Args:
+        least: the fewest.
+        most: the most.
+    """
+    message = f"expected from {least} to {most}, as a number of bytes or a quantity such as 10Mi"
+    return rules(
+        cel(
+            f"type(self) == int ? self >= {bytes_of(least)} && self <= {bytes_of(most)} : "
+            f"self.matches(r\"{_BYTES}\") && quantity(self).compareTo(quantity('{least}')) >= 0 && "
+            f"quantity(self).compareTo(quantity('{most}')) <= 0",
+            message,
+            expression=f"{quoted(message + ', found ')} + string(self)",
+        ),
+        x_kubernetes_int_or_string=True,
+        maxLength=18,
+    )
+
+
+def _bytes(value: int | str) -> int | str:
+    try:
+        count = bytes_of(value)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise ValueError("expected a number of bytes, or a quantity such as 32Mi")
+    return value
+
+
+Bytes = Annotated[int | str, AfterValidator(_bytes)]
+"""A number of bytes, or a quantity such as `32Mi`. NB: each field has a `bytes_rule`."""

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from penstock_operator.api.base import Part
-from penstock_operator.api.fields import cel, rules
+from penstock_operator.api.fields import Form, cel, rules
 from penstock_wire.control import traffic_rules
 from penstock_wire.control.router_settings import HEADER_PATTERN
 from penstock_wire.control.traffic_rules import MAX_REGEX
 
-FieldName = Annotated[str, Field(min_length=1, max_length=128, pattern=HEADER_PATTERN)]
+_FIELD_NAME = Form(
+    HEADER_PATTERN,
+    "expected the name of a header field or a cookie, such as x-group: letters, digits, - and _, without "
+    "blanks, = and :",
+)
+
+FieldName = Annotated[
+    str, Field(max_length=128, json_schema_extra=rules(_FIELD_NAME.rule)), AfterValidator(_FIELD_NAME.check)
+]
 """The name of a header field or of a cookie."""
 _Text = Annotated[str, Field(max_length=256)]
 

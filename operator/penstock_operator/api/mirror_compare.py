@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from penstock_operator.api.base import Part
+from penstock_operator.api.fields import Form, rules
 from penstock_wire.control.router_settings import IGNORED_PATH_PATTERN
+
+_IGNORED = Form(
+    IGNORED_PATH_PATTERN,
+    "expected a path of JSON from its root $, such as $.usage, $.predictions[*].id or $['a name']",
+)
 
 
 class MirrorCompare(Part):
     """How a mirror's answers are compared with the served ones."""
 
     ignore: Annotated[
-        tuple[Annotated[str, Field(pattern=IGNORED_PATH_PATTERN, max_length=256)], ...],
+        tuple[
+            Annotated[
+                str,
+                Field(max_length=256, json_schema_extra=rules(_IGNORED.rule)),
+                AfterValidator(_IGNORED.check),
+            ],
+            ...,
+        ],
         Field(
             max_length=32,
             json_schema_extra={"x-kubernetes-list-type": "atomic"},

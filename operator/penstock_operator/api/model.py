@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from penstock_operator.api.base import Part
 from penstock_operator.api.core import Env, EnvFrom, Resources, VolumeMounts, Words
 from penstock_operator.api.fields import (
     ANY_OBJECT,
+    Form,
+    Path,
     cel,
     rules,
 )
 
-Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
+_IMAGE = Form(r"^\S+$", "expected an image without blanks, such as registry.example/digits:2")
+_TARGET = Form(
+    r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+    "expected module:Class, such as digits.model:Digits",
+)
+
+Image = Annotated[
+    str, Field(max_length=512, json_schema_extra=rules(_IMAGE.rule)), AfterValidator(_IMAGE.check)
+]
 PullPolicy = Annotated[
     Literal["Always", "IfNotPresent", "Never"] | None,
     Field(
@@ -81,9 +91,10 @@ class ModelPython(Part):
         str,
         Field(
             max_length=256,
-            pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+            json_schema_extra=rules(_TARGET.rule),
             description="What to serve, as module:Class.",
         ),
+        AfterValidator(_TARGET.check),
     ]
     image: Annotated[Image, Field(description="The image that holds the code and penstock[sdk].")]
     image_pull_policy: PullPolicy = None
@@ -158,19 +169,15 @@ class Model(Part):
         ),
     ] = 8080
     ready_path: Annotated[
-        str,
+        Path,
         Field(
-            max_length=1024,
-            pattern=r"^/\S*$",
             description="Path that answers GET with a status from 200 to 399 once the model is loaded. "
             "Default /.",
         ),
     ] = "/"
     reconfigure_path: Annotated[
-        str | None,
+        Path | None,
         Field(
-            max_length=1024,
-            pattern=r"^/\S*$",
             description="Path that takes userConfig by POST and answers 2xx once it is in force. "
             "Default: none "
             "for a container, the SDK's own for python.",

@@ -39,6 +39,11 @@ class ScaleToZero(Part):
     ]
 
 
+_LEAST = "(has(s.minReplicas) ? s.minReplicas : self.minReplicas)"
+_MOST = "(has(s.maxReplicas) ? s.maxReplicas : self.maxReplicas)"
+"""What holds in a schedule `s`, in CEL."""
+
+
 class Autoscaling(Part):
     """Replicas that follow the load: items waiting and in the model, and requests that routers hold."""
 
@@ -62,17 +67,22 @@ class Autoscaling(Part):
                 ".format([self.minReplicas])",
             ),
             cel(
-                "!has(self.schedules) || self.schedules.all(s, "
-                "(has(s.minReplicas) ? s.minReplicas : self.minReplicas) <= "
-                "(has(s.maxReplicas) ? s.maxReplicas : self.maxReplicas))",
+                f"!has(self.schedules) || !self.schedules.exists(s, {_LEAST} > {_MOST})",
                 "expected minReplicas of at most maxReplicas in each, where what a schedule leaves out is "
                 "that of autoscaling",
+                expression="'expected minReplicas of at most maxReplicas in each, where what a schedule "
+                "leaves out is that of autoscaling, found %s'.format([self.schedules"
+                f".filter(s, {_LEAST} > {_MOST})"
+                f".map(s, '%s with %d and %d'.format([s.name, {_LEAST}, {_MOST}]))])",
                 path=".schedules",
             ),
             cel(
                 "!has(self.schedules) || has(self.scaleToZero) || "
                 "self.schedules.all(s, !has(s.minReplicas) || s.minReplicas > 0)",
-                "schedules: expected scaleToZero.after with minReplicas 0",
+                "expected autoscaling.scaleToZero.after with minReplicas 0",
+                expression="'expected autoscaling.scaleToZero.after with minReplicas 0, found none, and "
+                "minReplicas 0 in %s'.format([self.schedules"
+                ".filter(s, has(s.minReplicas) && s.minReplicas == 0).map(s, s.name)])",
                 path=".schedules",
             ),
         )
@@ -192,6 +202,8 @@ class DisruptionBudget(Part):
             cel(
                 "has(self.maxUnavailable) != has(self.minAvailable)",
                 "expected exactly one of maxUnavailable and minAvailable",
+                expression="'expected exactly one of maxUnavailable and minAvailable, found ' + "
+                "(has(self.maxUnavailable) ? 'both' : 'neither')",
             )
         )
     )

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
 from penstock_operator.api.core import Resources
-from penstock_operator.api.fields import Duration, Name, cel, duration_rule, map_list, rules
+from penstock_operator.api.fields import (
+    Bytes,
+    Duration,
+    Form,
+    Name,
+    bytes_rule,
+    cel,
+    duration_rule,
+    map_list,
+    quoted,
+    rules,
+)
 from penstock_operator.api.match import FieldName
 from penstock_wire.control.router_settings import ORIGIN_PATTERN, Method
 
@@ -146,16 +157,20 @@ class SessionAffinity(Part):
     ] = None
 
 
+_STATIC = Form(r"^/[^?#]*$", "expected a path that begins with /, without ? and #, such as /healthz")
+
+
 class StaticAnswer(Part):
     """An answer that the router gives itself."""
 
     path: Annotated[
         str,
         Field(
-            pattern=r"^/[^?#]*$",
             max_length=256,
+            json_schema_extra=rules(_STATIC.rule),
             description="The path, without the endpoint's route; whole and exact, whatever the query.",
         ),
+        AfterValidator(_STATIC.check),
     ]
     status: Annotated[int, Field(ge=200, le=599, description="HTTP status. Default 200.")] = 200
     body: Annotated[
@@ -197,29 +212,39 @@ class EndpointRouter(Part):
     ] = None
 
 
+_ROUTE = Form(
+    r"^(/.*)?$",
+    "expected a path prefix that begins with /, such as /v1/digits, without //, ?, #, % and blanks",
+)
+
+_Route = Annotated[
+    str,
+    Field(
+        max_length=256,
+        json_schema_extra=rules(
+            cel(
+                f"{_ROUTE.matches} && !self.contains('//') && !self.contains('?') && "
+                "!self.contains('#') && !self.contains('%') && !self.contains(' ')",
+                _ROUTE.expected,
+                expression=f"{quoted(_ROUTE.expected + ', found ')} + self",
+            ),
+            cel(
+                "self != '/-' && !self.startsWith('/-/')",
+                "expected a path outside /-/, which the router keeps for itself",
+                expression="'expected a path outside /-/, which the router keeps for itself, found ' + self",
+            ),
+        ),
+    ),
+    AfterValidator(_ROUTE.check),
+]
+
+
 class ModelEndpointSpec(Part):
     """Where clients call, and who serves them."""
 
     route: Annotated[
-        str | None,
+        _Route | None,
         Field(
-            pattern=r"^(/.*)?$",
-            max_length=256,
-            json_schema_extra=rules(
-                cel(
-                    "!self.contains('//') && !self.contains('?') && !self.contains('#') && "
-                    "!self.contains('%') && !self.contains(' ')",
-                    "expected a path prefix such as /v1/digits without //, ?, #, % and blanks",
-                    expression="'expected a path prefix such as /v1/digits without //, ?, #, % and blanks, "
-                    "found ' + self",
-                ),
-                cel(
-                    "self != '/-' && !self.startsWith('/-/')",
-                    "expected a path outside /-/, which the router keeps for itself",
-                    expression="'expected a path outside /-/, which the router keeps for itself, found ' + "
-                    "self",
-                ),
-            ),
             description="Path prefix of this endpoint at the namespace's front door (Service "
             "penstock-router): matched on whole segments, the longest wins, and stripped. Empty = not served "
             "there. Two endpoints of one route: the oldest serves. Default, when absent: /<name of the "
@@ -255,12 +280,11 @@ class ModelEndpointSpec(Part):
         Field(description="Further limits of the time of an answer. Default: none beside timeout."),
     ] = None
     max_body_bytes: Annotated[
-        int | None,
+        Annotated[Bytes, Field(json_schema_extra=bytes_rule("1", "1Pi"))] | None,
         Field(
-            ge=1,
-            le=2**50,
-            description="Bytes of a request's body at most; a longer one is answered 413. Default: no limit "
-            "at the endpoint (a sidecar takes at most 64 MiB of what it batches).",
+            description="Bytes of a request's body at most, as a quantity such as 10Mi or a number of bytes; "
+            "a longer one is answered 413. Default: no limit at the endpoint (a sidecar takes at most 64 MiB "
+            "of what it batches).",
         ),
     ] = None
     retries: Annotated[

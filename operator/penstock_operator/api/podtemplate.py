@@ -66,6 +66,12 @@ class Container(Part):
     ] = None
 
 
+_LABEL_OF_OURS = (
+    "(k.startsWith('penstock.dev/') || k in ['app.kubernetes.io/name', 'app.kubernetes.io/managed-by'])"
+)
+"""Whether a label `k` is Penstock's, in CEL."""
+
+
 class PodTemplate(Part):
     """What the pods get beside the model and the sidecar."""
 
@@ -75,10 +81,12 @@ class PodTemplate(Part):
             max_length=64,
             json_schema_extra=rules(
                 cel(
-                    "self.all(k, !k.startsWith('penstock.dev/') && k != 'app.kubernetes.io/name' && "
-                    "k != 'app.kubernetes.io/managed-by')",
+                    f"!self.exists(k, {_LABEL_OF_OURS})",
                     "expected no label penstock.dev/..., app.kubernetes.io/name or "
                     "app.kubernetes.io/managed-by: they are Penstock's",
+                    expression="'expected no label penstock.dev/..., app.kubernetes.io/name or "
+                    "app.kubernetes.io/managed-by: they are Penstock\\'s, found %s'"
+                    f".format([self.filter(k, {_LABEL_OF_OURS})])",
                 )
             ),
             description="Labels of the pods.",

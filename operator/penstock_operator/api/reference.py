@@ -12,9 +12,8 @@ from typing import Any
 
 from penstock_operator.api import GROUP, KINDS, VERSION
 from penstock_operator.api.crds import definition
-from penstock_operator.api.fields import NAME_PATTERN
+from penstock_operator.api.fields import NAME
 from penstock_operator.api.schema import Schema
-from penstock_wire import durations
 
 _HEADER = (
     "<!-- Generated from operator/penstock_operator/api by "
@@ -26,11 +25,6 @@ _LEGEND = (
 )
 _RULES = "x-kubernetes-validations"
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
-_WORDS = {
-    durations.PATTERN: "duration, such as `250ms` or `1m30s`",
-    NAME_PATTERN: "name of a resource",
-}
-"""What a string is, by its pattern."""
 
 
 def pages() -> dict[str, str]:
@@ -131,7 +125,8 @@ def _type(node: Schema) -> str:
         words = ["any JSON"]
     else:
         words = _scalar(node)
-    return "; ".join([*words, *map(_bound, node.get(_RULES, []))] if "properties" not in node else words)
+    bounds = [_bound(rule) for rule in node.get(_RULES, []) if rule != NAME.rule]
+    return "; ".join([*words, *bounds] if "properties" not in node else words)
 
 
 def _element(node: Schema) -> str:
@@ -144,16 +139,18 @@ def _scalar(node: Schema) -> list[str]:
     kind = "integer or string" if node.get("x-kubernetes-int-or-string") else str(node["type"])
     if "format" in node:
         kind += f" ({node['format']})"
-    words = [_WORDS.get(node.get("pattern", ""), kind)]
+    rules = node.get(_RULES, [])
+    if NAME.rule in rules:
+        return ["name of a resource"]
+    if any(_expected(rule).startswith("expected a duration ") for rule in rules):
+        return ["duration"]
+    words = [kind]
     least, most = node.get("minimum"), node.get("maximum")
     if least is not None and most is not None:
         words.append(f"{least} to {most}")
     elif least is not None:
         words.append(f"at least {least}")
-    if node.get("pattern") not in _WORDS:
-        words += _counts(node, "Length", "characters")
-        words += [f"matches `{node['pattern']}`"] if "pattern" in node else []
-    return words
+    return words + _counts(node, "Length", "characters")
 
 
 def _counts(node: Schema, word: str, of: str) -> list[str]:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from penstock_operator.api.base import Part
-from penstock_operator.api.fields import Duration, Name, cel, duration_rule, rules
+from penstock_operator.api.fields import Duration, Form, Name, cel, duration_rule, quoted, rules
 from penstock_operator.api.mirror_compare import MirrorCompare
 from penstock_wire import durations
 
 MANUAL = "Manual"
 """A pause that lasts until somebody promotes the release."""
+LONGEST_PAUSE = "8760h"
+"""A year: what goes on for longer is Manual."""
+
+_PAUSE = Form(
+    f"^({MANUAL}|{durations.PATTERN.removeprefix('^').removesuffix('$')})$",
+    f"expected a duration of at most {LONGEST_PAUSE}, such as 10m, or {MANUAL}",
+)
 
 
 class ReleaseStep(Part):
@@ -23,8 +30,9 @@ class ReleaseStep(Part):
             cel(
                 "[has(self.setWeight), has(self.mirror), has(self.pause)].filter(each, each).size() == 1",
                 "expected one of setWeight, mirror and pause",
-                expression="'expected one of setWeight, mirror and pause, found ' + "
-                "(has(self.setWeight) || has(self.mirror) || has(self.pause) ? 'several' : 'none')",
+                expression="'expected one of setWeight, mirror and pause, found %s'.format(["
+                "[has(self.setWeight) ? 'setWeight' : '', has(self.mirror) ? 'mirror' : '', "
+                "has(self.pause) ? 'pause' : ''].filter(each, each != '')])",
             )
         )
     )
@@ -43,10 +51,23 @@ class ReleaseStep(Part):
         ),
     ] = None
     pause: Annotated[
-        str | None,
+        Annotated[
+            str,
+            Field(
+                max_length=16,
+                json_schema_extra=rules(
+                    cel(
+                        f"{_PAUSE.matches} && "
+                        f"(self == '{MANUAL}' || duration(self) <= duration('{LONGEST_PAUSE}'))",
+                        _PAUSE.expected,
+                        expression=f"{quoted(_PAUSE.expected + ', found ')} + self",
+                    )
+                ),
+            ),
+            AfterValidator(_PAUSE.check),
+        ]
+        | None,
         Field(
-            pattern=f"^({MANUAL}|{durations.PATTERN.removeprefix('^').removesuffix('$')})$",
-            max_length=16,
             description="How long the weight stays at least, such as 10m; at most 8760h. Manual = until it "
             "is promoted.",
         ),
@@ -59,16 +80,36 @@ class ReleaseMetric(Part):
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                "(self.name == 'prometheus') == has(self.query)",
-                "expected query where name is prometheus, and nowhere else",
+                "self.name != 'prometheus' || (has(self.query) && self.query.trim() != '')",
+                "expected PromQL where name is prometheus",
+                expression="'expected PromQL where name is prometheus, found ' + "
+                "(has(self.query) ? 'an empty text' : 'none')",
+                path=".query",
+            ),
+            cel(
+                "self.name == 'prometheus' || !has(self.query)",
+                "expected none where name is not prometheus",
+                expression="'expected none where name is not prometheus, found one of ' + self.name",
+                path=".query",
             ),
             cel(
                 "self.name != 'prometheus' || has(self.threshold)",
-                "expected threshold beside query: the value beyond which the candidate fails",
+                "expected one where name is prometheus, found none: the value beyond which the candidate "
+                "fails",
+                path=".threshold",
+            ),
+            cel(
+                "!(self.name in ['errorRatio', 'mismatch']) || !has(self.threshold) || self.threshold <= 1.0",
+                "expected a share from 0 to 1 where name is errorRatio or mismatch",
+                expression="'expected a share from 0 to 1 where name is errorRatio or mismatch, found "
+                "%s for %s'.format([self.threshold, self.name])",
+                path=".threshold",
             ),
             cel(
                 "!has(self.quantile) || self.name == 'latency'",
-                "expected quantile where name is latency alone",
+                "expected none where name is not latency",
+                expression="'expected none where name is not latency, found one of ' + self.name",
+                path=".quantile",
             ),
         )
     )
@@ -139,12 +180,27 @@ class Analysis(Part):
     ] = None
 
 
+_BEFORE = (
+    "self.exists(j, w, j < i && has(w.setWeight) && w.setWeight > 0 && "
+    "!self.exists(k, z, j < k && k < i && has(z.setWeight) && z.setWeight == 0))"
+)
+_COPIED_TOO = f"(has(s.mirror) && s.mirror > 0 && {_BEFORE})"
+"""Whether a step `s`, number `i`, copies requests to a candidate that has its own by the steps before."""
+_MISMATCH = "self.analysis.metrics.exists(m, m.name == 'mismatch')"
+_MIRROR_FIRST = "expected mirror above 0 only while the candidate has weight 0 by the steps before"
+
+
 class Strategy(Part):
     """How the candidate takes over from the stable. The spec is never written by Penstock."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            cel("self.stable != self.candidate", "expected two backends, found stable and candidate alike")
+            cel("self.stable != self.candidate", "expected two backends, found stable and candidate alike"),
+            cel(
+                f"!{_MISMATCH} || self.steps.exists(s, has(s.mirror) && s.mirror > 0)",
+                "expected a step with mirror above 0 beside the metric mismatch, found none",
+                path=".analysis.metrics",
+            ),
         )
     )
 
@@ -155,7 +211,15 @@ class Strategy(Part):
         Field(
             min_length=1,
             max_length=32,
-            json_schema_extra={"x-kubernetes-list-type": "atomic"},
+            json_schema_extra=rules(
+                cel(
+                    f"!self.exists(i, s, {_COPIED_TOO})",
+                    _MIRROR_FIRST,
+                    expression=f"{quoted(_MIRROR_FIRST + ', found it in steps%s')}.format([self"
+                    f".transformList(i, s, {_COPIED_TOO}, i)])",
+                ),
+                x_kubernetes_list_type="atomic",
+            ),
             description="One after the other; after the last the candidate gets all requests.",
         ),
     ]

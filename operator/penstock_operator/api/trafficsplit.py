@@ -66,38 +66,58 @@ class SplitMirror(Part):
     ] = None
 
 
+_SERVES_TOO = "self.backends.exists(b, b.name == m.name)"
+"""Whether a mirror `m` is among the backends, in CEL."""
+_BESIDE = "(b.weight > 0 && !(b.name in [self.strategy.stable, self.strategy.candidate]))"
+"""Whether a backend `b` has a weight that it may not have beside a strategy."""
+_COPIED = "(has(s.mirror) && s.mirror > 0)"
+"""Whether a step `s` has requests copied."""
+
+
+def _among_backends(field: str) -> dict[str, str]:
+    """The rule that a field of `strategy` names one of `backends`."""
+    return cel(
+        f"!has(self.strategy) || self.backends.exists(b, b.name == self.strategy.{field})",
+        "expected one of backends",
+        expression="'expected one of backends %s, found %s'"
+        f".format([self.backends.map(b, b.name), self.strategy.{field}])",
+        path=f".strategy.{field}",
+    )
+
+
 class TrafficSplitSpec(Part):
     """Which endpoint, and who serves how much of it."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                "!has(self.mirrors) || !self.mirrors.exists(m, self.backends.exists(b, b.name == m.name))",
-                "expected mirrors that are not among backends, found a name that is in both lists",
+                f"!has(self.mirrors) || !self.mirrors.exists(m, {_SERVES_TOO})",
+                "expected mirrors that are not among backends",
+                expression="'expected mirrors that are not among backends, found %s in both lists'"
+                f".format([self.mirrors.filter(m, {_SERVES_TOO}).map(m, m.name)])",
                 path=".mirrors",
             ),
+            _among_backends("stable"),
+            _among_backends("candidate"),
             cel(
-                "!has(self.strategy) || (self.backends.exists(b, b.name == self.strategy.stable) && "
-                "self.backends.exists(b, b.name == self.strategy.candidate))",
-                "expected strategy.stable and strategy.candidate among backends",
-                expression="'expected strategy.stable and strategy.candidate among backends, found no ' + "
-                "(self.backends.exists(b, b.name == self.strategy.stable) ? self.strategy.candidate : "
-                "self.strategy.stable) + ' there'",
-                path=".strategy",
-            ),
-            cel(
-                "!has(self.strategy) || self.backends.all(b, b.weight == 0 || "
-                "b.name in [self.strategy.stable, self.strategy.candidate])",
+                f"!has(self.strategy) || !self.backends.exists(b, {_BESIDE})",
                 "expected weight 0 of all backends but strategy.stable and strategy.candidate",
+                expression="'expected weight 0 of all backends but strategy.stable and strategy.candidate, "
+                f"found %s'.format([self.backends.filter(b, {_BESIDE})"
+                ".map(b, '%s with weight %d'.format([b.name, b.weight]))])",
                 path=".backends",
             ),
             cel(
-                "!has(self.strategy) || !self.strategy.steps.exists(s, has(s.mirror) && s.mirror > 0) || "
+                f"!has(self.strategy) || !self.strategy.steps.exists(s, {_COPIED}) || "
                 "!self.backends.exists(b, b.name == self.strategy.candidate && has(b.match) && "
                 "b.match.size() > 0)",
-                "expected steps with mirror only where strategy.candidate has no match in backends: a "
-                "backend gets requests or copies of them",
-                path=".strategy",
+                "expected no step with mirror where strategy.candidate has a match in backends: a backend "
+                "gets requests or copies of them",
+                expression="'expected no step with mirror where strategy.candidate has a match in backends: "
+                "a backend gets requests or copies of them, found a match of %s and mirror in steps%s'"
+                ".format([self.strategy.candidate, self.strategy.steps"
+                f".transformList(i, s, {_COPIED}, i)])",
+                path=".strategy.steps",
             ),
         )
     )

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from penstock_operator.api.base import Part
-from penstock_operator.api.fields import ANY_OBJECT, Duration, duration_rule, rules
+from penstock_operator.api.fields import ANY_OBJECT, Duration, Path, duration_rule, rules
 
 
 class WarmupRequest(Part):
     """One request to the model."""
 
     path: Annotated[
-        str,
-        Field(max_length=1024, pattern=r"^/\S*$", description="Path, with a query if any, such as /predict."),
+        Path,
+        Field(description="Path, with a query if any, such as /predict."),
     ]
     method: Annotated[
         Literal["GET", "POST", "PUT"], Field(description="HTTP method: GET, POST or PUT. Default POST.")

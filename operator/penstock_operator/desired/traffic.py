@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from penstock_operator.api import ModelEndpoint, TrafficSplit, match
 from penstock_operator.api.batchpolicy import Priority
 from penstock_operator.api.defaults import is_dedicated, route
+from penstock_operator.api.fields import bytes_of
 from penstock_operator.api.modelendpoint import Cors, SessionAffinity, Timeouts
 from penstock_operator.desired.shares import Weight, mirrors_of, weights_of
 from penstock_wire import durations
@@ -327,7 +328,9 @@ def router_endpoints(
             methods=endpoint.spec.methods,
             timeout_ms=durations.parse_ms(endpoint.spec.timeout),
             timeouts=_timeouts(endpoint.spec.timeouts),
-            max_body_bytes=endpoint.spec.max_body_bytes,
+            max_body_bytes=None
+            if endpoint.spec.max_body_bytes is None
+            else bytes_of(endpoint.spec.max_body_bytes),
             retries=endpoint.spec.retries,
             cold_start=router_settings.ColdStart(
                 timeout_ms=durations.parse_ms(endpoint.spec.cold_start.timeout),

@@ -1,15 +1,12 @@
-"""What the steps of a strategy ask for, and what is wrong with a strategy that its schema allows."""
+"""What the steps of a strategy ask for, and what keeps a stored strategy from being followed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 
-from penstock_operator.api.strategy import MANUAL, ReleaseStep, Strategy
+from penstock_operator.api.strategy import LONGEST_PAUSE, MANUAL, ReleaseStep, Strategy
 from penstock_wire import durations
-
-LONGEST_PAUSE = "8760h"
-"""A year: what goes on for longer is Manual."""
 
 
 def target(strategy: Strategy, step: int) -> int:
@@ -94,7 +91,9 @@ def _asked(step: ReleaseStep) -> str:
 
 
 def faults(strategy: Strategy) -> tuple[str, ...]:
-    """What keeps a strategy from being followed, though its schema allows it, with paths.
+    """What keeps a strategy from being followed, with paths.
+
+    The API server refuses all of it; a strategy that was stored before it did may still have some.
 
     A weight below the one before it is allowed: a step may go back.
 

@@ -15,7 +15,9 @@ from penstock_operator.api import (
     TrafficSplit,
     defaults,
 )
+from penstock_operator.api.fields import bytes_of
 from penstock_operator.api.modelbackend import Drain
+from penstock_operator.releases import steps
 from penstock_wire.control import settings
 
 CONTAINER = {"container": {"image": "i"}}
@@ -86,8 +88,27 @@ def test_reads_what_is_stored() -> None:
             {"endpoint": "e", "backends": [{"name": "a", "weight": "x"}]},
             "spec.backends.0.weight: Input should be a valid integer",
         ),
-        (BatchPolicy, {"batchWaitTimeout": "soon"}, "spec.batchWaitTimeout: String should match pattern"),
-        (ModelEndpoint, {"backend": "B"}, "spec.backend: String should match pattern"),
+        (
+            BatchPolicy,
+            {"batchWaitTimeout": "soon"},
+            "spec.batchWaitTimeout: expected a duration such as 500ms, 30s, 5m or 1h, found 'soon'",
+        ),
+        (
+            ModelEndpoint,
+            {"backend": "B"},
+            "spec.backend: expected the name of a resource of Penstock, such as",
+        ),
+        (
+            ModelEndpoint,
+            {"backend": "b", "maxBodyBytes": "10MB"},
+            "spec.maxBodyBytes: expected a number of bytes, or a quantity such as 32Mi, found '10MB'",
+        ),
+        (ModelEndpoint, {"backend": "b", "maxBodyBytes": 0}, "spec.maxBodyBytes: expected a number of bytes"),
+        (
+            ModelBackend,
+            {"model": CONTAINER, "rollout": {"maxSurge": "half"}},
+            "spec.rollout.maxSurge: expected a number of at least 0, or a percentage such as 25%, found 'hal",
+        ),
         (ModelEndpoint, None, "spec: Input should be a valid dictionary"),
     ],
 )
@@ -97,6 +118,26 @@ def test_what_does_not_fit_is_named(kind: type[Any], spec: Any, message: str) ->
         kind.parse({"metadata": {"name": "x", "namespace": "n"}, "spec": spec})
     assert str(caught.value).startswith(f"{kind.__name__} n/x: ")
     assert message in str(caught.value)
+
+
+def test_what_the_api_server_did_not_refuse_before_is_still_read() -> None:
+    """A release of before goes on to be explained in its status, and a backend keeps its pods."""
+    many = {f"example.com/r{number}": 1 for number in range(13)}
+    model = {"container": {"image": "i", "resources": {"limits": many}}}
+    container = backend(model=model).spec.model.container
+    assert container is not None
+    assert container.resources is not None
+    assert container.resources.limits == many
+    assert endpoint(route="/a%20b").spec.route == "/a%20b"
+    strategy = {
+        "stable": "a",
+        "candidate": "b",
+        "steps": [{"setWeight": 5}, {"mirror": 5}, {"pause": "9000h"}],
+    }
+    spec = {"endpoint": "e", "backends": [{"name": "a", "weight": 1}], "strategy": strategy}
+    read = TrafficSplit.parse({"metadata": {"name": "s"}, "spec": spec}).spec.strategy
+    assert read is not None
+    assert len(steps.faults(read)) == 2
 
 
 def test_a_strange_status_is_taken_as_empty() -> None:
@@ -115,18 +156,20 @@ def test_a_strange_status_is_taken_as_empty() -> None:
         ("32Mi", 33554432),
         ("2M", 2000000),
         ("1Gi", 2**30),
+        ("3T", 3 * 10**12),
+        ("1Pi", 2**50),
     ],
 )
 def test_bytes(quantity: int | str, expected: int) -> None:
     """Quantities as the schema lets them through."""
-    assert defaults.bytes_of(quantity) == expected
+    assert bytes_of(quantity) == expected
 
 
-@pytest.mark.parametrize("quantity", ["", "Mi", "1.5Mi", "1KiKi", "-1", "1T"])
+@pytest.mark.parametrize("quantity", ["", "Mi", "1.5Mi", "1KiKi", "-1", "1E", "1ki", "10MB"])
 def test_bytes_that_are_none(quantity: str) -> None:
     """Anything else says what was expected."""
-    with pytest.raises(ValueError, match="expected a number of bytes such as 32Mi"):
-        defaults.bytes_of(quantity)
+    with pytest.raises(ValueError, match="expected a number of bytes, or a quantity such as 32Mi"):
+        bytes_of(quantity)
 
 
 def test_batching_comes_from_one_source() -> None:

@@ -23,6 +23,13 @@ ALLOWED = {
 ANY_JSON = (".spec.userConfig", ".spec.warmup.requests[].body")
 """Fields that take any JSON, a number or text included: structural without a type."""
 
+FREE_TEXT = {
+    *("annotations[]", "args[]", "body", "command[]", "headers[]", "labels[]", "mountPath", "name"),
+    *("nodeSelector[]", "prefix", "priorityClassName", "query", "runtimeClassName", "serviceAccountName"),
+    *("subPath", "value"),
+}
+"""Texts of a spec that may be anything of their length, or that Kubernetes checks in the pod."""
+
 
 def schema(kind: str) -> dict[str, Any]:
     version = crds.definition(kind)["spec"]["versions"][0]
@@ -93,6 +100,17 @@ def test_what_a_user_writes_is_bounded(kind: str) -> None:
     for path, node in nodes(schema(kind)["properties"]["spec"]):
         bounds = {"string": ("maxLength", "enum"), "array": ("maxItems",)}.get(node.get("type", ""), ())
         assert not bounds or any(bound in node for bound in bounds), path
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_no_text_is_refused_by_a_bare_regular_expression(kind: str) -> None:
+    """Each text that has a form has a rule, whose message has an example; a pattern only beside one."""
+    for path, node in nodes(schema(kind)["properties"]["spec"]):
+        rules = node.get("x-kubernetes-validations", [])
+        if "pattern" in node or any(".matches(r" in rule["rule"] for rule in rules):
+            assert any("such as" in rule["message"] for rule in rules), path
+        elif node.get("type") == "string" and "enum" not in node and not rules:
+            assert path.rsplit(".", 1)[-1] in FREE_TEXT, path
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

@@ -261,25 +261,25 @@ async def test_hooks_are_called_before_it_is_ready_and_at_the_end(start: Start, 
 @pytest.mark.parametrize(
     ("arguments", "last"),
     [
-        (["models:Hooked", "--init-kwargs", '{"fails": "load"}'], "RuntimeError: no load"),
-        (["models:Hooked", "--init-kwargs", '{"fails": "warmup"}'], "RuntimeError: no warmup"),
-        (["models:Wrong"], "models:Wrong.predict: expected one parameter, the list of items, found (a, b);"),
-        (["models:Missing"], "expected Missing in module models, found no Missing"),
-        (["nothing:C"], "expected a module nothing on the Python path, found none"),
-        (["broken:C"], "OSError: no weights here"),
-        (["models:Double", "--init-kwargs", '{"error": "bad weights"}'], "RuntimeError: bad weights"),
-        (["models:Double", "--init-kwargs", '{"size": 1}'], "models:Double: expected init kwargs for"),
-        (["models:increment", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1:0"),
+        (["models:Hooked", "--init-kwargs", '{"fails": "load"}'], ": RuntimeError: no load"),
+        (["models:Hooked", "--init-kwargs", '{"fails": "warmup"}'], ": RuntimeError: no warmup"),
+        (["models:Wrong"], ".predict: expected one parameter, the list of items, found (a, b);"),
+        (["models:Missing"], ": expected Missing in module models, found no Missing"),
+        (["nothing:C"], ": expected a module nothing on the Python path, found none"),
+        (["broken:C"], ": OSError: no weights here"),
+        (["models:Double", "--init-kwargs", '{"error": "bad weights"}'], ": RuntimeError: bad weights"),
+        (["models:Double", "--init-kwargs", '{"size": 1}'], ": expected init kwargs for"),
+        (["models:increment", "--host", "192.0.2.1"], ": cannot listen on 192.0.2.1:0"),
     ],
 )
 async def test_a_target_that_cannot_be_loaded_ends_with_one_and_says_why_last(
     start: Start, arguments: list[str], last: str
 ) -> None:
-    """Kubernetes shows the last lines of standard error as the pod's termination message."""
+    """Once with the target's name: Kubernetes shows the last lines of standard error as the pod's message."""
     served = await start(*arguments)
     code, errors = await served.end()
     assert code == 1
-    assert errors.strip().splitlines()[-1].startswith(f"penstock.serve: cannot load {arguments[0]}: {last}")
+    assert errors.strip().splitlines()[-1].startswith(f"penstock.serve: cannot load {arguments[0]}{last}")
 
 
 @pytest.mark.parametrize("value", ["[1]", "{", "1"])

@@ -212,20 +212,26 @@ class TestInstances:
         assert parameters == (("a", b"1.0"), ("b", b'{"y":1,"x":2}'))
 
     @pytest.mark.parametrize(
-        ("body", "reason", "path"),
+        ("body", "reason", "path", "found"),
         [
-            (b"x", Reason.BAD_JSON, None),
-            (b"[]", Reason.BAD_JSON, None),
-            (b'{"a":1}', Reason.BAD_SHAPE, "$"),
-            (b'{"instances":1}', Reason.BAD_SHAPE, "$.instances"),
-            (b'{"instances":{"a":NaN}}', Reason.BAD_SHAPE, "$.instances"),
+            (b"x", Reason.BAD_JSON, None, "the bytes are not JSON: "),
+            (b"[]", Reason.BAD_JSON, None, "found an array; "),
+            (b'{"b":1,"a":1}', Reason.BAD_SHAPE, "$", ", found an object with a, b"),
+            (b"{}", Reason.BAD_SHAPE, "$", ", found an object without members"),
+            (b'{"instances":1}', Reason.BAD_SHAPE, "$.instances", ", found a number"),
+            (b'{"instances":{"a":NaN}}', Reason.BAD_SHAPE, "$.instances", ", found an object"),
         ],
     )
-    def test_a_body_that_cannot_be_used_says_why(self, body: bytes, reason: Reason, path: str | None):
+    def test_a_body_that_cannot_be_used_says_why(
+        self, body: bytes, reason: Reason, path: str | None, found: str
+    ):
+        """What was found, and what a request looks like."""
         with pytest.raises(PenstockError) as caught:
             read_request(body)
         assert caught.value.reason == reason
         assert (caught.value.extra or {}).get("path") == path
+        assert found in str(caught.value)
+        assert "[1, 2]" in str(caught.value)
 
     def test_a_name_with_half_a_character_is_joined_split_merged_and_told(self):
         items, parameters = read_request(b'{"instances":[1],"\\ud800":2}')
@@ -234,7 +240,7 @@ class TestInstances:
         assert json.loads(instances.merge(answers)) == {"predictions": [1, 2], "\ud800": 3}
         with pytest.raises(PenstockError) as caught:
             read_request(b'{"\\ud800":1}')
-        assert "found \ud800" in json.loads(caught.value.response().body)["detail"]
+        assert "found an object with \ud800" in json.loads(caught.value.response().body)["detail"]
 
     @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=5), VALUES)
     def test_what_is_joined_comes_back_split_to_whom_it_belongs(self, requests: list[list[Any]], more: Any):
