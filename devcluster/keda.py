@@ -44,7 +44,7 @@ def install(cluster: Cluster) -> None:
         images.build(dockerfile=folder / "Dockerfile", tag=IMAGE, context=built)
         cluster.load(IMAGE)
         name, _, tag = IMAGE.partition(":")
-        manifests = os.path.relpath(built / "config/minimal", folder.resolve())
+        manifests = os.path.relpath((built / "config/minimal").resolve(), folder.resolve())
         text = _KUSTOMIZATION.format(manifests=manifests, name=name, tag=tag)
         folder.joinpath("kustomization.yaml").write_text(text)
         with step(f"installing KEDA {programs.COMPONENTS['keda'].version}"):
