@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit clients mutants demo bench bench-router bench-autoscaling bench-control bench-zero bench-zero-keda faults zero-loss weights fights crds fmt lock clean
+.PHONY: help check test compiled unit clients keda mutants demo bench bench-router bench-autoscaling bench-control bench-zero bench-zero-keda faults zero-loss weights fights crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
 clients: $(VENV)/.ready # the tests with other projects' servers and clients, which it installs (PyPI, npm); figures in bench/results/
 	@rm -f bench/results/clients.json
 	@$(BIN)/pytest tests/clients --clients-results bench/results/clients.json $(CLIENTS)
+
+keda: $(VENV)/.ready # the tests with KEDA, which it builds (some 10 minutes the first time), on a cluster of their own
+	@$(BIN)/pytest tests/keda $(KEDA)
 
 mutants: $(VENV)/.ready ## Check that the tests catch each kept mutant of the data plane
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
