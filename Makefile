@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit clients mutants demo bench bench-router bench-autoscaling bench-control bench-zero faults zero-loss weights fights crds fmt lock clean
+.PHONY: help check test compiled unit clients keda mutants demo bench bench-router bench-autoscaling bench-control bench-zero bench-zero-keda faults zero-loss weights fights crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ clients: $(VENV)/.ready # the tests with other projects' servers and clients, wh
 	@rm -f bench/results/clients.json
 	@$(BIN)/pytest tests/clients --clients-results bench/results/clients.json $(CLIENTS)
 
+keda: $(VENV)/.ready # the tests with KEDA, which it builds (some 10 minutes the first time), on a cluster of their own
+	@$(BIN)/pytest tests/keda $(KEDA)
+
 mutants: $(VENV)/.ready ## Check that the tests catch each kept mutant of the data plane
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
@@ -88,6 +91,9 @@ bench-control: $(VENV)/.ready ## Measure the operator with 1000 backends on a cl
 
 bench-zero: $(VENV)/.ready # 100 cycles from no pod and back on a cluster of its own (20 min); figures in bench/results/zero.json
 	@$(BIN)/python -m bench.zero $(BENCH)
+
+bench-zero-keda: $(VENV)/.ready # the same with KEDA as the scaler, 20 cycles (10 min, once KEDA is built); bench/results/zero-keda.json
+	@$(BIN)/python -m bench.zero --keda --cycles 20 $(BENCH)
 
 faults: $(VENV)/.ready ## Ten minutes of a faulty apiserver under the operator (FAULTS="--fault-seed 2")
 	@$(BIN)/pytest tests/cluster/test_faults.py --fault-seconds 600 $(FAULTS)

@@ -5,14 +5,17 @@ pins, which `go install package@version` would refuse for modules with replace d
 """
 
 import dataclasses
+import inspect
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from devcluster import machine
+from devcluster import machine, reduced_keda
 from devcluster.cache import cached, digest
 from devcluster.console import step
 from devcluster.errors import DevclusterError
@@ -34,7 +37,9 @@ class Component:
         cgo: Whether C code is linked.
         tags: Build tags.
         stamp: Linker variables that get the version.
-        copies: Files of the module that are put beside the programs: name there → path in the module.
+        copies: Files and folders of the module that are put beside the programs: name there → path in it.
+        reduce: Copies the module, from its folder into an empty one, with less in it. There it is built by
+            its own go.mod and go.sum, which the sum of the whole module pins. None: built as it is.
         extra: Not part of a cluster: built only when `ensure` is asked for it.
     """
 
@@ -46,6 +51,7 @@ class Component:
     tags: str = ""
     stamp: tuple[str, ...] = ()
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    reduce: Callable[[Path, Path], None] | None = None
     extra: bool = False
 
     @property
@@ -68,7 +74,10 @@ class Component:
         """Hash of all that decides what comes out."""
         recipe = f"{self.cgo} {self.tags} {self.stamp} {sorted(self.binaries.items())} {os.uname().machine}"
         recipe += f" {sorted(self.copies.items())}" if self.copies else ""
-        return digest([*self.pins, *sorted(self.pins[0].parent.glob("*.go")), recipe])
+        parts: list[str | Path] = [*self.pins, *sorted(self.pins[0].parent.rglob("*.go")), recipe]
+        if self.reduce:
+            parts.append(Path(inspect.getfile(self.reduce)))
+        return digest(parts)
 
     @property
     def folder(self) -> Path:
@@ -191,6 +200,17 @@ COMPONENTS = {
             about="3 minutes",
             extra=True,
         ),
+        # Another project's scaler, to run beside our operator. `config` has its manifests.
+        Component(
+            name="keda",
+            module="github.com/kedacore/keda/v2",
+            binaries={"keda": "operator", "keda-adapter": "adapter"},
+            about="5 minutes",
+            stamp=("github.com/kedacore/keda/v2/version.Version",),
+            copies={"config": "config"},
+            reduce=reduced_keda.reduce,
+            extra=True,
+        ),
         # Our program around the libraries of Flux, kpt and Argo CD: how they read our statuses.
         Component(
             name="verdict",
@@ -279,25 +299,36 @@ def build(component: Component, into: Path) -> None:
     environment = _environment(component, into)
     flags = " ".join(["-s -w", *(f"-X {variable}={component.version}" for variable in component.stamp)])
     command: list[str | Path] = [
-        go,
-        "install",
-        "-v",
-        "-trimpath",
-        "-buildvcs=false",
-        "-mod=readonly",
-        "-ldflags",
-        flags,
+        *(go, "build" if component.reduce else "install"),
+        *("-v", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", flags),
     ]
     command += ["-tags", component.tags] if component.tags else []
+    if component.reduce:
+        with tempfile.TemporaryDirectory(prefix=f"penstock-{component.name}-") as copy:
+            component.reduce(_module(go, component, environment), Path(copy))
+            packages = [f"./cmd/{name}" for name in component.binaries.values()]
+            _compile(component, [*command, "-o", into, *packages], environment, Path(copy))
+    else:
+        _compile(component, [*command, "tool"], environment, component.pins[0].parent)
+    for name, built in component.binaries.items():
+        if name != built:
+            into.joinpath(built).rename(into / name)
+    if component.copies:
+        module = _module(go, component, environment)
+        for name, path in component.copies.items():
+            if module.joinpath(path).is_dir():
+                shutil.copytree(module / path, into / name, copy_function=shutil.copyfile)
+            else:
+                into.joinpath(name).write_bytes(module.joinpath(path).read_bytes())
+
+
+def _compile(
+    component: Component, command: list[str | Path], environment: Mapping[str, str], folder: Path
+) -> None:
     lines: list[str] = []
     what = f"building {component.name} {component.version} ({', '.join(component.binaries)}; first time about"
     with step(f"{what} {component.about})", progress=lambda: f"{len(lines)} packages"):
-        with run_tethered(
-            [*command, "tool"],
-            env=environment,
-            cwd=component.pins[0].parent,
-            output=subprocess.PIPE,
-        ) as process:
+        with run_tethered(command, env=environment, cwd=folder, output=subprocess.PIPE) as process:
             assert process.stdout is not None  # noqa: S101 - for the type checker
             reader = threading.Thread(target=lines.extend, args=(process.stdout,))
             reader.start()
@@ -305,18 +336,23 @@ def build(component: Component, into: Path) -> None:
             reader.join()
         if code:
             raise DevclusterError(f"building {component.name} failed:\n{''.join(lines[-30:])}")
-    for name, built in component.binaries.items():
-        if name != built:
-            into.joinpath(built).rename(into / name)
-    if component.copies:
-        where = subprocess.run(
-            [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", component.module],
-            capture_output=True, text=True, check=False, env=environment, cwd=component.pins[0].parent,
-        )  # fmt: skip
-        if where.returncode:
-            raise DevclusterError(f"where is {component.module}? {where.stderr.strip()}")
-        for name, path in component.copies.items():
-            into.joinpath(name).write_bytes(Path(where.stdout.strip(), path).read_bytes())
+
+
+def _module(go: Path, component: Component, environment: Mapping[str, str]) -> Path:
+    """Return the folder of a component's module in Go's cache; its sum has been checked on the way there."""
+    _ask(go, ["mod", "download", component.module], component, environment)
+    found = ["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", component.module]
+    return Path(_ask(go, found, component, environment).strip())
+
+
+def _ask(go: Path, arguments: list[str], component: Component, environment: Mapping[str, str]) -> str:
+    done = subprocess.run(
+        [go, *arguments],
+        capture_output=True, text=True, check=False, env=environment, cwd=component.pins[0].parent,
+    )  # fmt: skip
+    if done.returncode:
+        raise DevclusterError(f"where is {component.module}? {done.stderr.strip()}")
+    return done.stdout
 
 
 def pause() -> Path:

@@ -40,9 +40,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave tests/clients to `make clients`: they install much that nothing else needs."""
-    clients = Path(__file__).with_name("clients")
+    """Leave tests/clients to `make clients`, tests/keda to `make keda`: they take what nothing else needs."""
+    apart = [Path(__file__).with_name(name) for name in ("clients", "keda")]
     asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    if collection_path == clients and not any(path.is_relative_to(clients) for path in asked):
+    if collection_path in apart and not any(path.is_relative_to(collection_path) for path in asked):
         return True
     return None

@@ -3,7 +3,8 @@
 It starts a cluster of its own, with this checkout's images, and removes it. Nothing may be lost up to
 `maxPending`, which is the largest burst. It measures how long it takes from the first request that is held
 until `/scale` is written, and from the first ready pod until it has a request. The figures go into
-bench/results/zero.json.
+bench/results/zero.json. With `--keda`, KEDA writes `/scale`, by the operator's recommendation, and the
+figures go into bench/results/zero-keda.json.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ from typing import Any
 from bench.run import RESULTS, commit, machine
 from bench.zero import resources
 from bench.zero.cycles import Asked, say
+from bench.zero.resources import SYSTEM
 from bench.zero.table import figures, page, verdicts, wrong
-from devcluster import images
+from devcluster import images, keda
 from devcluster.cluster import Cluster
 from devcluster.network import API_PORT, FIRST
 from devcluster.paths import REPOSITORY
 
-FILE = RESULTS / "zero.json"
+FILE, KEDA_FILE = RESULTS / "zero.json", RESULTS / "zero-keda.json"
 BURSTS = (1, 50, 500)
-SYSTEM = "penstock-system"
 
 
 @contextlib.contextmanager
-def installed(name: str, *, keep: bool) -> Iterator[Cluster]:
+def installed(name: str, *, keep: bool, with_keda: bool) -> Iterator[Cluster]:
     """A cluster with Penstock, and with an empty namespace for the bench.
 
     Args:
         name: of the cluster.
         keep: leave it up.
+        with_keda: install KEDA, too.
     """
     names = images.build_targets()
     cluster = Cluster(name)
@@ -52,6 +54,8 @@ def installed(name: str, *, keep: bool) -> Iterator[Cluster]:
             *("--create-namespace", "-f", str(REPOSITORY / "devcluster/values.yaml")),
             *("--wait", "--timeout", "240s"),
         )
+        if with_keda:
+            keda.install(cluster)
         namespace = resources.NAMESPACE
         cluster.kubectl("delete", "namespace", namespace, "--ignore-not-found", timeout=300)
         cluster.kubectl("create", "namespace", namespace)
@@ -91,11 +95,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cluster", default="penstock-zero", help="its name")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
-    parser.add_argument("--out", type=Path, default=FILE, help="where the figures go")
+    parser.add_argument("--keda", action="store_true", help="KEDA writes the replicas")
+    parser.add_argument("--polling", type=int, default=1, help="seconds between two of KEDA's looks")
+    parser.add_argument("--out", type=Path, help="where the figures go")
     arguments = parser.parse_args()
     host = machine()
     began = time.monotonic()
-    with installed(arguments.cluster, keep=arguments.keep) as cluster:
+    with installed(arguments.cluster, keep=arguments.keep, with_keda=arguments.keda) as cluster:
         say(f"ready after {time.monotonic() - began:.0f} s")
         began = time.monotonic()
         asked = Asked(
@@ -106,6 +112,7 @@ def main() -> int:
             cycles=arguments.cycles,
             bursts=BURSTS,
             seed=arguments.seed,
+            polling=arguments.polling if arguments.keda else 0,
         )
         cycles = measure(cluster, asked)
     found = figures(cycles)
@@ -121,12 +128,15 @@ def main() -> int:
             "max_pending": resources.MAX_PENDING,
             "target_load": resources.TARGET_LOAD,
             "scale_to_zero_after": resources.ZERO_AFTER,
+            "keda_polling": asked.polling,
         },
         "figures": found,
-        "verdicts": verdicts(found),
+        # The bounds are ours: KEDA has no part in them.
+        "verdicts": [] if arguments.keda else verdicts(found),
         "cycles": cycles,
     }
-    arguments.out.write_text(json.dumps(document, indent=1) + "\n")
+    out = arguments.out or (KEDA_FILE if arguments.keda else FILE)
+    out.write_text(json.dumps(document, indent=1) + "\n")
     print(page(document))
     problems = wrong(found)
     for problem in problems:

@@ -27,7 +27,7 @@ from bench.control_api import Api, ApiError
 from bench.ledger import Ledger
 from bench.open_loop import OpenLoop
 from bench.zero import resources
-from bench.zero.resources import GROUP, NAMESPACE, Obj
+from bench.zero.resources import GROUP, KEDA_GROUP, NAMESPACE, Obj
 
 TIMEOUT = 300.0
 """Seconds after which a request is given up, or a state that does not come."""
@@ -47,6 +47,7 @@ class Asked:
         cycles: in all.
         bursts: requests at once, in turns.
         seed: of the pauses before bursts.
+        polling: seconds between two looks of KEDA, which writes the replicas; 0: the operator does.
     """
 
     pki: str
@@ -56,6 +57,7 @@ class Asked:
     cycles: int
     bursts: tuple[int, ...]
     seed: int
+    polling: int = 0
 
 
 @dataclass(kw_only=True)
@@ -175,9 +177,13 @@ class Bench:
         asked = self._asked
         await self._post(f"/api/v1/namespaces/{NAMESPACE}/configmaps", resources.code())
         for name in asked.names:
-            made = resources.backend(name, collector=collector)
+            mode = "External" if asked.polling else "Builtin"
+            made = resources.backend(name, collector=collector, mode=mode)
             await self._post(f"{GROUP}/namespaces/{NAMESPACE}/modelbackends", made)
             await self._post(f"{GROUP}/namespaces/{NAMESPACE}/modelendpoints", resources.endpoint(name))
+            if asked.polling:
+                scaled = resources.scaled_object(name, polling=asked.polling)
+                await self._post(f"{KEDA_GROUP}/namespaces/{NAMESPACE}/scaledobjects", scaled)
 
     async def _post(self, path: str, obj: Obj) -> None:
         await self._api.call("POST", path, obj)

@@ -1,4 +1,7 @@
-"""The objects of `bench.zero`: a backend behind an endpoint of its own, for cycles side by side."""
+"""The objects of `bench.zero`: a backend behind an endpoint of its own, for cycles side by side.
+
+With KEDA, a ScaledObject for each, as docs/how-to/other-scalers.md has it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from devcluster import images
 
 Obj = dict[str, Any]
 NAMESPACE = "zero"
+SYSTEM = "penstock-system"
 GROUP = "/apis/penstock.dev/v1alpha1"
+KEDA_GROUP = "/apis/keda.sh/v1alpha1"
 MOST_REPLICAS = 2
 MAX_PENDING = 500
 TARGET_LOAD = 200
@@ -30,12 +35,13 @@ def code() -> Obj:
     }
 
 
-def backend(name: str, *, collector: str) -> Obj:
+def backend(name: str, *, collector: str, mode: str = "Builtin") -> Obj:
     """A ModelBackend that goes to 0.
 
     Args:
         name: its name.
         collector: `HOST:PORT` that takes the model's records.
+        mode: who writes its replicas, as `autoscaling.mode` has it.
     """
     python = {
         "target": "model:Recorder",
@@ -45,6 +51,7 @@ def backend(name: str, *, collector: str) -> Obj:
         "volumeMounts": [{"name": "code", "mountPath": "/code", "readOnly": True}],
     }
     autoscaling = {
+        "mode": mode,
         "minReplicas": 0,
         "maxReplicas": MOST_REPLICAS,
         "targetLoad": TARGET_LOAD,
@@ -73,4 +80,34 @@ def endpoint(name: str) -> Obj:
         "kind": "ModelEndpoint",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"backend": name, "coldStart": {"maxPending": MAX_PENDING, "timeout": "10m"}},
+    }
+
+
+def scaled_object(name: str, *, polling: int) -> Obj:
+    """KEDA's object that makes it write what Penstock recommends.
+
+    Args:
+        name: of the backend.
+        polling: seconds between two of KEDA's looks.
+    """
+    trigger = {
+        "url": f"http://penstock-operator.{SYSTEM}:8015/recommendation/{NAMESPACE}/{name}",
+        "valueLocation": "desiredReplicas",
+        "targetValue": "1",
+        "activationTargetValue": "0",
+    }
+    behavior = {"scaleDown": {"stabilizationWindowSeconds": 0}}
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "penstock.dev/v1alpha1", "kind": "ModelBackend", "name": name},
+            "minReplicaCount": 0,
+            "maxReplicaCount": MOST_REPLICAS,
+            "pollingInterval": polling,
+            "cooldownPeriod": 0,
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
+            "triggers": [{"type": "metrics-api", "metricType": "AverageValue", "metadata": trigger}],
+        },
     }

@@ -93,7 +93,8 @@ def page(document: Mapping[str, Any]) -> str:
     lines += [
         f"| {name} | {' | '.join(f'{found[name][share]:.0f}' for share in SHARES)} |" for name in MEASURES
     ]
-    lines += ["", "| | bound, ms | found, ms | |", "| -- | -- | -- | -- |"]
+    if document["verdicts"]:
+        lines += ["", "| | bound, ms | found, ms | |", "| -- | -- | -- | -- |"]
     lines += [
         f"| {each['what']} | {each['bound_ms']:.0f} | {each['found_ms']:.0f} | "
         f"{'reached' if each['reached'] else 'missed'} |"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +25,7 @@ from tests.support.k8s import (
     ledger_backend,
     ledger_code,
 )
+from tests.support.watched import watched, writer_of_replicas
 
 YIELD = 300
 """Seconds for which the autoscaler lets another scaler's number stand; twice as long if it comes back."""
@@ -140,7 +138,7 @@ def test_scalers_that_disagree_do_not_fight_and_lose_nothing(
     }
     namespace.apply(hpa)
     namespace.wait_object("modelbackend", "b", "ScalingActive", "False", reason="ForeignScaler")
-    with _watched(namespace, tmp_path / "states.json") as states:
+    with watched(namespace, "b", tmp_path / "states.json") as states:
         begun = time.monotonic()
         for turn in itertools.count():
             past = time.monotonic() - begun
@@ -154,7 +152,7 @@ def test_scalers_that_disagree_do_not_fight_and_lose_nothing(
     namespace.kubectl("delete", "hpa", "b")
     assert_nothing_lost(summary)
 
-    changes = [(_owner_of_replicas(state), state["spec"]["replicas"]) for state in states]
+    changes = [(writer_of_replicas(state), state["spec"]["replicas"]) for state in states]
     writes = [
         owner
         for (owner, number), before in zip(changes[1:], changes, strict=False)
@@ -170,42 +168,8 @@ def test_scalers_that_disagree_do_not_fight_and_lose_nothing(
         assert told == {("False", "ForeignScaler")}
 
 
-@contextmanager
-def _watched(namespace: Namespace, path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Every state of the backend that the API server tells a watch; complete when the context has ended."""
-    states: list[dict[str, Any]] = []
-    asked = ("get", "modelbackend", "b", "--watch", "--show-managed-fields", "-o", "json")
-    command = namespace.cluster.kubectl_command("-n", namespace.name, *asked)
-    with path.open("wb") as output:
-        watch = subprocess.Popen(command, stdout=output)
-        try:
-            wait_for("the watch to begin", lambda: path.stat().st_size > 0)
-            yield states
-        finally:
-            watch.terminate()
-            watch.wait()
-    text, decoder, at = path.read_text(), json.JSONDecoder(), 0
-    while text[at:].strip():
-        at += len(text[at:]) - len(text[at:].lstrip())
-        try:
-            state, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError:
-            break  # the last one, cut by the end
-        states.append(state)
-
-
 def _replicas(namespace: Namespace) -> int:
     return int((namespace.get("modelbackend", "b") or {})["spec"].get("replicas", 0))
-
-
-def _owner_of_replicas(live: dict[str, Any]) -> str:
-    """Who wrote `spec.replicas` last."""
-    (owner,) = [
-        entry["manager"]
-        for entry in live["metadata"]["managedFields"]
-        if "f:replicas" in entry["fieldsV1"].get("f:spec", {}) and entry.get("subresource") == "scale"
-    ]
-    return str(owner)
 
 
 def _scaling_active(live: dict[str, Any]) -> dict[str, Any]:

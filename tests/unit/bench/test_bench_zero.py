@@ -10,11 +10,27 @@ from bench.zero import resources
 from bench.zero.cycles import Seen
 from bench.zero.table import figures, page, verdicts, wrong
 from penstock_operator.api import KINDS
+from tests.support.page import DOCS, Page
 
 
 def test_everything_that_is_asked_for_fits_its_schema() -> None:
-    for obj in (resources.backend("m", collector="192.0.2.1:9"), resources.endpoint("m")):
+    backends = [
+        resources.backend("m", collector="192.0.2.1:9", mode=mode) for mode in ("Builtin", "External")
+    ]
+    for obj in (*backends, resources.endpoint("m")):
         KINDS[obj["kind"]].parse(obj | {"metadata": obj["metadata"] | {"uid": "u", "generation": 1}})
+
+
+def test_keda_is_asked_for_as_the_guide_says() -> None:
+    """The ScaledObject is the guide's, but for names and numbers."""
+    page = Page.of(DOCS / "how-to/other-scalers.md")
+    [wanted] = [each for each in page.documents() if each["kind"] == "ScaledObject"]
+    found = resources.scaled_object("digits", polling=5)
+    assert found["metadata"].pop("namespace") == resources.NAMESPACE
+    found["spec"] |= {"minReplicaCount": 1, "maxReplicaCount": 8}
+    [trigger] = found["spec"]["triggers"]
+    trigger["metadata"]["url"] = trigger["metadata"]["url"].replace("/zero/", "/models/")
+    assert found == wanted
 
 
 def pod(name: str, *, ready: bool) -> dict[str, Any]:

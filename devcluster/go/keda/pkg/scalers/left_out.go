@@ -1,0 +1,4 @@
+package scalers
+
+// KEDA has it in the file of a scaler that is left out.
+const externalMetricType = "External"
