@@ -10,9 +10,9 @@ DEFAULT_LIMIT = 1024 * 1024 * 1024
 """Bytes that a process takes for its limit where nothing says another: the chart's limit."""
 OWN_BYTES = 64 * 1024 * 1024
 """Of the limit, for the process itself."""
-KEPT_SHARE = 2
-"""Of the rest, one part in so many is for what connections keep. The other is for what the kernel keeps for
-them, and for memory that is free and does not fit what comes."""
+KEPT_SHARE = 3
+"""Of the rest, one part in so many is for what connections keep. With pieces that are half sent, and memory
+that is free and does not fit what comes, a process takes up to 2.2 times that; the rest is for the kernel."""
 LEAST_BYTES = 16 * 1024 * 1024
 """Connections may keep so much in any case."""
 

@@ -85,7 +85,10 @@ class Seat(AnswerSide):
             answered = incoming is not None and incoming.connection is None
             if incoming is not None:
                 incoming.connection = None
+            current = self._current
             self._close_in_background()
+            if current is not None:
+                current.request.body = b""  # now: the service's task ends only when all that came is read
             self._behind = b""
             if answered:
                 self._end_now()
