@@ -28,11 +28,10 @@ COMMANDS: dict[str, Command] = {
 
 def parser() -> argparse.ArgumentParser:
     """All commands and their arguments."""
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("-n", "--namespace", help="default: the context's")
-    common.add_argument("--kubeconfig", help="default: $KUBECONFIG, else ~/.kube/config")
-    common.add_argument("--context", help="default: the kubeconfig's current one")
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    _add_common(common)
     whole = argparse.ArgumentParser(prog="kubectl penstock", description="What Penstock does, and why.")
+    _add_common(whole)
     commands = whole.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, command in COMMANDS.items():
         text = command.__doc__ or ""
@@ -45,6 +44,13 @@ def parser() -> argparse.ArgumentParser:
         )
         command.add_arguments(subparser)
     return whole
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """Declare what may stand before a command and after it, as with kubectl."""
+    parser.add_argument("-n", "--namespace", help="default: the context's")
+    parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, else ~/.kube/config")
+    parser.add_argument("--context", help="default: the kubeconfig's current one")
 
 
 def run(arguments: Sequence[str] | None, screen: Screen) -> int:

@@ -1,5 +1,7 @@
 """The backends with the most load first: their queues as the pods reported them, at most some seconds ago.
 
+HELD are requests that routers hold until a pod has room for them; QUEUED wait in pods.
+
 The numbers are those of the backends' statuses, which the operator refreshes within three seconds from the
 pods' reports; with very many busy backends later. So it needs no right to reach pods or the operator.
 """
@@ -13,7 +15,7 @@ from collections.abc import Sequence
 from penstock_cli.cluster import Cluster, Resource
 from penstock_cli.text import Screen, narrowed
 
-HEAD = ("BACKEND", "PODS", "QUEUED", "ONGOING", "OLDEST", "PER-MIN", "FILL", "RECOMMENDED", "VERDICT")
+HEAD = ("BACKEND", "PODS", "HELD", "QUEUED", "ONGOING", "OLDEST", "PER-MIN", "FILL", "RECOMMENDED", "VERDICT")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +66,7 @@ def _row(backend: Resource, *, everywhere: bool) -> tuple[str, ...]:
     return (
         f"{metadata['namespace']}/{metadata['name']}" if everywhere else metadata["name"],
         f"{status.get('readyReplicas') or 0}/{wanted}",
+        str(recommendation.get("held", 0)),
         str(load.get("queued", 0)),
         str(load.get("ongoing", 0)),
         f"{load.get('oldestAgeMs', 0) / 1000:.1f}s",
@@ -75,8 +78,9 @@ def _row(backend: Resource, *, everywhere: bool) -> tuple[str, ...]:
 
 
 def _load(backend: Resource) -> int:
-    load = (backend.get("status") or {}).get("load") or {}
-    return int(load.get("queued", 0)) + int(load.get("ongoing", 0))
+    status = backend.get("status") or {}
+    load, held = status.get("load") or {}, (status.get("recommendation") or {}).get("held", 0)
+    return int(held) + int(load.get("queued", 0)) + int(load.get("ongoing", 0))
 
 
 def _seconds(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock_cli.__main__ import COMMANDS, run
+from penstock_cli.commands.top import page
 from penstock_cli.commands.why import TERMS, VERDICTS, explain
 from penstock_cli.text import Screen, bars, cut, span, table
 from penstock_operator.api.backendstatus import ScalingInputs
@@ -126,6 +128,36 @@ async def test_top_shows_the_busiest_first(server: TinyApiserver, tmp_path: Path
     row = dict(zip(lines[0].split(), lines[1].split(), strict=True))
     assert row["QUEUED"] == "75"
     assert (row["PODS"], row["RECOMMENDED"], row["VERDICT"]) == ("1/4", "4", "Limited")
+
+
+def test_top_shows_requests_that_routers_hold_as_load() -> None:
+    """A backend whose requests wait for its first pod is not idle."""
+    backends: list[dict[str, Any]] = [
+        {"metadata": {"name": name, "namespace": "n"}, "spec": {"replicas": 1}, "status": status}
+        for name, status in (
+            ("works", {"load": {"queued": 2, "ongoing": 4}}),
+            ("starts", {"recommendation": {"held": 190, "verdict": "Panic"}}),
+        )
+    ]
+    head, *rows = (line.split() for line in page(backends, everywhere=False, width=80))
+    found = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [(row["BACKEND"], row["HELD"], row["QUEUED"]) for row in found] == [
+        ("starts", "190", "0"), ("works", "0", "2"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_options_stand_before_the_command_or_after_it(
+    server: TinyApiserver, tmp_path: Path, before: bool
+) -> None:
+    """As kubectl takes them."""
+    (tmp_path / "kubeconfig").write_text(server.kubeconfig())
+    options = ["-n", "empty", "--kubeconfig", str(tmp_path / "kubeconfig")]
+    out = io.StringIO()
+    screen = Screen(out=out, width=80, live=False)
+    given = [*options, "top"] if before else ["top", *options]
+    assert await asyncio.to_thread(run, given, screen) == 0
+    assert out.getvalue() == "There are no ModelBackends.\n"
 
 
 async def test_it_reads_the_four_kinds_and_writes_nothing(server: TinyApiserver, tmp_path: Path) -> None:
