@@ -26,7 +26,7 @@ VERDICTS = {
     "Panic": "HELD BACK for now: a burst was within the last stableWindow, and nothing is lowered so soon",
     "FirstLook": "HELD BACK for now: the operator lowers nothing before it has watched for one stableWindow",
     "ShortOfProcessors": "HELD BACK for now: pods start step by step while processors are short",
-    "NoHolder": "HELD BACK at 1: no endpoint sends it requests, so nothing would wake it from 0",
+    "NoHolder": "no endpoint sends it requests, and none would wake it: 1 stays, or a 0 by hand",
     "NoReports": "the number is KEPT, within its limits: no load is known before a pod has been ready",
     "TooManyUnknown": "the number is KEPT: more than half of the pods do not report",
 }
