@@ -25,6 +25,7 @@ from penstock_wire.http import Request, Response, UpstreamError
 from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.connection import Connection
 from penstock_wire.http.head_cache import HeadCache
+from penstock_wire.http.memory import MemoryBound
 from tests.fuzz import h1_reference
 from tests.fuzz.http_server import PIECES, Pipe, cut, make
 
@@ -63,6 +64,7 @@ class Pool:
     def __init__(self, known: HeadCache | None = None) -> None:
         self.idle: list[Connection] = []
         self.known = HeadCache() if known is None else known
+        self.memory = MemoryBound()
 
     def put(self, connection: Connection) -> None:
         self.idle.append(connection)
