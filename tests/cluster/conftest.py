@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-cluster", action="store_true", help="leave the test cluster up")
-    parser.addoption("--fault-seconds", default="60", help="how long test_faults.py makes things fail")
+    parser.addoption("--fault-seconds", default="40", help="how long test_faults.py makes things fail")
     parser.addoption("--fault-seed", default="1", help="what fails, and what its user does")
     parser.addoption("--fight-seconds", default="40", help="how long test_ownership.py lets scalers disagree")
     parser.addoption("--loss-rounds", default="1", help="how often test_zero_loss.py makes all its changes")
