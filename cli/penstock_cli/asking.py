@@ -1,4 +1,4 @@
-"""What `promote`, `abort` and `pause` share: they ask for something by an annotation of the split.
+"""Shared by `promote`, `abort` and `pause`, which ask for an action by an annotation of the split.
 
 The operator carries each value of the annotation out once, and shows the last in `status.release.handled`.
 """

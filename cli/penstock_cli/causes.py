@@ -1,4 +1,4 @@
-"""What conditions say, each cause once: where it arises, and a reference to it elsewhere. Pure."""
+"""Prints the causes in conditions, each once: in full where it arises, and as a reference elsewhere. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WITHOUT_PODS = "NoReadyPod"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What was printed so far, for references to it.
+    """The causes printed so far, for references to them.
 
     Args:
         causes: by namespace, reason and message the name of the resource where it stands.
@@ -33,7 +33,7 @@ class Said:
 
 
 def lines(resource: Resource, name: str, said: Said, *, everything: bool) -> list[str]:
-    """What the conditions of a resource say: a line for each cause.
+    """Make the lines for the conditions of a resource, one for each cause.
 
     Args:
         resource: as the API has it.
@@ -78,7 +78,7 @@ def _grouped(conditions: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[
 
 
 def _references(message: str, namespace: str, said: Said) -> str:
-    """Where it stands why the backends are not ready that a message names."""
+    """References to the causes of unready backends that a message names."""
     words = {word.strip(".-") for word in re.findall(r"[a-z0-9.-]+", message)}
     known = sorted(name for place, name in said.unready if place == namespace and name in words)
     if not known:

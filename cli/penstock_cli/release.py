@@ -135,7 +135,7 @@ class Release:
 
     @property
     def last_words(self) -> str:
-        """What comes after the last step, as people say it."""
+        """The stage after the last step, in words."""
         return "weight 100 %" if self.promotes_itself else "weight 100 %, once it is promoted"
 
     @property
@@ -167,7 +167,7 @@ class Release:
         return f"{reason}: {message}" if reason and message else reason or message
 
     def condition_of(self, verb: str) -> str:
-        """What the operator waits for before it does what is asked for, in words; empty for nothing.
+        """The condition for which the operator delays an action, in words; empty for none.
 
         Args:
             verb: as the annotation has it.
@@ -182,7 +182,7 @@ class Release:
 
     @property
     def summary(self) -> str:
-        """Where it is, in a few words."""
+        """Summarise the state of the release in a few words."""
         if not self.stored:
             return f"{self.stable} → {self.candidate}: not begun"
         place = f", step {self.step + 1} of {len(self.steps)}" if self.step < len(self.steps) else ""

@@ -17,7 +17,7 @@ _LEAST = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """Where a command writes.
+    """The output of a command.
 
     Args:
         out: the stream.

@@ -1,4 +1,4 @@
-"""What a batched method returned, or one step of its generator, as a list with an entry for each item."""
+"""Makes a list with an entry for each item of what a batched method, or a step of its generator, returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a method may know of the call that it is in: where it runs, and whom it answers."""
+"""The context of a call: the pod, and the request or batch that the method answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_wire.headers import CALL_CHAIN, MODEL_ID, REQUEST_ID, TIMEOUT_MS, 
 
 
 class Context:
-    """Where the code runs, and the request or batch that it answers.
+    """The pod in which the code runs, and the request or batch that it answers.
 
     Args:
         fields: the header fields of the request; of a batch those that all its requests share.
@@ -119,7 +119,7 @@ def of_batch(contexts: Sequence[Context], batch_limit: int) -> Context:
 
 
 def current() -> Context | None:
-    """What `resume` takes, for code that goes on elsewhere."""
+    """The context to give to `resume`, for code that continues in another task or thread."""
     return _current.get(None)
 
 

@@ -373,7 +373,7 @@ def _connect(config: Any, settings: Any, kubeconfig: Path | str | None, context:
 
 
 def _control_error(error: Any, kind: str, *name: str) -> ControlError:
-    """What the API server said, for people."""
+    """Make an error of the API server's answer, with the server's own message."""
     message = str(error.reason)
     with contextlib.suppress(TypeError, ValueError, KeyError):
         message = str(json.loads(error.body)["message"])

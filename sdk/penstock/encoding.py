@@ -32,7 +32,7 @@ class _NoJson(TypeError):
         self.value = value
 
     def said(self, whole: Any) -> str:
-        """What is said of it.
+        """The message of the error, with the path of the value.
 
         Args:
             whole: the value that it stands in, whose JSON was wanted.
@@ -59,7 +59,7 @@ class _NoJson(TypeError):
 
 
 def path_of(whole: Any, wanted: Any) -> str:
-    """Where a value stands in another one; empty where it is the whole, or is not found."""
+    """The JSON path of a value within another one; empty if it is the whole value, or is not found."""
     left: list[tuple[Any, str]] = [(whole, "$")]
     for _ in range(SEEN):
         if not left:

@@ -85,7 +85,7 @@ def answer_of(answer: Any) -> http.Response:
 
 
 def _answered(answer: Any) -> tuple[http.Response, bool]:
-    """That answer, and whether its body is known to be JSON."""
+    """Make an HTTP answer of one item's answer; also returns whether its body is known to be JSON."""
     if not isinstance(answer, Response):
         return _problem(answer), True
     try:

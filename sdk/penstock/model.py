@@ -26,7 +26,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Raised:
-    """What the model raised. A value, since a StopIteration cannot leave a thread as an exception."""
+    """An exception of the model, as a value, since a StopIteration cannot leave a thread as an exception."""
 
     error: Exception
 
@@ -125,7 +125,7 @@ class Model:
     async def _pieces(
         self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]
     ) -> AsyncGenerator[Events, None]:
-        """What each stream of items that fit the signature gets; arguments and errors as for `stream`."""
+        """Yield the pieces for the items that fit the signature; arguments and errors as for `stream`."""
         shape, executor = self._shape, self._executor
         if shape.batched:
             pieces = batch_pieces(
@@ -208,7 +208,7 @@ class Model:
         return _tried(call)
 
     async def _awaited(self, result: Any) -> Any:
-        """What a method returned, awaited where it is a coroutine (also a lambda's or a partial's)."""
+        """Await the return value of a method if it is a coroutine (also a lambda's or a partial's)."""
         if not inspect.isawaitable(result):
             return result
         try:

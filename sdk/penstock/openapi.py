@@ -1,4 +1,4 @@
-"""What is served as an OpenAPI 3.1 document: a path for each method, with the types of its annotations."""
+"""Describes the served methods in an OpenAPI 3.1 document: a path for each, with types from annotations."""
 
 from __future__ import annotations
 

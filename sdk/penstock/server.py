@@ -208,7 +208,7 @@ class ModelServer:
         log("reconfigured")
 
     def _openapi(self, model: Model) -> http.Response:
-        """What is served, as a document."""
+        """Answer with the OpenAPI document."""
         shapes = {name: each.shape for name, each in self._methods.items()} or {"predict": model.shape}
         default = next((name for name, shape in shapes.items() if shape is model.shape), None)
         title = call_context.context().backend or model.shape.name
@@ -240,7 +240,7 @@ class ModelServer:
 
 
 def _retrieved(task: asyncio.Future[None]) -> None:
-    """What a task raised need not be asked for again: it was logged."""
+    """Mark the exception of a task as retrieved: it was logged already."""
     if not task.cancelled():
         task.exception()
 

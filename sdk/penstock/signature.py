@@ -1,4 +1,4 @@
-"""What a method wants, read from its signature once, and an item bound to it."""
+"""Reads a method's signature once, and binds items to it."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def rendered(piece: Any, media: bytes) -> bytes:
 
 
 def in_band(error: Any) -> dict[str, Any]:
-    """What a stream's last line says of an error, or of a `Response` that came too late to be one."""
+    """Make the last line of a stream for an error, or for a `Response` that came too late to be one."""
     if isinstance(error, Response):
         error = AnswerError("expected a Response before the first piece of a stream, found one behind it")
     if isinstance(error, PenstockError):

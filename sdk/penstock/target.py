@@ -44,7 +44,7 @@ class Served:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What was named on the command line, checked but not yet constructed.
+    """A target named on the command line, checked but not yet constructed.
 
     Args:
         name: as it was named.

@@ -128,7 +128,7 @@ def _hints(function: Callable[..., Any], names: Sequence[str], where: str) -> di
 
 
 def _class_names(function: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
-    """What the classes around a method define: as text, its annotations may name it without them."""
+    """The names that the classes around a method define, which annotations that are text may use."""
     names: dict[str, Any] = {}
     owner: Any = None
     for part in getattr(function, "__qualname__", "").split(".")[:-1]:
@@ -160,7 +160,7 @@ def _element(hint: Any, parameter: str) -> Any:
 
 
 def _validator(hint: Any, parameter: str) -> Validator | None:
-    """What checks a parameter of this type; None where nothing can, which is logged if pydantic is there."""
+    """Make the validator of a parameter; None if nothing can check it (logged if pydantic is installed)."""
     if (arrays := arrays_of(hint)) is not None:
         return arrays
     try:

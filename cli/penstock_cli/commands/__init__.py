@@ -14,7 +14,7 @@ from penstock_cli.text import Screen
 
 
 class Command(Protocol):
-    """What a module of this package has."""
+    """The interface of each module of this package."""
 
     __doc__: str | None
 

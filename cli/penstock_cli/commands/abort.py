@@ -27,7 +27,7 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
 
 
 def goes_back(release: Release, *, unready: bool) -> str:
-    """What it will do.
+    """Say what `abort` will do.
 
     Args:
         release: as it is now.

@@ -22,7 +22,7 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
 
 
 def stays(release: Release) -> str:
-    """What it will do.
+    """Say what `pause` will do.
 
     Args:
         release: as it is now.

@@ -29,7 +29,7 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
 
 
 def goes_on(release: Release) -> str:
-    """What a promotion by a step will do.
+    """Say what a promotion by one step will do.
 
     Args:
         release: as it is now.
@@ -55,7 +55,7 @@ def goes_on(release: Release) -> str:
 
 
 def all_at_once(release: Release) -> str:
-    """What a full promotion will do.
+    """Say what a full promotion will do.
 
     Args:
         release: as it is now.

@@ -65,7 +65,7 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What there is to see of a release at one time.
+    """All that `rollout` shows of a release at one moment.
 
     Args:
         release: the release.

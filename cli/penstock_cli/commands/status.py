@@ -94,7 +94,7 @@ def _detail(kind: str, resource: Resource) -> str:
 
 
 def _details(kind: str, resource: Resource) -> Iterator[str]:
-    """What its kind shows of it, in a few words."""
+    """Yield the details of a resource that its kind shows, in a few words each."""
     spec, status = resource.get("spec") or {}, resource.get("status") or {}
     if kind == "ModelBackend":
         wanted, ready = spec.get("replicas", 1), status.get("readyReplicas") or 0

@@ -65,7 +65,7 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
 
 
 def explain(backend: Resource, *, now: datetime, width: int = 10_000) -> list[str]:
-    """What there is to say, as lines.
+    """Explain the number of replicas, as lines of text.
 
     Args:
         backend: the ModelBackend.

@@ -1,4 +1,4 @@
-"""What a call may be given, and the request that it becomes."""
+"""Checks the arguments of a call by a handle, and makes a request of them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Call:
         return any(isinstance(each, HandleResponse) for each in (*self.args, *self.named.values()))
 
     def seconds_left(self) -> float | None:
-        """What is left of its time; None where there is no end to it.
+        """Seconds until the call's deadline; None if it has no deadline.
 
         Raises:
             UpstreamTimeout: nothing.

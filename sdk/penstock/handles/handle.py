@@ -21,7 +21,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Changes(TypedDict, total=False):
-    """What `Handle.options` takes: members of `Options`."""
+    """The keyword arguments of `Handle.options`: members of `Options`."""
 
     stream: bool
     timeout: float | None

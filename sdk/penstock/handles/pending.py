@@ -11,7 +11,7 @@ from penstock.handles import scope
 
 
 class HandleResponse:
-    """What a handle returns for a call. Await it, call `result`, or give it to another call as an argument.
+    """The pending answer of a call. Await it, call `result`, or give it to another call as an argument.
 
     Several may wait for it. It is given up when all who waited for it have been cancelled.
 

@@ -1,4 +1,4 @@
-"""Where an endpoint is: in this process, where a variable says (on a laptop), or in the cluster's DNS."""
+"""Finds an endpoint: in this process, by an environment variable (on a laptop), or in the cluster's DNS."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def remove_local(name: str) -> None:
 
 
 def place_of(endpoint: str, namespace: str | None, url: str | None) -> Place:
-    """Where an endpoint is.
+    """Find an endpoint.
 
     Args:
         endpoint: its name.

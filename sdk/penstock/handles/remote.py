@@ -175,7 +175,7 @@ _PREDICTIONS = msgspec.json.Decoder(_Predictions)
 
 
 def _value(answered: http.Response, call: Call) -> Any:
-    """What a call returns for an HTTP answer.
+    """Read the return value of a call from an HTTP answer.
 
     Raises:
         UpstreamError: the status is an error's.

@@ -161,7 +161,7 @@ def _checked(answered: Any, call: Call) -> Any:
 
 
 def _failed(error: Exception, call: Call) -> Exception:
-    """What the caller of an endpoint gets for what its method raised."""
+    """The exception that a caller gets for one that the endpoint's method raised."""
     if (
         isinstance(error, UpstreamError)
         and error.endpoint == call.endpoint

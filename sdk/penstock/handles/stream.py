@@ -36,7 +36,7 @@ class Pieces(Protocol):
 
 
 class HandleStream:
-    """What a handle with `stream=True` returns: iterate it, with `async for`, or with `for` in a thread.
+    """The stream that a handle with `stream=True` returns. Use `async for`, or `for` in a thread.
 
     It has one reader. The call is given up when the reader is cancelled, closes it or lets go of it.
 
@@ -66,7 +66,7 @@ class HandleStream:
         self._over = scope.adopt(self._let_go_of(self._opening))
 
     def _let_go_of(self, opening: Any) -> Any:
-        """What gives the call up; it has no reference to this object, which shall end with its reader's."""
+        """Make the function that gives up the call; it must not refer to this object."""
         loop = self._loop
 
         def let_go() -> None:

@@ -38,7 +38,7 @@ _BYTES = 1
 
 
 class Batch:
-    """What holds one slot: its `parts` of the queue, of which each is one call."""
+    """A batch that holds one slot. Each of its `parts` is one call."""
 
     __slots__ = ("began", "due", "in_slot", "parts", "task")
 
@@ -56,7 +56,7 @@ class Batch:
 
 
 class Code(Protocol):
-    """What runs batches: `BatchedCode`, or a served method (`penstock.testing`)."""
+    """Runs batches: `BatchedCode`, or a served method (`penstock.testing`)."""
 
     @property
     def streams(self) -> bool:

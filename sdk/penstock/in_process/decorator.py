@@ -25,7 +25,7 @@ _Steps = AsyncIterator[Sequence[Answer | End]] | Iterator[Sequence[Answer | End]
 
 
 class Changes(TypedDict, total=False):
-    """What `configure` takes: members of `BatchSettings`."""
+    """The keyword arguments of `configure`: members of `BatchSettings`."""
 
     max_batch_size: int
     batch_wait_timeout: float
@@ -176,7 +176,7 @@ class BatchMethod(BatchFunction[Item, Out]):
 
 
 class _Decorator(Protocol):
-    """What `batch(…)` with settings returns."""
+    """The decorator that `batch(…)` with settings returns."""
 
     @overload
     def __call__(

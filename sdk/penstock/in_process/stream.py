@@ -1,4 +1,4 @@
-"""What a caller of a batched generator reads: its own pieces, whatever its batch mates do."""
+"""The stream of one caller of a batched generator. What other callers of the batch do does not change it."""
 
 from __future__ import annotations
 

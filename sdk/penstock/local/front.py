@@ -64,7 +64,7 @@ class Front:
         return data
 
     def urls(self, names: Sequence[str]) -> dict[str, str]:
-        """Where endpoints are that only other nodes call; a name keeps its port.
+        """The URLs of the endpoints that only other nodes call; a name keeps its port.
 
         Args:
             names: all of them, the one that clients call as the last.

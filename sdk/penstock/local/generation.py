@@ -113,7 +113,7 @@ class Generation:
 def pair_maker(
     options: Options, folder: Path, children: Children, upstream: H1Upstream, terminal: Terminal
 ) -> MakePair:
-    """What makes the pairs of a session; arguments as of `Pair`."""
+    """Make a function that makes the pairs of a session; arguments as of `Pair`."""
 
     def make(node: Node, urls: Mapping[str, str]) -> Pair:
         return Pair(

@@ -48,7 +48,7 @@ def read(queue: bytes, metrics: bytes, *, at: float | None = None) -> Look:
 
 
 def line(name: str, before: Look | None, now: Look) -> str:
-    """What is shown of a sidecar.
+    """Make the line of the live view for one sidecar.
 
     Args:
         name: of its backend.

@@ -1,4 +1,4 @@
-"""What is served: one class, or the nodes of an application, as the process that imported it says them."""
+"""The nodes to serve: one class, or those of an application, as the process that imported it lists them."""
 
 from __future__ import annotations
 

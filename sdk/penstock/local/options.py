@@ -1,4 +1,4 @@
-"""What `penstock run` was asked for."""
+"""The options of `penstock run`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Options:
 
     @property
     def name(self) -> str:
-        """What the backend and its endpoint are called: the target's name as Kubernetes would take it."""
+        """The name of the backend and its endpoint: the target's, in the form that Kubernetes takes."""
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", self.target.rpartition(":")[2])
         return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "model"
 

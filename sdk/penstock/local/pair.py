@@ -64,7 +64,7 @@ class Pair:
 
     @property
     def address(self) -> str:
-        """Where its sidecar takes requests."""
+        """The address at which the sidecar takes requests."""
         return f"{HOST}:{self._data_port}"
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""What a person reads: log lines, and below them, on a terminal alone, a view that is redrawn in place."""
+"""The output for people: log lines and, only on a terminal, a view below them that is redrawn in place."""
 
 from __future__ import annotations
 
