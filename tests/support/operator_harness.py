@@ -32,6 +32,7 @@ from penstock_wire.control.report import (
     SidecarReport,
     Totals,
 )
+from penstock_wire.errors import Reason
 from tests.support.hand_clock import HandClock, settle
 from tests.support.memory_cluster import MemoryCluster
 
@@ -228,6 +229,7 @@ class Harness:
         reconfigure: Reconfigure | None = None,
         processor_wait: float | None = None,
         arrived: int = 0,
+        refused: int = 0,
         fit: Mapping[str, Fit] = MappingProxyType({}),
         namespace: str = "n",
     ) -> None:
@@ -236,8 +238,8 @@ class Harness:
         report = SidecarReport(
             pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq, state="ready",
             settings_version=version,
-            items=Items(queued=load), totals=Totals(arrived=arrived), fit=dict(fit), reconfigure=reconfigure,
-            processor_wait=processor_wait,
+            items=Items(queued=load), totals=Totals(arrived=arrived, refused={Reason.QUEUE_FULL: refused}),
+            fit=dict(fit), reconfigure=reconfigure, processor_wait=processor_wait,
         )  # fmt: skip
         news = self.ctx.reports.sidecar(namespace, backend, report)
         self.manager.reported(namespace, backend, notable=news.notable)

@@ -54,7 +54,8 @@ class Sample:
         at: when it came, in seconds.
         load: items queued and ongoing; of a router, requests that it holds.
         arrived: items that arrived since the previous report.
-        refused: items that were refused for a full queue since the previous report.
+        refused: items that were refused for a full queue since the previous report; none after a silence,
+            since nobody knows when that was.
         batches: batches sent since the previous report.
         batch_items: items in those.
         every: seconds until the next report, as the operator asked.
@@ -253,6 +254,7 @@ class LoadWindow:
         else:
             before = None if _restarted(pod.report, report) else pod.report
         totals, past = report.totals, before.totals if before else Totals()
+        was_silent = at - pod.at > pod.silent_after
         _no_longer_latest(pod.samples)
         pod.samples.append(
             Sample(
@@ -260,7 +262,7 @@ class LoadWindow:
                 every=every,
                 load=_count(report.items.queued + report.items.ongoing),
                 arrived=_count(totals.arrived, past.arrived),
-                refused=_count(_no_room(report), _no_room(before) if before else 0),
+                refused=0 if was_silent else _count(_no_room(report), _no_room(before) if before else 0),
                 batches=_count(totals.batches, past.batches),
                 batch_items=_count(totals.batch_items, past.batch_items),
                 processor_wait=report.processor_wait,

@@ -108,7 +108,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         _model_loaded(backend, seen, model, wrong),
         applied,
         *_accepted(backend, seen),
-        *_scaling(backend, seen),
+        *_scaling(backend, seen, wrong),
     ]
     ready, reconciling, stalled = _ready(backend, seen, wrong, applied)
     status_conditions += [ready, *conditions.flags(ready, reconciling=reconciling, stalled=stalled)]
@@ -396,7 +396,15 @@ def _accepted(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
     return [condition("Accepted", "True", "Accepted")]
 
 
-def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
+def _growth(backend: ModelBackend, seen: BackendObserved) -> str | None:
+    """How many of the pods that were asked for are ready, where Ready is True without the others."""
+    ready = len(pods.ready(seen.pods))
+    if ready >= backend.spec.replicas or _rolling(backend, seen.deployment) is not None:
+        return None
+    return f"{ready} of {backend.spec.replicas} pods are ready"
+
+
+def _scaling(backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble | None) -> list[Condition]:
     spec, recommended = backend.spec.autoscaling, seen.recommendation
     if spec is None:
         return []
@@ -414,6 +422,8 @@ def _scaling(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
         active = condition("ScalingActive", "False", "ForeignScaler", text)
     elif seen.scale_refused is not None:
         active = condition("ScalingActive", "False", seen.scale_refused.reason, seen.scale_refused.message)
+    elif wrong is not None and (growth := _growth(backend, seen)) is not None:
+        active = condition("ScalingActive", "True", wrong.reason, f"{growth}; {wrong.message}")
     elif seen.target_note is not None:
         active = condition("ScalingActive", "True", "TargetUnreachable", seen.target_note)
     elif recommended is not None and recommended.unreachable is not None and seen.objective is not None:

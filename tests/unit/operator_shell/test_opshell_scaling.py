@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from penstock_operator.errors import Rejected, Unavailable
-from penstock_operator.kinds import BACKEND
+from penstock_operator.kinds import BACKEND, DEPLOYMENT, POD
 from penstock_wire.control.report import Fit
 from tests.support.hand_clock import settle
+from tests.support.observed import HOMELESS
 from tests.support.operator_harness import Harness, backend, backend_key
 
 SCALING = {"targetLoad": 10, "maxReplicas": 9, "stableWindow": "6s", "downscaleDelay": "1s"}
@@ -279,3 +280,40 @@ async def test_who_applies_replicas_again_and_again_is_told() -> None:
     conditions = harness.cluster.find(BACKEND, "n", "m")["status"]["conditions"]
     assert "user applies spec.replicas again and again" in str(conditions)
     assert harness.errors == []
+
+
+@pytest.mark.parametrize("scaling", [{"targetLoad": 10}, {}], ids=["targetLoad", "objective"])
+async def test_pods_that_no_node_takes_are_told_and_not_asked_for_again(scaling: dict[str, Any]) -> None:
+    """Four are wanted, and one serves and refuses what it has no room for: four it stays."""
+    harness = Harness()
+    batching = {"maxBatchSize": 32, "latencyObjective": "1s"}
+    harness.apply(backend(autoscaling={"maxReplicas": 40} | scaling, batching=batching))
+    await harness.run()
+    harness.pods_ready("m-backend", 1)
+    fit, seen = {"/predict": Fit(a_ms=100, b_ms=20, n=50)}, []
+    for number in range(300):
+        totals = {"arrived": 120 * number, "refused": 80 * number}
+        harness.report("m", "m-backend-0", version=1, load=40, fit=fit, **totals)
+        await harness.turn(1)
+        if replicas(harness) == 4 and len(harness.cluster.names(POD, "n")) == 1:
+            no_node_takes(harness, harness.pods_ready("m-backend", 4)[1:])
+        seen.append(replicas(harness))
+    assert seen == sorted(seen)
+    assert seen[-1] == 4
+    assert harness.condition(BACKEND, "m", "Ready") == ("True", "Serving")
+    active = condition(harness, "ScalingActive")
+    assert (active["status"], active["reason"]) == ("True", "Unschedulable")
+    assert active["message"].startswith("1 of 4 pods are ready; pod m-backend-")
+    assert active["message"].endswith("0/1 nodes are available")
+    harness.pods_ready("m-backend", 4)
+    await harness.run()
+    assert scaling_active(harness) == "FollowingLoad"
+
+
+def no_node_takes(harness: Harness, names: list[str]) -> None:
+    """These pods of the backend have no node; the others are ready."""
+    homeless = {"phase": "Pending", "conditions": HOMELESS}
+    for name in names:
+        harness.cluster.edit(POD, "n", name, lambda pod: pod.update(status=homeless))
+    counts = {"readyReplicas": 1, "availableReplicas": 1}
+    harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["status"].update(counts))
