@@ -203,7 +203,8 @@ def test_a_rise_is_extrapolated_until_pods_are_ready() -> None:
     assert recommendation.inputs.arrivals_per_minute == pytest.approx(60 * 201, abs=90)
     # The middle of the last third is 10 s ago; then 20 s to start, and 2 s until the next look.
     assert recommendation.inputs.expected_per_minute == pytest.approx(60 * (201 + 32 * 2), rel=0.05)
-    assert "rising to" in recommendation.message
+    assert ", rising to 259/s in 22s," in recommendation.message
+    assert ", rising to 235/s in 9.02s," in look(pods, current=5, startup=7.01847).message
     short = look(pods, current=5, startup=5).inputs.expected_per_minute
     unknown = look(pods, current=5).inputs.expected_per_minute
     assert recommendation.inputs.expected_per_minute > (unknown or 0) > (short or 0) > 60 * 201
@@ -335,7 +336,10 @@ def test_replicas_fall_early_where_the_reserve_allows_it(
     rates = Rates(lately=((398, 100.0),), rises=((150, rise),), since=since)
     state = ScalerState(first_look=0, wanted=((200, 12), (390, near)), rates=rates)
     pods = changing([100.0] * 61, until=400)
-    assert look(pods, current=12, now=400, state=state).replicas == replicas
+    falls = look(pods, current=12, now=400, state=state)
+    assert falls.replicas == replicas
+    # The message says why it falls no further, where it is not the load.
+    assert falls.message.partition("; load")[2].partition("; ")[2] == ("" if replicas == 4 else why)
     held = look(pods, current=replicas, now=400, state=state)
     assert (held.replicas, held.verdict) == (replicas, "Steady" if replicas == 4 else "Delayed")
     assert replicas == 4 or why in held.message
