@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from penstock_cli.__main__ import COMMANDS, run
-from penstock_cli.commands.top import page
 from penstock_cli.commands.why import TERMS, VERDICTS, explain
 from penstock_cli.text import Screen, bars, cut, span, table
 from penstock_operator.api.backendstatus import ScalingInputs
@@ -130,19 +129,22 @@ async def test_top_shows_the_busiest_first(server: TinyApiserver, tmp_path: Path
     assert (row["PODS"], row["RECOMMENDED"], row["VERDICT"]) == ("1/4", "4", "Limited")
 
 
-def test_top_shows_requests_that_routers_hold_as_load() -> None:
-    """A backend whose requests wait for its first pod is not idle."""
-    backends: list[dict[str, Any]] = [
-        {"metadata": {"name": name, "namespace": "n"}, "spec": {"replicas": 1}, "status": status}
-        for name, status in (
-            ("works", {"load": {"queued": 2, "ongoing": 4}}),
-            ("starts", {"recommendation": {"held": 190, "verdict": "Panic"}}),
-        )
-    ]
-    head, *rows = (line.split() for line in page(backends, everywhere=False, width=80))
+async def test_top_shows_requests_that_routers_hold_as_load(
+    harness: Harness, server: TinyApiserver, tmp_path: Path
+) -> None:
+    """A backend whose requests wait for its first pod is not idle. Without autoscaling nobody says it."""
+    harness.apply(backend("starts", autoscaling=SCALING))
+    harness.apply(endpoint("waits", backend="starts"))
+    await harness.run()
+    (router,) = harness.pods_ready("penstock-router", 1)
+    for _ in range(4):
+        harness.router_report(router, ["waits"], version=0, held={"starts": 190})
+        await harness.turn(1)
+    lines = (await printed(server, tmp_path, "top"))[1]
+    head, *rows = (line.split() for line in lines)
     found = [dict(zip(head, row, strict=True)) for row in rows]
     assert [(row["BACKEND"], row["HELD"], row["QUEUED"]) for row in found] == [
-        ("starts", "190", "0"), ("works", "0", "2"),
+        ("starts", "190", "0"), ("busy", "0", "75"), ("idle", "-", "0"),
     ]  # fmt: skip
 
 
