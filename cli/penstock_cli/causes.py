@@ -15,8 +15,12 @@ _WELL = frozenset({"Applied", "Listening", "Promoted"})
 """Reasons with which a condition that is True has a message and says nothing new."""
 _EFFECTS = frozenset({"BackendNotReady", "WaitingForBackend", "CapacityShort", "StableNotReady"})
 """Reasons of endpoints and splits that come of backends which their messages name."""
+_AT_ZERO = "ScaledToZero"
+"""The reason with which a backend is Ready that has no pods, and should have none."""
 _WITHOUT_PODS = "NoReadyPod"
-"""The reason of what cannot be known, or not be so, while a backend's pods are not ready."""
+"""The reason of what cannot be known, or not be so, while a backend's pods are not ready;"""
+_WITHOUT_LOAD = ("MetricsAvailable", "NoReports")
+"""and the condition and reason of a load that is not known for the same cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,7 @@ class Said:
 
     Args:
         causes: by namespace, reason and message the name of the resource where it stands.
-        unready: by namespace and name of a ModelBackend that is not ready its reason.
+        unready: by namespace and name of a ModelBackend that is not ready, or is at 0, its reason.
     """
 
     causes: dict[tuple[str, str, str], str] = field(default_factory=dict)
@@ -44,11 +48,15 @@ def lines(resource: Resource, name: str, said: Said, *, everything: bool) -> lis
     namespace = resource["metadata"]["namespace"]
     conditions = list((resource.get("status") or {}).get("conditions") or ())
     ready: dict[str, Any] = next((each for each in conditions if each["type"] == "Ready"), {})
-    if resource.get("kind") == "ModelBackend" and ready.get("status") == "False":
+    without_pods = ready.get("status") == "False" or ready.get("reason") == _AT_ZERO
+    if resource.get("kind") == "ModelBackend" and without_pods:
         said.unready[namespace, resource["metadata"]["name"]] = ready["reason"]
     made = []
     for reason, message, kinds in _grouped(conditions if everything else _telling(conditions, ready)):
-        where = said.causes.setdefault((namespace, reason, message), name)
+        where = name
+        if resource.get("kind") != "ModelBackend":
+            # Backends share nothing: one that says the same as another one has its own cause for it.
+            where = said.causes.setdefault((namespace, reason, message), name)
         if message and where != name and not everything:
             message = f"see {where}"
         elif reason in _EFFECTS:
@@ -63,7 +71,9 @@ def _telling(conditions: Iterable[dict[str, Any]], ready: dict[str, Any]) -> Ite
         well = condition["status"] == ("False" if condition["type"] in _WELL_FALSE else "True")
         if well and (not condition.get("message") or condition["reason"] in _WELL):
             continue
-        if condition["reason"] == _WITHOUT_PODS and ready.get("status") == "False":
+        follows = condition["reason"] == _WITHOUT_PODS
+        follows = follows or (condition["type"], condition["reason"]) == _WITHOUT_LOAD
+        if follows and ready.get("status") == "False":
             continue  # Ready says why
         yield condition
 

@@ -116,3 +116,5 @@ def _details(kind: str, resource: Resource) -> Iterator[str]:
         yield f"{spec.get('endpoint')} to {shares}"
         if release is not None:
             yield f"release {release.summary}"
+    elif kind == "BatchPolicy" and status.get("backends"):
+        yield "of " + ", ".join(backend["name"] for backend in status["backends"])

@@ -66,7 +66,7 @@ def _row(backend: Resource, *, everywhere: bool) -> tuple[str, ...]:
     return (
         f"{metadata['namespace']}/{metadata['name']}" if everywhere else metadata["name"],
         f"{status.get('readyReplicas') or 0}/{wanted}",
-        str(recommendation.get("held", 0)),
+        str(_held(status)) if recommendation else "-",
         str(load.get("queued", 0)),
         str(load.get("ongoing", 0)),
         f"{load.get('oldestAgeMs', 0) / 1000:.1f}s",
@@ -79,8 +79,14 @@ def _row(backend: Resource, *, everywhere: bool) -> tuple[str, ...]:
 
 def _load(backend: Resource) -> int:
     status = backend.get("status") or {}
-    load, held = status.get("load") or {}, (status.get("recommendation") or {}).get("held", 0)
-    return int(held) + int(load.get("queued", 0)) + int(load.get("ongoing", 0))
+    load = status.get("load") or {}
+    return _held(status) + int(load.get("queued", 0)) + int(load.get("ongoing", 0))
+
+
+def _held(status: Resource) -> int:
+    """What routers hold; the status says it with the recommendation alone."""
+    inputs = (status.get("recommendation") or {}).get("inputs") or {}
+    return int(inputs.get("held", 0))
 
 
 def _seconds(text: str) -> float:

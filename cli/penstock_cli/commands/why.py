@@ -17,8 +17,8 @@ from penstock_cli.cluster import Cluster, Resource
 from penstock_cli.text import Screen, bars, fitted, span, table, when
 
 VERDICTS = {
-    "Scale": "the load asks for another number, and nothing stands against it",
-    "Steady": "the load asks for the number that there is",
+    "Scale": "the load asks for another number, and within the limits nothing stands against it",
+    "Steady": "the load asks for the number that there is, within the limits",
     "Limited": "HELD BACK by maxReplicas: the load asks for more",
     "Schedule": "HELD by the limits of a schedule that is in force now",
     "Release": "RAISED by a release, which needs its pods before it gets, or while it may get back, requests",
@@ -39,7 +39,7 @@ TERMS = {
     "arrivalsPerMinute": "items that arrive in a minute",
     "expectedPerMinute": "the same by the time that pods are ready which start now",
     "reservePerMinute": "the greatest rise within such a time lately, which a fall must leave room for",
-    "batchSize": "items of the largest batch that keeps latencyObjective",
+    "batchSize": "items of the largest batch that keeps latencyObjective; without one, maxBatchSize",
     "batchMs": "milliseconds that such a batch takes",
     "refused": "items refused for a full queue just before",
     "wanted": "replicas that these ask for, before any limit",
@@ -88,7 +88,7 @@ def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
     scaling = spec.get("autoscaling")
     if scaling is None:
         return [*lines, "", "It has no autoscaling: whoever writes spec.replicas, or /scale, decides."]
-    lines += ["", *_now(status, scaling, now=now, width=width), "", *_limits(scaling)]
+    lines += ["", *_now(status, scaling, now=now, width=width), "", *_limits(spec)]
     lines += [
         *_conditions(status),
         "",
@@ -99,9 +99,12 @@ def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
 
 def _not_ready(status: dict[str, Any]) -> list[dict[str, Any]]:
     """The condition that says why pods are not ready, where there is one."""
-    conditions = {entry["type"]: entry for entry in status.get("conditions") or ()}
-    ready = conditions.get("Ready", {})
+    ready = _condition(status, "Ready")
     return [ready] if ready.get("status") == "False" and ready.get("message") else []
+
+
+def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next((entry for entry in status.get("conditions") or () if entry["type"] == kind), {})
 
 
 def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime, width: int) -> list[str]:
@@ -111,6 +114,9 @@ def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime, widt
     desired, since = status.get("desiredReplicas"), when(recommendation.get("since"))
     age = f", for {span((now - since).total_seconds())}" if since is not None else ""
     by = "; another scaler is to write it (mode External)" if scaling.get("mode") == "External" else ""
+    active = _condition(status, "ScalingActive")
+    if active.get("status") == "False":
+        by = f"; it does not write that ({active['reason']})"
     verdict = recommendation.get("verdict", "")
     lines = [
         f"The autoscaler recommends {desired}{age}{by}:",
@@ -135,17 +141,30 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])([A-Z])", lambda capital: f" {capital[1].lower()}", name)
 
 
-def _limits(scaling: dict[str, Any]) -> list[str]:
+def _limits(spec: dict[str, Any]) -> list[str]:
+    """What its user has set: of `autoscaling`, and what else the computation goes by."""
+    scaling, batching = spec["autoscaling"], spec.get("batching") or {}
     shown = {name: value for name, value in scaling.items() if not isinstance(value, dict | list)}
+    if "latencyObjective" in batching:
+        shown["latencyObjective"] = batching["latencyObjective"]
+    if "batchPolicyRef" in spec:
+        shown["batchPolicyRef"] = spec["batchPolicyRef"]
     after = (scaling.get("scaleToZero") or {}).get("after")
     described = ", ".join(f"{name} {value}" for name, value in shown.items())
-    return [f"Settings: {described}" + (f", to 0 after {after} without requests" if after else "")]
+    lines = [f"Settings: {described}" + (f", to 0 after {after} without requests" if after else "")]
+    for each in scaling.get("schedules") or ():
+        limits = [f"{name} {each[name]}" for name in ("minReplicas", "maxReplicas") if name in each]
+        times = f"from {each['start']} to {each['end']} ({each.get('timeZone', 'UTC')})"
+        lines.append(f"Schedule {each['name']}: {', '.join(limits)}, {times}")
+    return lines
 
 
 def _conditions(status: dict[str, Any]) -> list[str]:
     lines = []
     for entry in status.get("conditions") or ():
-        if entry["type"] in ("ScalingActive", "MetricsAvailable"):
+        # Accepted is False where no schedule holds, for a mistake in one of them.
+        refused = entry["type"] == "Accepted" and entry["status"] == "False"
+        if refused or entry["type"] in ("ScalingActive", "MetricsAvailable"):
             text = f": {entry['message']}" if entry.get("message") else ""
             lines.append(f"{entry['type']} is {entry['status']} ({entry['reason']}){text}")
     return lines

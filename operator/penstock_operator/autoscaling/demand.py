@@ -244,8 +244,9 @@ def _words(asking: Asking, look: _Look, load: int) -> str:
     able, words = asking.able, []
     if look.arrivals is not None and able.rate is not None:
         rate = f"arrivals {_short(look.arrivals.rate)}/s"
-        if look.expected is not None:
-            rate += f", rising to {_short(look.expected)}/s in {asking.lead:g}s,"
+        ahead = _short(look.expected or 0.0)
+        if look.expected is not None and ahead != _short(look.arrivals.rate):
+            rate += f", rising to {ahead}/s in {_short(asking.lead)}s,"
         words.append(f"{rate} / ({BUSY:g} x {_short(able.rate)}/s) = {_whole(look.by_rate)}")
     by_load = f"load {load} / {_short(able.load)} = {_whole(load / able.load)}"
     if look.arrivals is not None and _whole(look.by_load) < _whole(load / able.load):

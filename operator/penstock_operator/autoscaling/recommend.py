@@ -404,9 +404,11 @@ def _decide(
             return held, "FirstLook", f"{edge}; not lowered before one stable window has been watched"
         if panic:
             return held, "Panic", f"{edge}; not lowered within {target.stable_window:g}s of a burst"
-        within = min(held, max(within, recent.replicas))
+        asked, within = within, min(held, max(within, recent.replicas))
+        if within > asked:
+            edge += f"; {recent.why}"
         if within == held:
-            return held, "Delayed", f"{edge}; {recent.why}"
+            return held, "Delayed", edge
     if within != current:
         return within, "Scale", edge
     if released:

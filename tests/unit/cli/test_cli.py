@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from penstock_cli.__main__ import COMMANDS, run
-from penstock_cli.commands.top import page
 from penstock_cli.commands.why import TERMS, VERDICTS, explain
 from penstock_cli.text import Screen, bars, cut, span, table
 from penstock_operator.api.backendstatus import ScalingInputs
@@ -110,6 +109,8 @@ async def test_status_shows_all_kinds_and_what_is_wrong(server: TinyApiserver, t
     at = named.index("ModelEndpoint/e")
     place = [line.split()[0] for line in lines].index(named[at])
     assert " to busy 90%, idle 10% " in lines[place], "as the split says, not the endpoint's own backend"
+    assert lines[-1].startswith("BatchPolicy/p ")
+    assert " of idle " in lines[-1]
     below = lines[place + 1]
     assert below.startswith("    ")
     assert not any("ReportsReceived" in line for line in lines)
@@ -130,19 +131,22 @@ async def test_top_shows_the_busiest_first(server: TinyApiserver, tmp_path: Path
     assert (row["PODS"], row["RECOMMENDED"], row["VERDICT"]) == ("1/4", "4", "Limited")
 
 
-def test_top_shows_requests_that_routers_hold_as_load() -> None:
-    """A backend whose requests wait for its first pod is not idle."""
-    backends: list[dict[str, Any]] = [
-        {"metadata": {"name": name, "namespace": "n"}, "spec": {"replicas": 1}, "status": status}
-        for name, status in (
-            ("works", {"load": {"queued": 2, "ongoing": 4}}),
-            ("starts", {"recommendation": {"held": 190, "verdict": "Panic"}}),
-        )
-    ]
-    head, *rows = (line.split() for line in page(backends, everywhere=False, width=80))
+async def test_top_shows_requests_that_routers_hold_as_load(
+    harness: Harness, server: TinyApiserver, tmp_path: Path
+) -> None:
+    """A backend whose requests wait for its first pod is not idle. Without autoscaling nobody says it."""
+    harness.apply(backend("starts", autoscaling=SCALING))
+    harness.apply(endpoint("waits", backend="starts"))
+    await harness.run()
+    (router,) = harness.pods_ready("penstock-router", 1)
+    for _ in range(4):
+        harness.router_report(router, ["waits"], version=0, held={"starts": 190})
+        await harness.turn(1)
+    lines = (await printed(server, tmp_path, "top"))[1]
+    head, *rows = (line.split() for line in lines)
     found = [dict(zip(head, row, strict=True)) for row in rows]
     assert [(row["BACKEND"], row["HELD"], row["QUEUED"]) for row in found] == [
-        ("starts", "190", "0"), ("works", "0", "2"),
+        ("starts", "190", "0"), ("busy", "0", "75"), ("idle", "-", "0"),
     ]  # fmt: skip
 
 
@@ -254,6 +258,34 @@ def test_a_newer_operators_words_are_shown_as_they_are() -> None:
     assert terms == [["arrival", "rate"]]
     assert lines[-1].startswith("The autoscaler has changed nothing yet")
     assert "The autoscaler has not said anything yet." in explain(stored([], 1), now=NOW)
+
+
+def test_why_says_what_was_set_and_which_schedule_does_not_hold() -> None:
+    """A mistake in one schedule takes all of them away; the objective is a setting of the computation."""
+    office = {"name": "office", "start": "0 8 * * *", "end": "0 18 * * *", "minReplicas": 2}
+    night = office | {"name": "night", "timeZone": "Asia/Tokyo", "maxReplicas": 3}
+    resource = backend("m", autoscaling={"maxReplicas": 4, "schedules": [office, night]})
+    resource["spec"]["batching"] = {"latencyObjective": "500ms"}
+    resource["metadata"]["generation"] = 1
+    refused = {"type": "Accepted", "status": "False", "reason": "ScheduleInvalid", "message": "both hold"}
+    resource["status"] = {"observedGeneration": 1, "conditions": [refused]}
+    lines = explain(resource, now=NOW)
+    assert "Settings: maxReplicas 4, latencyObjective 500ms" in lines
+    assert "Schedule office: minReplicas 2, from 0 8 * * * to 0 18 * * * (UTC)" in lines
+    assert "Schedule night: minReplicas 2, maxReplicas 3, from 0 8 * * * to 0 18 * * * (Asia/Tokyo)" in lines
+    assert "Accepted is False (ScheduleInvalid): both hold" in lines
+    refused |= {"status": "True", "reason": "Accepted", "message": ""}
+    assert not any(line.startswith("Accepted") for line in explain(resource, now=NOW))
+
+
+def test_why_says_that_a_recommendation_is_not_written() -> None:
+    """As while a 0 stands that somebody else wrote."""
+    resource = stored([], 0, verdict="NoReports", message="m")
+    disabled = {"type": "ScalingActive", "status": "False", "reason": "ScalingDisabled", "message": "n"}
+    resource["status"]["conditions"] = [disabled]
+    lines = explain(resource, now=NOW)
+    assert "The autoscaler recommends 3; it does not write that (ScalingDisabled):" in lines
+    assert "ScalingActive is False (ScalingDisabled): n" in lines
 
 
 def test_the_plot_goes_back_to_the_first_change_and_ends_at_what_there_is() -> None:

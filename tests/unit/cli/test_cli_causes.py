@@ -121,6 +121,27 @@ def test_one_cause_of_several_resources_is_told_by_the_first() -> None:
     assert lines("b", "other") == ["ImagePullFailed (RouterReady=False): no such image"]
 
 
+def test_backends_that_say_the_same_do_not_refer_to_each_other() -> None:
+    """Each is at 0, or crashes, for itself."""
+    said, zero = causes.Said(), ("Ready", "True", "ScaledToZero", "spec.replicas is 0: nothing serves")
+    for name in ("a", "b"):
+        made = causes.lines(
+            resource("ModelBackend", name, zero), f"ModelBackend/{name}", said, everything=False
+        )
+        assert made == ["ScaledToZero (Ready=True): spec.replicas is 0: nothing serves"]
+
+
+def test_a_load_that_pods_cannot_report_is_no_cause_of_its_own() -> None:
+    """Of a backend whose pods do not start; one whose pods are ready and silent says so."""
+    silent = ("MetricsAvailable", "False", "NoReports", "held at 1: none of its pods has been ready yet")
+    ready = ("Ready", "True", "Serving", "")
+    crashed = ("Ready", "False", "ContainerCrashed", "exit code 1")
+    for first, shown in ((crashed, ["ContainerCrashed"]), (ready, ["NoReports"])):
+        made = resource("ModelBackend", "m", first, silent)
+        lines = causes.lines(made, "ModelBackend/m", causes.Said(), everything=False)
+        assert [line.split()[0] for line in lines] == shown
+
+
 @pytest.mark.parametrize(
     ("condition", "shown"),
     [
@@ -138,6 +159,15 @@ def test_what_is_well_is_not_shown(condition: tuple[str, str, str, str], shown: 
     made = resource("ModelBackend", "m", condition)
     assert bool(causes.lines(made, "ModelBackend/m", causes.Said(), everything=False)) == shown
     assert causes.lines(made, "ModelBackend/m", causes.Said(), everything=True)
+
+
+def test_an_endpoint_refers_to_its_backend_that_somebody_scaled_to_zero() -> None:
+    """That backend is Ready: all is as it was asked for."""
+    said, zero = causes.Said(), ("Ready", "True", "ScaledToZero", "spec.replicas is 0: nothing serves")
+    causes.lines(resource("ModelBackend", "m", zero), "ModelBackend/m", said, everything=False)
+    waits = ("Ready", "False", "BackendNotReady", "no pod is ready of: m")
+    (line,) = causes.lines(resource("ModelEndpoint", "e", waits), "ModelEndpoint/e", said, everything=False)
+    assert line.endswith("no pod is ready of: m; see ModelBackend/m (ScaledToZero)")
 
 
 def test_a_release_refers_to_the_backend_whose_pods_it_waits_for() -> None:

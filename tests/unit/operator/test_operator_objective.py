@@ -203,7 +203,8 @@ def test_a_rise_is_extrapolated_until_pods_are_ready() -> None:
     assert recommendation.inputs.arrivals_per_minute == pytest.approx(60 * 201, abs=90)
     # The middle of the last third is 10 s ago; then 20 s to start, and 2 s until the next look.
     assert recommendation.inputs.expected_per_minute == pytest.approx(60 * (201 + 32 * 2), rel=0.05)
-    assert "rising to" in recommendation.message
+    assert ", rising to 259/s in 22s," in recommendation.message
+    assert ", rising to 235/s in 9.02s," in look(pods, current=5, startup=7.01847).message
     short = look(pods, current=5, startup=5).inputs.expected_per_minute
     unknown = look(pods, current=5).inputs.expected_per_minute
     assert recommendation.inputs.expected_per_minute > (unknown or 0) > (short or 0) > 60 * 201
@@ -294,7 +295,7 @@ def test_pods_that_a_new_leader_hears_one_after_the_other_are_no_rise(window: fl
     for now in range(100, 200):
         for index, name in enumerate(names):
             if now >= 100 + index * apart:
-                reports.record(_running(name, seq=now, arrived=20 * now), now)
+                reports.record(_running(name, seq=now, totals=Totals(arrived=20 * now)), now)
         pods = reports.view(dict.fromkeys(names, True), now)
         recommendation, state = recommend(target, current=3, pods=pods, state=state, now=now)
         assert recommendation.inputs.wanted <= 3, recommendation.message
@@ -304,14 +305,14 @@ def test_pods_that_a_new_leader_hears_one_after_the_other_are_no_rise(window: fl
     assert trend(pods, window=window, now=now) <= 0.35
 
 
-def _running(name: str, *, seq: int, arrived: int) -> SidecarReport:
+def _running(name: str, *, seq: int, totals: Totals) -> SidecarReport:
     return SidecarReport(
         pod=name,
         uid=name,
         seq=seq,
         state="ready",
         items=Items(ongoing=5),
-        totals=Totals(arrived=arrived),
+        totals=totals,
         fit={"/predict": Fit(a_ms=100, b_ms=20, n=100)},
         slots=1,
     )
@@ -335,7 +336,10 @@ def test_replicas_fall_early_where_the_reserve_allows_it(
     rates = Rates(lately=((398, 100.0),), rises=((150, rise),), since=since)
     state = ScalerState(first_look=0, wanted=((200, 12), (390, near)), rates=rates)
     pods = changing([100.0] * 61, until=400)
-    assert look(pods, current=12, now=400, state=state).replicas == replicas
+    falls = look(pods, current=12, now=400, state=state)
+    assert falls.replicas == replicas
+    # The message says why it falls no further, where it is not the load.
+    assert falls.message.partition("; load")[2].partition("; ")[2] == ("" if replicas == 4 else why)
     held = look(pods, current=replicas, now=400, state=state)
     assert (held.replicas, held.verdict) == (replicas, "Steady" if replicas == 4 else "Delayed")
     assert replicas == 4 or why in held.message
@@ -369,6 +373,37 @@ def test_held_requests_count_as_arrivals() -> None:
     assert recommendation.inputs.held == 2400
     assert recommendation.inputs.by_load == 32
     assert look([], current=0, holds=holds).inputs.by_load == 50  # nothing is known: 2400 / 48
+
+
+def test_what_is_handed_back_arrives_once() -> None:
+    """100/s on four pods, of which each hands back 20/s that come anew at the others.
+
+    What came before a report and went after it makes that report's count negative.
+    """
+    window = LoadWindow()
+    for second in range(101):
+        for name in "abcd":
+            # Of each two seconds all that is handed back goes in the second one.
+            moved = 40 * (second // 2)
+            totals = Totals(arrived=45 * second, refused={"moved": moved, "queue_full": 0})
+            window.record(_running(name, seq=second + 1, totals=totals), second)
+    pods = window.view(dict.fromkeys("abcd", True), 100)
+    counted = arrivals(pods, [], window=60, now=100, unknown=0)
+    assert counted is not None
+    assert counted.rate == pytest.approx(100)
+    assert window.load(100, 32).arrivals_per_minute == pytest.approx(6000, rel=0.02)
+    assert min(sample.arrived for sample in pods[0].samples) == 5
+
+
+def test_a_pod_that_hands_back_all_that_came_before() -> None:
+    """Its report alone counts less than nothing; nothing below 0 is shown or asked for."""
+    window = LoadWindow()
+    window.record(_running("a", seq=1, totals=Totals(arrived=9)), 0)
+    window.record(_running("a", seq=2, totals=Totals(arrived=9, refused={"moved": 9})), 40)
+    pods = window.view({"a": True}, 60)
+    assert [sample.arrived for sample in pods[0].samples] == [9, -9]
+    assert arrivals(pods, [], window=30, now=60, unknown=0) == Arrivals(0.0, 30)
+    assert window.load(61, 32).arrivals_per_minute == 0
 
 
 def test_an_objective_below_one_item_is_told() -> None:
