@@ -49,12 +49,19 @@ def enter_network(pid: int) -> None:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(_CHUNK_BYTES):
-            writer.write(data)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
+    while data := await reader.read(_CHUNK_BYTES):
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection so that its peer sees a cut and not an end in order."""
+    peer: socket.socket = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError):  # it is closed already
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 async def relay(
@@ -93,12 +100,15 @@ async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host
         there_reader, there_writer = await asyncio.open_connection(host, port)
     except OSError:
         # A reset, as near as we come to a refusal: closed in order, it would look like an empty answer.
-        client: socket.socket = writer.get_extra_info("socket")
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
+        _reset(writer)
         return
     try:
-        await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
+        async with asyncio.TaskGroup() as both:
+            both.create_task(_pump(reader, there_writer))
+            both.create_task(_pump(there_reader, writer))
+    except* OSError:
+        for stream in (there_writer, writer):
+            _reset(stream)
     finally:
         for stream in (there_writer, writer):
             stream.close()

@@ -209,6 +209,8 @@ class Router:
             for fault in state.faults:
                 log("match rule left out", level="warning", endpoint=name, error=fault)
         self._owners, self._owner_errors = owners(settings.endpoints)
+        for name, conflict in self._owner_errors.items():
+            log("endpoint has no port", level="warning", endpoint=name, error=conflict)
         self.settings = settings
         self.ports.want(self._owners)
 

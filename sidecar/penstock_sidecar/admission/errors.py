@@ -73,7 +73,8 @@ def whose(seconds: float, default_ms: int) -> str:
         default_ms: the policy's `defaultTimeout`.
     """
     chosen = seconds < default_ms / 1000 - 0.0005  # a router rounds to milliseconds
-    return "the time that came with the request" if chosen else "the backend's defaultTimeout"
+    asked = "the request's x-penstock-timeout-ms: the client's time, or the endpoint's"
+    return asked if chosen else "the backend's defaultTimeout"
 
 
 def late_on_arrival() -> PenstockError:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import AsyncIterator
 
 import pytest
@@ -59,6 +60,27 @@ async def test_a_target_that_refuses_is_a_lost_connection() -> None:
             writer.close()
             with contextlib.suppress(ConnectionResetError):  # told a second time
                 await writer.wait_closed()
+
+
+async def test_a_connection_that_the_target_cuts_is_cut_for_its_client() -> None:
+    """A client that only reads is not left waiting, and does not take a part for the whole."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(4)
+        cut: socket.socket = writer.get_extra_info("socket")
+        cut.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, _relayed(server.sockets[0].getsockname()[1]) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"more")
+        async with asyncio.timeout(SECONDS):
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionResetError):  # told a second time
+            await writer.wait_closed()
 
 
 async def test_the_end_of_a_process_is_seen() -> None:

@@ -123,6 +123,7 @@ async def test_a_port_that_is_taken_fails_its_endpoint_alone_and_is_tried_again(
         assert errors["bad"].startswith(f"port {taken} cannot be bound")
         assert errors["good"] is None
         assert errors["twin"] == f"port {free} is taken by endpoint good"
+        assert any('"endpoint has no port"' in line and errors["twin"] in line for line in process.log)
         assert (await process.ask(base=own(free))).status == 200
         assert (await process.ask("/bad/x")).status == 200
         assert (await process.ask("/readyz", method="GET", base=process.admin)).status == 200

@@ -250,7 +250,10 @@ class TestAnswers:
         [
             ({}, "the backend's defaultTimeout"),
             ({"x_penstock_timeout_ms": "120000"}, "the backend's defaultTimeout"),
-            ({"x_penstock_timeout_ms": "29999"}, "the time that came with the request"),
+            (
+                {"x_penstock_timeout_ms": "29999"},
+                "the request's x-penstock-timeout-ms: the client's time, or the endpoint's",
+            ),
         ],
     )
     def test_a_model_that_takes_too_long(self, asked_ms: dict[str, str], whose: str) -> None:

@@ -106,6 +106,18 @@ def test_a_sidecars_file_is_refused_with_the_place_and_what_is_near(data: bytes,
             r"\$.endpoints\[0\].backends: expected at least one backend with a weight above 0, found none",
         ),
         (
+            b"endpoints: [{route: /e, backends: [{name: b}]}]",
+            r"\$.endpoints\[0\]: expected the member name, found route, backends$",
+        ),
+        (
+            b"endpoints: [{name: e, backends: [{}]}]",
+            r"\$.endpoints\[0\].backends\[0\]: expected the member name, found none$",
+        ),
+        (
+            b"apiVersion: penstock.dev/v1alpha1\nkind: ModelEndpoint\nspec: {backend: b}",
+            "router settings: expected a settings file, found a Kubernetes resource of kind ModelEndpoint$",
+        ),
+        (
             b"endpoints: [{name: e, backends: [{name: b, targets: ['h:1', 'http://h:2/x']}]}]",
             r"\$.endpoints\[0\].backends\[0\].targets\[1\]: expected host:port such as h:2, found a URL: 'http://h:2/x'",
         ),

@@ -45,6 +45,9 @@ def decode(kind: type[T], data: bytes, *, what: str, text: bool = False, by_hand
     if version != VERSION:
         raise DocumentError(f"{what}: expected v: {VERSION}, found v: {version!r}")
     if by_hand:
+        if {"apiVersion", "kind"} <= document.keys():
+            resource = f"a Kubernetes resource of kind {document['kind']}"
+            raise DocumentError(f"{what}: expected a settings file, found {resource}")
         document = handwritten.read(document, kind, what=what)
     try:
         return msgspec.convert(document, kind)

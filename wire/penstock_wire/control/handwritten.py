@@ -32,8 +32,8 @@ def read(document: Any, kind: Any, *, what: str) -> Any:
         of a wrong type are left as they are, for the conversion to refuse.
 
     Raises:
-        DocumentError: a member is unknown, is there twice, is no duration, or has none of its listed values;
-            says where, and what is near or allowed.
+        DocumentError: a member is unknown, is missing, is there twice, is no duration, or has none of its
+            listed values; says where, and what is near or allowed.
     """
     return _Reader(kind, what).value(document, kind, "$")
 
@@ -78,6 +78,12 @@ class _Reader:
                 raise DocumentError(f"{self._what}: {path}: expected {name} or {in_ms}, found both")
             else:
                 read[in_ms] = self._milliseconds(value, f"{path}.{name}")
+        for field in msgspec.structs.fields(kind):
+            if field.required and field.encode_name not in read:
+                found = ", ".join(map(str, members)) or "none"
+                raise DocumentError(
+                    f"{self._what}: {path}: expected the member {field.encode_name}, found {found}"
+                )
         return read
 
     def _milliseconds(self, value: Any, path: str) -> int | None:
