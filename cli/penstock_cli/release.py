@@ -76,7 +76,7 @@ class Release:
     @property
     def step(self) -> int:
         """Index of the step that it is at; the number of the steps after the last."""
-        return min(int(self.status.get("step") or 0), len(self.steps))
+        return min(max(int(self.status.get("step") or 0), 0), len(self.steps))
 
     @property
     def phase(self) -> str:
