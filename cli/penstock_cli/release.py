@@ -172,6 +172,8 @@ class Release:
         Args:
             verb: as the annotation has it.
         """
+        if self.refused and self.refused["reason"] != "InvalidStrategy":
+            return f"once the split is accepted ({self.why})"
         if self.reason == "InvalidStrategy" and verb != "abort":
             return "once the strategy can be followed"
         if self.reason == "StableMissing" and verb != "promote-full":

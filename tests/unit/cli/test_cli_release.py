@@ -432,6 +432,10 @@ async def test_a_split_that_is_not_accepted_says_why_nothing_begins(
     assert lines[:2] == ["n/s: old → new: not begun", "  Conflict: e has the older split a"]
     assert (await printed(server, tmp_path, "promote", "s"))[0] == 1
     assert capsys.readouterr().err.endswith("has not begun (Conflict: e has the older split a)\n")
+    write(server.cluster, conditions=conditions)
+    code, lines = await printed(server, tmp_path, "abort", "s")
+    assert code == 0
+    assert lines[0].endswith(", once the split is accepted (Conflict: e has the older split a)")
 
 
 @pytest.mark.parametrize("full", [[], ["--full"]])
