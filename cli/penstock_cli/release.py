@@ -76,7 +76,7 @@ class Release:
     @property
     def step(self) -> int:
         """Index of the step that it is at; the number of the steps after the last."""
-        return min(int(self.status.get("step") or 0), len(self.steps))
+        return min(max(int(self.status.get("step") or 0), 0), len(self.steps))
 
     @property
     def phase(self) -> str:
@@ -172,6 +172,8 @@ class Release:
         Args:
             verb: as the annotation has it.
         """
+        if self.refused and self.refused["reason"] != "InvalidStrategy":
+            return f"once the split is accepted ({self.why})"
         if self.reason == "InvalidStrategy" and verb != "abort":
             return "once the strategy can be followed"
         if self.reason == "StableMissing" and verb != "promote-full":

@@ -13,6 +13,8 @@ from typing import TextIO
 _GAP = "   "
 _LEAST = 16
 """Characters of a line of folded text, at least."""
+_OLDEST = 2000
+"""Nothing of Penstock's happened in this year or before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,15 +143,19 @@ def _first(lines: list[str], most: int | None) -> list[str]:
 
 
 def when(text: str | None) -> datetime | None:
-    """A time as the API spells it, None where there is none.
+    """A time as the API spells it; None where there is none, or none that anything happened at.
+
+    NB: the apiserver takes more for a date-time than Python does, such as one in the year 0.
 
     Args:
         text: RFC 3339.
     """
-    if not text:
+    try:
+        parsed = datetime.fromisoformat((text or "").upper())
+    except ValueError:
         return None
-    parsed = datetime.fromisoformat(text)
-    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+    parsed = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+    return parsed if parsed.year > _OLDEST else None
 
 
 def span(seconds: float) -> str:

@@ -72,7 +72,10 @@ class Operator:
         clock = LoopClock()
         self._metrics = metrics = Metrics()
         self._store = store = Store()
-        self._reports = Reports(clock, lambda where, name: store.get(BACKEND, where, name) is not None)
+        view = View(store)
+        self._reports = Reports(
+            clock, lambda where, name: store.get(BACKEND, where, name) is not None, view.asked
+        )
         self._other = self._refused = self._failing = ""
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
         queue, scale_queue = build_queues(clock, observers)
@@ -92,7 +95,7 @@ class Operator:
         context = Context(
             cluster=fenced,
             store=store,
-            view=View(store),
+            view=view,
             applier=Applier(fenced, store, metrics),
             reports=self._reports,
             memory=memory,

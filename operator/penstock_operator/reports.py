@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from penstock_operator.autoscaling import LoadWindow
@@ -22,8 +23,9 @@ FRESH = silent_after(1.0)
 REORDERED = 6.0
 """Seconds within which a lower sequence number is a straggler; later it is a restarted container."""
 
-MAX_VERSION = 2**53
-"""Versions beyond this are nonsense."""
+MAX_VERSION = 2**52
+"""Versions from this on are made up: what follows on the highest that a pod may make up has room for as many
+changes before the highest that there is (`desired.settings.HIGHEST`)."""
 
 KEEP = 60.0
 
@@ -49,13 +51,19 @@ class Reports:
         clock: time.
         exists: whether there is a backend of this namespace and name: of no other is kept what its pods say,
             while they drain, and what routers hold.
+        asked: the backends that are asked for the requests of an endpoint of this namespace and name: of no
+            others is kept how many they answered. None for all.
     """
 
     def __init__(
-        self, clock: Clock, exists: Callable[[str, str], bool] = lambda _namespace, _name: True
+        self,
+        clock: Clock,
+        exists: Callable[[str, str], bool] = lambda _namespace, _name: True,
+        asked: Callable[[str, str], Collection[str]] | None = None,
     ) -> None:
         self._clock = clock
         self._exists = exists
+        self._asked = asked
         self._windows: dict[tuple[str, str], LoadWindow] = {}
         self._sequences: dict[str, tuple[int, float]] = {}
         self._fresh_for: dict[str, float] = {}
@@ -105,7 +113,9 @@ class Reports:
         before = known.get(report.pod)
         known[report.pod] = (self._clock.time(), report)
         self._record_held(namespace, before, report, every)
-        self._traffic.setdefault(namespace, TrafficWindow()).record(report, self._clock.time())
+        asked = None if self._asked is None else partial(self._asked, namespace)
+        traffic = self._traffic.setdefault(namespace, TrafficWindow())
+        traffic.record(report, self._clock.time(), asked=asked)
         self.releases.record(namespace, report, self._clock.time())
         notable = (
             before is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from penstock_wire.control.report import RouterReport
 
@@ -11,32 +11,41 @@ SPAN = 60.0
 """Seconds for which a request counts."""
 SLOT = 10.0
 
+Asked = Callable[[str], Collection[str]]
+"""The backends that get requests of an endpoint, by its name."""
+
 
 class TrafficWindow:
     """The requests of a namespace's endpoints within the last minute, by endpoint and backend.
 
-    A router's first report counts nothing: nobody knows when its requests were.
+    A router's first report counts nothing: nobody knows when its requests were. Of what is not asked nothing
+    is kept, or a router that makes up names could fill the memory.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, dict[tuple[str, str], int]] = {}  # counters by uid of a router's pod
         self._slots: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
 
-    def record(self, report: RouterReport, now: float) -> None:
+    def record(self, report: RouterReport, now: float, *, asked: Asked | None = None) -> None:
         """Take a router's counters.
 
         Args:
             report: its report.
             now: seconds, monotonic.
+            asked: the backends that are asked for an endpoint's requests now; those that were are known. None
+                for all that are reported.
         """
+        before = self._last.get(report.uid)
+        known = before or {}
         counts = {
             (endpoint, backend): totals.requests
             for endpoint, counters in report.endpoints.items()
+            for names in [counters.backends if asked is None else asked(endpoint)]
             for backend, totals in counters.backends.items()
+            if backend in names or (endpoint, backend) in known
         }
-        before = self._last.get(report.uid)
         # NB: a backend that is not asked any more is not in the report; when it is back, its counters go on.
-        gone = {key: count for key, count in (before or {}).items() if key[0] in report.endpoints}
+        gone = {key: count for key, count in known.items() if key[0] in report.endpoints}
         self._last[report.uid] = gone | counts
         if before is None:
             return
@@ -45,7 +54,7 @@ class TrafficWindow:
         slot = self._slots[-1][1]
         for key, count in counts.items():
             # NB: a counter that is lower than before began anew.
-            gain = count - before.get(key, 0)
+            gain = count - known.get(key, 0)
             slot[key] += count if gain < 0 else gain
         self._expire(now)
 

@@ -73,12 +73,15 @@ class Harness:
         store = Store()
         queue, scale_queue = build_queues(self.clock)
         memory = Memory(render=render, load_turns=LoadTurns(self.clock, queue.add))
+        view = View(store)
         context = Context(
             cluster=written,
             store=store,
-            view=View(store),
+            view=view,
             applier=Applier(written, store),
-            reports=Reports(self.clock, lambda where, name: store.get(BACKEND, where, name) is not None),
+            reports=Reports(
+                self.clock, lambda where, name: store.get(BACKEND, where, name) is not None, view.asked
+            ),
             memory=memory,
             clock=self.clock,
             log=lambda message, **fields: self.log.append((message, fields)),

@@ -8,6 +8,7 @@ whole at the end. Who may not read Events, or backends, sees the rest.
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -218,9 +219,10 @@ def _weights(release: Release, *, width: int) -> list[str]:
 
 def _percent(text: str | None) -> float | None:
     try:
-        return float((text or "").removesuffix("%"))
+        percent = float((text or "").removesuffix("%"))
     except ValueError:
         return None
+    return percent if math.isfinite(percent) else None
 
 
 def _pods(looked: Looked) -> list[str]:

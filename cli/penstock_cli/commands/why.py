@@ -172,11 +172,11 @@ def _conditions(status: dict[str, Any]) -> list[str]:
 
 def _history(changes: Sequence[dict[str, Any]], replicas: int, *, now: datetime, width: int) -> list[str]:
     """The changes, and a plot of the replicas over the time that they cover."""
-    if not changes:
-        return ["The autoscaler has changed nothing yet, or none of its changes is remembered."]
     steps: list[tuple[datetime, int, int]] = sorted(
         (at, entry["from"], entry["to"]) for entry in changes if (at := when(entry["time"])) is not None
     )
+    if not steps:
+        return ["The autoscaler has changed nothing yet, or none of its changes is remembered."]
     rows = [
         (
             span((now - at).total_seconds()) + " ago",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import pydantic
@@ -95,16 +96,33 @@ class Resource(Part):
         Raises:
             ResourceError: It does not fit; the message has each path, what was expected, what was found.
         """
+        document = stored
+        while True:
+            try:
+                return cls.model_validate(document)
+            except pydantic.ValidationError as error:
+                faults = error.errors(include_url=False)
+                if any(fault["loc"][:1] != ("status",) for fault in faults):
+                    raise ResourceError(_explain(cls.__name__, stored, error)) from None
+            # A status that an older or newer operator wrote never blocks the spec. What of it cannot be read
+            # is computed anew; the rest may be known from nowhere else, such as how far a release has come.
+            document = _without(document, faults)
+
+
+def _without(document: Mapping[str, Any], faults: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """A document without those parts of its status that faults are of, or that lack something."""
+    made = {**document, "status": copy.deepcopy(document["status"])}
+    places = {fault["loc"][: -1 if fault["type"] == "missing" else None] for fault in faults}
+    # NB: from the end of a list on, and a part before the whole.
+    for *place, last in sorted(places, key=lambda loc: [(str(type(at)), at) for at in loc], reverse=True):
         try:
-            return cls.model_validate(stored)
-        except pydantic.ValidationError as error:
-            if any(fault["loc"][:1] != ("status",) for fault in error.errors(include_url=False)):
-                raise ResourceError(_explain(cls.__name__, stored, error)) from None
-        # A status that an older or newer operator wrote is computed anew; it never blocks the spec.
-        try:
-            return cls.model_validate({key: value for key, value in stored.items() if key != "status"})
-        except pydantic.ValidationError as error:
-            raise ResourceError(_explain(cls.__name__, stored, error)) from None
+            whole: Any = made
+            for at in place:
+                whole = whole[at]
+            del whole[last]
+        except (LookupError, TypeError):  # pydantic names a place that is not in the document
+            return {key: value for key, value in document.items() if key != "status"}
+    return made
 
 
 def _explain(kind: str, stored: Mapping[str, Any], error: pydantic.ValidationError) -> str:

@@ -17,6 +17,9 @@ from penstock_wire.control import router_settings, settings
 Maker = Callable[[int], bytes]
 """Makes the bytes of a settings document for a version."""
 
+HIGHEST = 2**53 - 1
+"""The highest version that a pod can report: with a higher one, all that it reports would be refused."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versioned:
@@ -37,7 +40,8 @@ def next_version(make: Maker, *, recorded: Object | None, status_version: int, r
     """The document to send now, by the version rule.
 
     The version is raised, to 1 + max(ConfigMap, status, reported), only when the bytes differ from those
-    recorded in the ConfigMap, or when somebody knows a higher version than the one recorded there.
+    recorded in the ConfigMap, or when somebody knows a higher version than the one recorded there. One that
+    nothing can follow on (`HIGHEST`) is nobody's: somebody has edited it.
 
     Args:
         make: makes the document's bytes for a version.
@@ -46,7 +50,8 @@ def next_version(make: Maker, *, recorded: Object | None, status_version: int, r
         reported: the highest version that a pod has reported; 0 if none has.
     """
     last = recorded_version(recorded)
-    known = max(status_version, reported, last.version if last else 0)
+    versions = (status_version, reported, last.version if last else 0)
+    known = max((version for version in versions if version < HIGHEST), default=0)
     if last is not None and last.version == known and last.document == make(known):
         return last
     return Versioned(version=known + 1, document=make(known + 1), changed=True)

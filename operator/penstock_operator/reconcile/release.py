@@ -28,9 +28,9 @@ from penstock_operator.prometheus import NoValue
 from penstock_operator.reconcile.context import Context, Trial
 from penstock_operator.reconcile.status_writer import send_event
 from penstock_operator.reconcile.view import View
-from penstock_operator.releases import capacity, evidence, machine, steps
+from penstock_operator.releases import capacity, evidence, machine, standing, steps
 from penstock_operator.releases.evidence import MOST_MESSAGE
-from penstock_operator.releases.look import OVER
+from penstock_operator.releases.look import OVER, Look
 from penstock_operator.releases.state import BackendSeen, Interval, Release, ReleaseEvent, Seen
 from penstock_operator.releases.stored import stored as stored_release
 from penstock_operator.status import RouterObserved, mirrors, router_ready
@@ -76,11 +76,13 @@ def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObse
         routers: those that serve its endpoint.
     """
     strategy, before = split.spec.strategy, stored_release(split)
-    if strategy is None or plan.conflict_with is not None:
+    if strategy is None or not plan.accepted:
         forget(ctx, _key(split))
-        return Looked()
-    if plan.endpoint_missing:
-        return Looked(release=before)
+        if strategy is None or before is None:
+            return Looked()
+        both = _seen(ctx, split, strategy.stable), _seen(ctx, split, strategy.candidate)
+        seen = Seen(now=ctx.clock.now(), stable=both[0], candidate=both[1])
+        return Looked(release=standing.rest(Look(strategy=strategy, release=before, seen=seen)).release)
     _follow(ctx, split, strategy)
     applied = None
     if before is not None and router_ready(None, routers).status == "True":

@@ -299,6 +299,17 @@ class View:
         """
         return self._planned(namespace).plan
 
+    def asked(self, namespace: str, endpoint: str) -> Collection[str]:
+        """The backends that get requests of an endpoint, or copies of them; none of one that does not exist.
+
+        Args:
+            namespace: where.
+            endpoint: its name.
+        """
+        if self.endpoint(namespace, endpoint) is None:
+            return ()  # NB: before anything is remembered of the namespace, which may be gone
+        return self.plan(namespace).endpoints[endpoint].asked
+
     def releases(self, namespace: str, backend: str) -> Sequence[TrafficSplit]:
         """The splits that decide, and whose releases turn on a backend.
 

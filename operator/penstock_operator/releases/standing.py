@@ -316,6 +316,20 @@ def weigh(look: Look) -> Look:
     )
 
 
+def rest(look: Look) -> Look:
+    """A release whose split is not its endpoint's now, or has none: it stays where it is.
+
+    Its weight falls with the candidate's pods all the same: it holds as soon as the split is accepted again.
+    """
+    state, seen = look.release.state, look.seen
+    another = (state.stable, state.candidate) != (look.strategy.stable, look.strategy.candidate)
+    if another or state.phase in OVER or not seen.stable.exists:
+        return look
+    weight, copies = min(state.weight, look.allowed), state.mirror if seen.candidate.ready else 0
+    changed = (weight, copies) != (state.weight, state.mirror)
+    return look.with_state(weight=weight, mirror=copies, settled=None if changed else state.settled)
+
+
 def say(look: Look) -> Look:
     """Give the release the reason and the message of the first row that fits."""
     row = next(each for each in STANDINGS if each.fits(look))

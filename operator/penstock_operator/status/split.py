@@ -61,8 +61,8 @@ def split_status(
     routers = router_ready(None, router)
     stood = conditions.stands(conditions.find(old.conditions, "Ready"), generation)
     ready = _summary(accepted, plan, routers, stood=stood, releasing=release is not None)
-    # NB: while the endpoint is missing nobody looks at the release: what it said last may be of another spec.
-    progressing = [] if plan.endpoint_missing else _progressing(release)
+    # NB: while the split is not accepted nobody looks at the release: what it said may be of another spec.
+    progressing = _progressing(release) if plan.accepted else []
     status_conditions = [accepted, ready, *progressing]
     stalled = accepted.status == "False" or bool(plan.missing or plan.faults)
     if stalled or ready.status != "True" or release is None:

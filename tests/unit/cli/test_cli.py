@@ -300,6 +300,17 @@ def test_the_plot_goes_back_to_the_first_change_and_ends_at_what_there_is() -> N
     assert plot[-1].split() == ["1h", "ago", "now"]
 
 
+@pytest.mark.parametrize("nobodys", ["0000-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00"])
+def test_a_change_at_a_time_that_nobody_can_read_is_left_out(nobodys: str) -> None:
+    """The apiserver takes such times for date-times, and who may write a status can write them."""
+    changes = [(nobodys, 2, 3), ("2026-01-02t11:00:00z", 1, 2)]
+    since = {"verdict": "Steady", "message": "m", "since": nobodys}
+    lines = explain(stored(changes, 3, **since), now=NOW)
+    assert "The autoscaler recommends 3; another scaler is to write it (mode External):" in lines
+    assert [line.split() for line in lines if "→" in line] == [["1h", "ago", "1", "→", "2", "r"]]
+    assert explain(stored(changes[:1], 3), now=NOW)[-1].startswith("The autoscaler has changed nothing yet")
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(-3, "0s"), (59, "59s"), (60, "1m"), (95, "1m35s"), (660, "11m"), (3700, "1h1m"), (90_000, "1d1h")],

@@ -166,6 +166,20 @@ async def test_rollout_in_each_place(
         assert re.search(pattern, "\n".join(lines), re.MULTILINE), (pattern, lines)
 
 
+@pytest.mark.parametrize("observed", ["nan%", "inf%", "much"])
+async def test_rollout_shows_the_rest_of_a_status_that_somebody_wrote(
+    server: TinyApiserver, tmp_path: Path, observed: str
+) -> None:
+    """Whatever the apiserver takes in a status: there is a page, and the verbs go on working."""
+    nobodys, weights = "0000-01-01T00:00:00Z", [{"name": "new", "desired": 10, "observed": observed}]
+    write(server.cluster, step=-9, stepStarted=nobodys, weights=weights, stored={"started": nobodys})
+    code, lines = await printed(server, tmp_path, "rollout", "s")
+    assert (code, lines[0]) == (0, "n/s: old → new: Progressing, step 1 of 6, weight 10 %")
+    assert ["observed", "-"] in [line.split() for line in lines]
+    code, lines = await printed(server, tmp_path, "promote", "s")
+    assert (code, lines) == (0, ["n/s: leaves step 1 of 6, mirror 10 %, then pause 1m"])
+
+
 async def test_rollout_of_what_is_not_all_there(server: TinyApiserver, tmp_path: Path) -> None:
     """A release that has not begun, no candidate, no right to read Events: the rest is shown."""
     server.cluster.remove(BACKEND, "n", "new")
@@ -418,6 +432,10 @@ async def test_a_split_that_is_not_accepted_says_why_nothing_begins(
     assert lines[:2] == ["n/s: old → new: not begun", "  Conflict: e has the older split a"]
     assert (await printed(server, tmp_path, "promote", "s"))[0] == 1
     assert capsys.readouterr().err.endswith("has not begun (Conflict: e has the older split a)\n")
+    write(server.cluster, conditions=conditions)
+    code, lines = await printed(server, tmp_path, "abort", "s")
+    assert code == 0
+    assert lines[0].endswith(", once the split is accepted (Conflict: e has the older split a)")
 
 
 @pytest.mark.parametrize("full", [[], ["--full"]])

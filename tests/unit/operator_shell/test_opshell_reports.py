@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from penstock_operator.kinds import BACKEND, CONFIG_MAP
 from penstock_operator.reports import FRESH, Reports
 from penstock_wire.control.report import (
     FIRST_BYTE_BUCKETS,
@@ -11,8 +14,11 @@ from penstock_wire.control.report import (
     EndpointReport,
     RouterReport,
     SidecarReport,
+    decode_sidecar,
+    encode,
 )
 from tests.support.hand_clock import HandClock
+from tests.support.operator_harness import Harness, endpoint, policy, serving, settings
 
 
 def test_pods_that_fall_silent_are_named_once() -> None:
@@ -50,6 +56,38 @@ def test_nonsense_versions_do_not_count() -> None:
     reports.sidecar("n", "m", SidecarReport(pod="m-1", uid="u", seq=1, state="ready", settings_version=2**60))
     reports.sidecar("n", "m", SidecarReport(pod="m-2", uid="v", seq=1, state="ready", settings_version=7))
     assert reports.highest_version(reports.of_backend("n", "m")) == 7
+
+
+async def test_a_version_that_a_pod_makes_up_leaves_room_for_changes() -> None:
+    """One pod that was taken over must not end what the others of its backend can be told, or can report."""
+    harness = await serving()
+    highest = 2**53 - 1
+    for made_up in (2**52 - 1, 2**52, 2**53 - 2, highest):
+        harness.report("m", "m-backend-0", version=made_up)
+        await harness.run()
+    harness.apply(policy(maxBatchSize=9))
+    await harness.run()
+    sent = settings(harness)
+    assert (sent["version"] < highest - 2**51, sent["batching"]["maxBatchSize"]) == (True, 9)
+    taken_up = SidecarReport(pod="p", uid="u", seq=1, state="ready", settings_version=sent["version"])
+    assert decode_sidecar(encode(taken_up)) == taken_up
+
+
+async def test_a_version_that_somebody_edited_is_not_followed_up() -> None:
+    """Beyond the highest that a pod can report, each of its reports would be refused."""
+    harness = await serving()
+
+    def edited(obj: dict[str, Any]) -> None:
+        obj["data"]["settings.json"] = obj["data"]["settings.json"].replace(
+            '"version":1', f'"version":{2**53}'
+        )
+
+    harness.cluster.edit(CONFIG_MAP, "n", "m-backend-settings", edited)
+    harness.cluster.edit(BACKEND, "n", "m", lambda obj: obj["status"].update(settingsVersion=2**60))
+    await harness.run()
+    version = settings(harness)["version"]
+    assert version < 10
+    assert harness.cluster.find(BACKEND, "n", "m")["status"]["settingsVersion"] == version
 
 
 def test_releases_compare_what_comes_in_order_from_routers_that_are_there() -> None:
@@ -90,3 +128,33 @@ def test_of_a_backend_that_is_gone_nothing_is_kept() -> None:
     assert (news.taken, news.notable, reports.age("n", "m")) == (True, False, None)
     reports.forget_pod("n", "m-1", "u")
     assert (reports._windows, reports._sequences, reports._fresh_for) == ({}, {}, {})
+
+
+def test_names_that_a_router_makes_up_fill_no_memory() -> None:
+    """It may be taken over: its reports of endpoints and backends that there are not leave nothing behind."""
+    harness = Harness()
+    harness.apply(endpoint(backend="a"))
+    sent = RouterReport(pod="r", uid="u", seq=1, state="ready")
+    for seq in range(2, 12):
+        made_up = {f"made-up-{seq}-{number}": BackendTotals(requests=seq) for number in range(100)}
+        ends = dict.fromkeys(
+            ("e", f"other-{seq}"), EndpointReport(backends=made_up | {"a": BackendTotals(requests=10 * seq)})
+        )
+        harness.ctx.reports.router("n", msgspec.structs.replace(sent, seq=seq, endpoints=ends))
+    traffic = harness.ctx.reports._traffic["n"]
+    assert harness.ctx.reports.served("n", "e") == {"a": 90}
+    assert traffic._last == {"u": {("e", "a"): 110}}
+    assert [set(counted) for _, counted in traffic._slots] == [{("e", "a")}]
+    harness.stop()
+
+
+def test_a_backend_that_was_asked_is_counted_until_routers_let_go_of_it() -> None:
+    """It leaves the split before they have taken that up, and may be back later."""
+    asked = {"a", "b"}
+    reports = Reports(HandClock(), asked=lambda _namespace, _endpoint: asked)
+    for seq, counts in enumerate(({"a": 5, "b": 5}, {"a": 6, "b": 7}, {"a": 7}, {"a": 8, "b": 9, "c": 4}), 1):
+        backends = {name: BackendTotals(requests=count) for name, count in counts.items()}
+        ends = {"e": EndpointReport(backends=backends)}
+        reports.router("n", RouterReport(pod="r", uid="u", seq=seq, state="ready", endpoints=ends))
+        asked.discard("b")
+    assert reports.served("n", "e") == {"a": 3, "b": 4}
