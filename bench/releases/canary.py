@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -109,13 +109,12 @@ def run(world: World, version: Version, asked: Strategy, seconds: int) -> Outcom
             part = min((now // TICK + 1) * TICK, until) - now
             arrived = world.arrivals(now, part)
             own = int(world.chance.binomial(arrived, applied / 100))
-            stable = world.answers(STABLE, arrived - own, now, candidate=False)
+            like = replace(STABLE, batch=version.batch)
+            stable = world.answers(like, arrived - own, now, candidate=False)
             candidate = world.answers(version, own, now, candidate=True)
             copied = int(world.chance.binomial(arrived, mirror / 100))
             counts = add(candidate.counts, world.copies(version, copied))
-            counted = Interval(
-                stable=add(counted.stable, stable.counts), candidate=add(counted.candidate, counts)
-            )
+            counted = world.goes_on(counted, stable.counts, counts, part, version.batch)
             harmed += candidate.harmed
             now += part
     assert release is not None

@@ -47,6 +47,11 @@ KINDS = {
     "healthy, every other one 10 % slower": Kind(
         versions=(HEALTHY, Version(name="slower", times=1.1)), bad=False, mirrored=True
     ),
+    "healthy, whole batches of 32 fail or are late": Kind(
+        versions=(Version(name="batches", batch=32), Version(name="slower batches", batch=32, times=1.1)),
+        bad=False,
+        mirrored=False,
+    ),
     "5 % of errors": Kind(versions=(Version(name="errors", errors=0.05),), bad=True, mirrored=False),
     "+200 ms": Kind(versions=(Version(name="late", slower=0.2),), bad=True, mirrored=False),
     "2 % of mismatches": Kind(versions=(Version(name="differs", differs=0.02),), bad=True, mirrored=True),
@@ -149,9 +154,7 @@ def _until(world: World, version: Version, name: Any, verdict: str) -> int:
             stable = world.answers(STABLE, arrived - own, now, candidate=False).counts
             candidate = world.answers(version, own, now, candidate=True).counts
             copies = world.copies(version, own)
-            interval = Interval(
-                stable=add(interval.stable, stable), candidate=add(interval.candidate, add(candidate, copies))
-            )
+            interval = world.goes_on(interval, stable, add(candidate, copies), TICK, 1)
         judged = judge(metric, state, interval, FIRST_BYTE_SECONDS)
         if judged.verdict == verdict:
             return number + 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock_operator.releases.state import Counts
+from penstock_operator.releases.state import Counts, Interval
 from penstock_wire.control.report import FIRST_BYTE_SECONDS
 
 TICK = 15
@@ -31,6 +31,7 @@ class Version:
         slower: seconds that each answer takes longer.
         times: how many times as long an answer takes.
         differs: share of the copies whose answers differ.
+        batch: so many requests fail, or are late, as one; of the stable, too.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Version:
     slower: float = 0.0
     times: float = 1.0
     differs: float = 0.001
+    batch: int = 1
 
 
 STABLE = Version(name="stable")
@@ -81,6 +83,7 @@ class World:
             self._median[outage] *= chance.uniform(1, 3)
         self._noise = chance.lognormal(0, 0.03, (2, ticks))
         self._buckets: dict[bool, Any] = {}
+        self._parts: Any = np.random.default_rng((seed, 1))
 
     def arrivals(self, second: int, seconds: float) -> int:
         """Requests that arrive within some seconds of a tick."""
@@ -89,11 +92,14 @@ class World:
     def answers(self, version: Version, requests: int, second: int, *, candidate: bool) -> Answers:
         """Answers of a backend to requests of one tick."""
         tick, chance = second // TICK, self.chance
+        requests -= requests % version.batch
         if not requests:
             return Answers(counts=Counts(), harmed=0)
-        failed = int(chance.binomial(requests, self._errors[tick]))
+        batches = requests // version.batch
+        failed = version.batch * int(chance.binomial(batches, self._errors[tick]))
         caused = int(chance.binomial(requests - failed, version.errors))
-        seconds = tuple(chance.multinomial(requests, self._shares(version, candidate)[tick]).tolist())
+        times = version.batch * chance.multinomial(batches, self._shares(version, candidate)[tick])
+        seconds = tuple(times.tolist())
         harmed = requests if version.slower else caused
         return Answers(
             counts=Counts(requests=requests, errors=failed + caused, seconds=seconds), harmed=harmed
@@ -112,6 +118,44 @@ class World:
     def copies(self, version: Version, requests: int) -> Counts:
         """What comparing copies of so many requests gives."""
         return Counts(compared=requests, differing=int(self.chance.binomial(requests, version.differs)))
+
+    def parts(self, counts: Counts, seconds: int, batch: int) -> list[Counts]:
+        """Counts of some seconds, by the second: a batch is in one.
+
+        Args:
+            counts: of all.
+            seconds: how many.
+            batch: requests that hang together.
+        """
+        evenly = [1 / seconds] * seconds
+
+        def cut(count: Any, unit: int) -> Any:
+            return unit * self._parts.multinomial(np.asarray(count) // unit, evenly)
+
+        times = cut(counts.seconds, batch).T if counts.seconds else np.zeros((seconds, 0), int)
+        errors, differing = cut(counts.errors, batch), cut(counts.differing, 1)
+        alike = cut(counts.compared - counts.differing, 1)
+        return [
+            Counts(
+                requests=max(int(own.sum()), int(bad)),
+                errors=int(bad),
+                seconds=tuple(own.tolist()),
+                compared=int(same + other),
+                differing=int(other),
+            )
+            for own, bad, same, other in zip(times, errors, alike, differing, strict=True)
+        ]
+
+    def goes_on(
+        self, interval: Interval, stable: Counts, candidate: Counts, seconds: int, batch: int
+    ) -> Interval:
+        """An interval with some more seconds."""
+        cut = zip(self.parts(stable, seconds, batch), self.parts(candidate, seconds, batch), strict=True)
+        return Interval(
+            stable=add(interval.stable, stable),
+            candidate=add(interval.candidate, candidate),
+            parts=(*interval.parts, *cut),
+        )
 
 
 def _normal(at: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -18,6 +19,10 @@ from penstock_wire.control.report import (
 SPAN = 30.0
 """Seconds for which a request counts as answered lately."""
 SLOT = 5.0
+PART = 0.5
+"""Seconds of a part of an interval at least: the bad requests of one batch are mostly in one part."""
+MOST_PARTS = 64
+"""Of an interval; where there are as many, each two become one."""
 GAP = 30.0
 """Seconds of a router's silence beyond which nobody can say in which minutes its requests were."""
 
@@ -52,17 +57,38 @@ class _Followed:
         stable: name of the stable backend.
         candidate: name of the candidate.
         routers: by uid of the pod.
-        gains: since they were last taken, by backend.
-        copies: the same of the mirror.
+        parts: what was counted since that was last taken.
+        part: seconds of each of these.
         slots: requests answered lately, by backend, with the time of the latest.
     """
 
     stable: str
     candidate: str
     routers: dict[str, _Router] = field(default_factory=dict)
+    parts: list[_Part] = field(default_factory=list)
+    part: float = PART
+    slots: deque[_Slot] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Part:
+    """What was counted within a short span.
+
+    Args:
+        begun: when the first of it was.
+        gains: by backend.
+        copies: of the mirror.
+    """
+
+    begun: float
     gains: dict[str, Counter[str]] = field(default_factory=dict)
     copies: Counter[str] = field(default_factory=Counter)
-    slots: deque[_Slot] = field(default_factory=deque)
+
+    def add(self, gains: Mapping[str, Counter[str]], copies: Counter[str]) -> None:
+        """Count more."""
+        for name, gain in gains.items():
+            self.gains.setdefault(name, Counter()).update(+gain)  # most buckets have none
+        self.copies.update(copies)
 
 
 @dataclass(slots=True)
@@ -138,11 +164,13 @@ class ReleaseCounts:
         followed = self._followed.get(namespace, {}).get(endpoint)
         if followed is None:
             return Interval(stable=Counts(), candidate=Counts())
-        gains, copies = followed.gains, followed.copies
-        followed.gains, followed.copies = {}, Counter()
+        parts, followed.parts, followed.part = followed.parts, [], PART
+        whole = _Part(0.0)
+        for part in parts:
+            whole.add(part.gains, part.copies)
+        stable, candidate = _of(followed, whole)
         return Interval(
-            stable=_counts(gains.get(followed.stable, Counter()), Counter()),
-            candidate=_counts(gains.get(followed.candidate, Counter()), copies),
+            stable=stable, candidate=candidate, parts=tuple(_of(followed, part) for part in parts)
         )
 
     def answered(
@@ -194,12 +222,12 @@ def _record(followed: _Followed, report: RouterReport, endpoint: EndpointReport,
         return
     anew = report.seq < before.seq
     followed.routers[report.uid] = _Router(report.seq, now, before.since, backends, copies)
-    answered: Counter[str] = Counter()
-    for name, numbers in backends.items():
-        gain = _gain(numbers, {} if anew else before.backends.get(name, {}))
-        followed.gains.setdefault(name, Counter()).update(gain)
-        answered[name] += gain["requests"]
-    followed.copies.update(_gain(copies, {} if anew else before.copies))
+    gains = {
+        name: _gain(numbers, {} if anew else before.backends.get(name, {}))
+        for name, numbers in backends.items()
+    }
+    _part(followed, now).add(gains, _gain(copies, {} if anew else before.copies))
+    answered = Counter({name: gain["requests"] for name, gain in gains.items()})
     if any(answered.values()):
         if not followed.slots or now - followed.slots[-1].begun >= SLOT:
             followed.slots.append(_Slot(now, now, Counter()))
@@ -207,6 +235,28 @@ def _record(followed: _Followed, report: RouterReport, endpoint: EndpointReport,
         followed.slots[-1].answered.update(answered)
     while followed.slots and now - followed.slots[0].latest >= SPAN:
         followed.slots.popleft()
+
+
+def _part(followed: _Followed, now: float) -> _Part:
+    """The part of an interval that is under way."""
+    parts = followed.parts
+    if parts and now - parts[-1].begun < followed.part:
+        return parts[-1]
+    if len(parts) == MOST_PARTS:
+        for first, other in zip(parts[::2], parts[1::2], strict=True):
+            first.add(other.gains, other.copies)
+        del parts[1::2]
+        followed.part *= 2.0
+    parts.append(_Part(now))
+    return parts[-1]
+
+
+def _of(followed: _Followed, part: _Part) -> tuple[Counts, Counts]:
+    """What was counted of the stable and of the candidate."""
+    return (
+        _counts(part.gains.get(followed.stable, Counter()), Counter()),
+        _counts(part.gains.get(followed.candidate, Counter()), part.copies),
+    )
 
 
 def _numbers(endpoint: EndpointReport, name: str, known: _Router | None) -> Numbers:

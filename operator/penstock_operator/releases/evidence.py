@@ -1,7 +1,8 @@
 """Verdicts on a candidate, from what the routers counted within an interval.
 
-Read `sequential` (the arithmetic, with its sources), `margins` (what counts as harm, and how sure a verdict
-is), `record` (what goes from one interval to the next), `trials`, then this.
+Read `sequential` (the arithmetic, with its sources), `scatter` (requests that fail together), `margins` (what
+counts as harm, and how sure a verdict is), `record` (what goes from one interval to the next), `trials`, then
+this.
 
 | metric | against the stable, in the same intervals | against `threshold` |
 | -- | -- | -- |
@@ -15,8 +16,10 @@ Fail: the candidate is worse than the margin allows. Pass: it is not. Waiting: n
 How sure: of healthy candidates at most 1 in 200 fails, in a release with up to eight metrics and any number
 of intervals (a query's value is taken as it is, so there is no such bound for prometheus). Healthy: not worse
 than the stable by the margin, and at most at a third of a threshold. Of candidates beyond the margin at most
-1 in 20 passes a metric. Both hold while base rates change; they rest on the draw by weight. Where an endpoint
-has `sessionAffinity`, whole sessions are drawn, and a few heavy ones weigh more than the arithmetic knows.
+1 in 20 passes a metric. Both hold while base rates change; they rest on the draw by weight. Requests that
+fail or are late together, as with their batch, count as one, as far as that shows (`scatter`): a candidate
+whose requests fail so, by 32 at a time, may pass before it has failed any. Where an endpoint has
+`sessionAffinity`, whole sessions are drawn, and a few heavy ones weigh more than the arithmetic knows.
 
 How soon, in intervals of 30 s (simulated while base rates change; the median, and what 99 of 100 need):
 
@@ -57,7 +60,8 @@ from penstock_operator.releases.margins import (
     RECENT_ANSWERS,
     SLOWER,
 )
-from penstock_operator.releases.record import Evidence, about, key, read, write
+from penstock_operator.releases.record import Evidence, Trial, about, key, read, write
+from penstock_operator.releases.scatter import Part, scattered
 from penstock_operator.releases.sequential import FALLS, RISES, average, compare
 from penstock_operator.releases.state import Counts, Interval
 from penstock_operator.releases.trials import (
@@ -122,7 +126,7 @@ def judge(metric: ReleaseMetric, state: str, interval: Interval, edges: tuple[fl
         case "latency":
             findings = _latency(metric, evidence, interval, edges)
         case "mismatch":
-            findings = [_mismatch(metric, evidence, interval.candidate)]
+            findings = [_mismatch(metric, evidence, interval)]
         case _:
             msg = f"expected a metric that routers count, found {metric.name}"
             raise ValueError(msg)
@@ -176,13 +180,16 @@ def _verdict(metric: ReleaseMetric, finding: Finding, evidence: Evidence) -> Ver
 def _errors(metric: ReleaseMetric, evidence: Evidence, interval: Interval) -> list[Finding]:
     candidate, stable = _failed(interval.candidate), _failed(interval.stable)
     trial, of, whole = evidence.stable, candidate.requests, stable.requests
+    parts = [(_failed(ours), _failed(theirs)) for theirs, ours in interval.parts]
     if of > 0 and whole > 0:
+        _scatter(trial, [(o.bad, o.requests, t.bad, t.requests) for o, t in parts])
         trial.bet(
             compare(candidate.bad, of, stable.bad, whole, ERRORS, RISES),
             compare(candidate.bad, of, stable.bad, whole, ERRORS, FALLS),
         )
     findings = [against_stable(trial, candidate, stable, ERRORS, ("requests failed", "the stable's rate"))]
     if metric.threshold is not None:
+        _scatter(evidence.threshold, [(o.bad, o.requests, 0.0, 0.0) for o, _ in parts])
         findings.append(
             against_threshold(
                 evidence.threshold,
@@ -196,18 +203,35 @@ def _errors(metric: ReleaseMetric, evidence: Evidence, interval: Interval) -> li
     return findings
 
 
-def _mismatch(metric: ReleaseMetric, evidence: Evidence, candidate: Counts) -> Finding:
-    compared = min(max(candidate.compared, 0), MOST_COUNT)
-    differing = min(max(candidate.differing, 0), compared)
+def _mismatch(metric: ReleaseMetric, evidence: Evidence, interval: Interval) -> Finding:
+    copies = _differing(interval.candidate)
+    parts = [_differing(ours) for _, ours in interval.parts]
+    _scatter(evidence.threshold, [(part.bad, part.requests, 0.0, 0.0) for part in parts])
     return against_threshold(
         evidence.threshold,
-        Share(bad=differing, requests=compared),
-        differing,
+        copies,
+        copies.bad,
         MISMATCH if metric.threshold is None else metric.threshold,
         metric.failure_limit,
         "answers to copies differ",
         none=NOTHING_COMPARED,
     )
+
+
+def _scatter(trial: Trial, *readings: Sequence[Part]) -> None:
+    """Take up how an interval's bad ones scatter, by the reading of the buckets by which they do most."""
+    seen = [
+        scattered(parts)
+        for parts in readings
+        if any(part[0] for part in parts) or any(part[2] for part in parts)
+    ]
+    if seen:
+        trial.scatter(*max(seen, key=lambda each: max(each[0]) / each[1]))
+
+
+def _differing(counts: Counts) -> Share:
+    compared = min(max(counts.compared, 0), MOST_COUNT)
+    return Share(bad=min(max(counts.differing, 0), compared), requests=compared)
 
 
 def _failed(counts: Counts) -> Share:
@@ -221,13 +245,16 @@ def _latency(
 ) -> list[Finding]:
     slow = 1.0 - (metric.quantile or QUANTILE)
     candidate, stable = _beyond(interval.candidate, edges), _beyond(interval.stable, edges)
-    findings = [_slower(metric, evidence, interval, candidate, stable, edges)]
+    parts = [(_beyond(ours, edges), _beyond(theirs, edges)) for theirs, ours in interval.parts]
+    findings = [_slower(metric, evidence, interval, candidate, stable, edges, parts)]
     if metric.threshold is not None:
         place = next((at for at, edge in enumerate(edges) if edge >= metric.threshold), len(edges))
         surely = candidate[place + 1] if place < len(edges) else 0.0
         lower = edges[place - 1] if place else 0.0
         part = (edges[place] - metric.threshold) / (edges[place] - lower) if place < len(edges) else 1.0
         late = surely + part * (candidate[place] - surely)
+        bounds = [bound for bound in (place, place + 1) if bound < len(candidate)]
+        _scatter(evidence.threshold, *([(ours[at], ours[0], 0.0, 0.0) for ours, _ in parts] for at in bounds))
         findings.append(
             against_threshold(
                 evidence.threshold,
@@ -248,6 +275,7 @@ def _slower(
     candidate: Sequence[float],
     stable: Sequence[float],
     edges: tuple[float, ...],
+    spans: Sequence[tuple[Sequence[float], Sequence[float]]],
 ) -> Finding:
     trial, slow = evidence.stable, 1.0 - (metric.quantile or QUANTILE)
     margin, pairs = min(slow, MOST_TAIL), _pairs(edges)
@@ -266,8 +294,14 @@ def _slower(
             below, above = pairs[at]
             return compare(candidate[above + 1], candidate[0], stable[below + 1], stable[0], margin, bets)
 
+        def reading(at: int) -> list[Part]:
+            below, above = pairs[at]
+            return [(ours[above + 1], ours[0], theirs[below + 1], theirs[0]) for ours, theirs in spans]
+
+        bets_on = _spread(trial.edge, len(pairs))
+        _scatter(trial, *(reading(at) for at, _ in bets_on if at >= first))
         parts = []
-        for at, money in _spread(trial.edge, len(pairs)):
+        for at, money in bets_on:
             rises = gains(at, RISES)
             parts.append((money, rises if at >= first else [min(gain, 0.0) for gain in rises]))
         fine = zip(*(gains(at, FALLS) for at in range(first, now + 1)), strict=True)

@@ -6,17 +6,20 @@ A text of another form, of another metric or another threshold, or none: the evi
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 
 from penstock_operator.api.strategy import ReleaseMetric
 from penstock_operator.releases.margins import FAIL_CAP, PASS_CAP, QUANTILE
+from penstock_operator.releases.scatter import JOINED, KEPT
 from penstock_operator.releases.sequential import FALLS, NOTHING, RISES, advance, log_sum
 
 MOST_BYTES = 1024
 
 Count = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+Square = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Log = Annotated[float, msgspec.Meta(ge=NOTHING, le=FAIL_CAP)]
 
 
@@ -33,6 +36,8 @@ class Trial(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_o
         expected: bad ones that the stable's rates in the same intervals give.
         failures: intervals above a threshold so far.
         edge: the bucket that the bad ones are counted from.
+        squares: see `scatter.scattered`, of late.
+        expected_squares: what independent bad ones give.
     """
 
     looks: Annotated[int, msgspec.Meta(ge=0, le=10**9)] = 0
@@ -44,18 +49,39 @@ class Trial(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_o
     expected: Count = 0.0
     failures: Annotated[int, msgspec.Meta(ge=0, le=10**6)] = 0
     edge: Annotated[int, msgspec.Meta(ge=-1, le=1000)] = -1
+    squares: list[Square] = []
+    expected_squares: Square = 0.0
 
     def __post_init__(self) -> None:
         """Refuse, in ValueError, another number of bets than this version makes."""
         if len(self.worse) not in (0, len(RISES)) or len(self.fine) not in (0, len(FALLS)):
             msg = f"expected {len(RISES)} and {len(FALLS)} bets, found {len(self.worse)} and {len(self.fine)}"
             raise ValueError(msg)
+        if len(self.squares) not in (0, len(JOINED)):
+            msg = f"expected {len(JOINED)} sums of squares, found {len(self.squares)}"
+            raise ValueError(msg)
 
-    def bet(self, worse: list[float], fine: list[float]) -> None:
-        """Take up the e-values of an interval."""
-        self.worse = advance(self.worse or [NOTHING] * len(RISES), worse, self.looks, FAIL_CAP)
-        self.fine = advance(self.fine or [NOTHING] * len(FALLS), fine, self.looks, PASS_CAP)
+    def scatter(self, squares: Sequence[float], expected: float) -> None:
+        """Take up how the bad ones of an interval scatter, before it is bet on."""
+        before = self.squares or [0.0] * len(squares)
+        self.squares = [_short(KEPT * old + new) for old, new in zip(before, squares, strict=True)]
+        self.expected_squares = _short(KEPT * self.expected_squares + expected)
+
+    def bet(self, worse: Sequence[float], fine: Sequence[float]) -> None:
+        """Take up the e-values of an interval, whose bad ones count as many as there are events."""
+        one = self.together
+        self.worse = advance(
+            self.worse or [NOTHING] * len(RISES), [gain / one for gain in worse], self.looks, FAIL_CAP
+        )
+        self.fine = advance(
+            self.fine or [NOTHING] * len(FALLS), [gain / one for gain in fine], self.looks, PASS_CAP
+        )
         self.looks += 1
+
+    @property
+    def together(self) -> float:
+        """How many bad ones count as one, of late."""
+        return max(1.0, max(self.squares) / self.expected_squares) if self.expected_squares else 1.0
 
     @property
     def against(self) -> float:
@@ -82,6 +108,11 @@ class Evidence(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, k
     stable: Trial = msgspec.field(default_factory=Trial)
     threshold: Trial = msgspec.field(default_factory=Trial)
     seconds: Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=10**15)]], msgspec.Meta(max_length=64)] = []
+
+
+def _short(value: float) -> float:
+    """A number that takes few characters in the state."""
+    return float(f"{value:.3g}")
 
 
 _DECODER = msgspec.json.Decoder(Evidence)

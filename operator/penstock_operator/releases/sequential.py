@@ -22,7 +22,8 @@ base rate has dropped out, so nothing is paid for learning it, and it may change
 the requests are independent is used for a candidate that differs from the stable; for one that does not,
 the draw is enough: whichever requests fail, and however they hang together, a random n of all are the
 candidate's, k is hypergeometric, and the mean is at most that of drawing with replacement (Hoeffding 1963,
-theorem 4, as E is convex in k), which is at most 1.
+theorem 4, as E is convex in k), which is at most 1. A request that fails with its batch does not belong here,
+since the version decides which batch it is in: see `scatter`.
 
 **One share** (`hold`) against the bound b: E = (1 + x)^k / (1 + x b)^n; x > 0 against "at most b", x < 0
 against "at least b". Exact for a binomial count.

@@ -134,7 +134,10 @@ class Interval:
     Args:
         stable: of the stable backend.
         candidate: of the candidate.
+        parts: the same, of the stable and of the candidate, in short spans one after another; empty where
+            only the sums are known.
     """
 
     stable: Counts
     candidate: Counts
+    parts: tuple[tuple[Counts, Counts], ...] = ()

@@ -175,8 +175,10 @@ def _missing(trial: Trial, worse: list[float], fine: list[float], question: str)
         more = [(goal - max(log, least)) / g for log, g in zip(logs, growths, strict=True) if g > 1e-12]
         return min(more, default=math.inf)
 
-    count = min(requests(trial.fine, fine, PASS), requests(trial.worse, worse, FAIL))
+    one = trial.together
+    count = one * min(requests(trial.fine, fine, PASS), requests(trial.worse, worse, FAIL))
     if count > MOST_MISSING:
         return f"too near to the bound for any number of requests to show whether {question}"
     digits = 1 - math.floor(math.log10(max(count, 1.0)))
-    return f"about {round(max(count, 1.0), min(digits, 0)):.0f} more requests show whether {question}"
+    events = f"some {one:.0f} of these come at a time and count as one; " if one >= 2.0 else ""
+    return f"{events}about {round(max(count, 1.0), min(digits, 0)):.0f} more requests show whether {question}"

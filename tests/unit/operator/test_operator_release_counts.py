@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock_operator.release_counts import GAP, SPAN, ReleaseCounts
+from penstock_operator.release_counts import GAP, MOST_PARTS, SPAN, ReleaseCounts
 from penstock_operator.releases.state import Counts
 from penstock_wire.control.report import (
     FIRST_BYTE_BUCKETS,
@@ -164,3 +164,34 @@ def test_of_a_router_with_a_past_nobody_knows_when_it_was(counts: ReleaseCounts)
     assert counts.answered("n", "e", "a", SPAN) is None
     counts.forget("n", "v")
     assert counts.answered("n", "e", "a", SPAN) == 0
+
+
+def test_an_interval_is_cut_into_parts(counts: ReleaseCounts) -> None:
+    """So that it shows what fails in one moment; reports of all routers within 0.5 s are one part."""
+    for uid in "uv":
+        counts.record("n", report(1, totals(9), totals(9), uid), 0.0)
+    counts.record("n", report(2, totals(19), totals(10, errors=1), "u"), 0.1)
+    counts.record("n", report(2, totals(29), totals(11, errors=2), "v"), 0.5)
+    counts.record("n", report(3, totals(20), totals(10, errors=1), "u"), 0.7)
+    interval = counts.take("n", "e")
+    assert [tuple((each.requests, each.errors) for each in part) for part in interval.parts] == [
+        ((30, 0), (3, 3)),
+        ((1, 0), (0, 0)),
+    ]
+    assert (interval.stable.requests, interval.candidate.errors) == (31, 3)
+    assert counts.take("n", "e").parts == ()
+
+
+def test_the_parts_of_a_long_interval_are_longer_and_no_more(counts: ReleaseCounts) -> None:
+    """Of about equal length, and all requests are in one; the next interval begins with short ones."""
+    for number in range(1, 2000):
+        counts.record("n", report(number, totals(number), totals(2 * number)), number * 0.6)
+    parts = counts.take("n", "e").parts
+    assert MOST_PARTS / 2 <= len(parts) <= MOST_PARTS
+    assert sum(stable.requests for stable, _ in parts) == 1998
+    assert sum(candidate.requests for _, candidate in parts) == 2 * 1998
+    lengths = [stable.requests for stable, _ in parts[:-1]]
+    assert max(lengths) <= 1.25 * min(lengths)
+    counts.record("n", report(2000, totals(2000), totals()), 1200.0)
+    counts.record("n", report(2001, totals(2001), totals()), 1200.6)
+    assert len(counts.take("n", "e").parts) == 2
