@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from penstock_router.endpoint_slices import Address
-from penstock_router.pods import FULL_SECONDS, MOST_BROKEN, MOST_UNPROVEN, RECALL_SECONDS, Pod, Pods
+from penstock_router.pod import Pod
+from penstock_router.pods import FULL_SECONDS, MOST_BROKEN, MOST_UNPROVEN, RECALL_SECONDS, Pods
 
 
 class Backend:
