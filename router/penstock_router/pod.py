@@ -42,6 +42,7 @@ class Pod:
         "asked",
         "borne",
         "broken",
+        "capacity",
         "free",
         "full_until",
         "in_flight",
@@ -64,6 +65,8 @@ class Pod:
         """Items that would begin there at once, by its own word and what was sent since; -1: nobody knows."""
         self.waiting = 0
         """Items that wait there to begin, by its own word."""
+        self.capacity = 0
+        """Items that begin at once where none is there, by its own word; 0 where it does not say."""
         self.asked = False
         """It was asked for requests back, and has not answered."""
         self.vain_at = -math.inf
@@ -182,3 +185,12 @@ class Pod:
             return False
         share = self.share(now)
         return share == 1.0 or self.in_flight < max(1.0, share * (self.in_flight + self.free))
+
+
+def less_loaded(first: Pod, other: Pod, now: float) -> Pod:
+    """The one of two pods that has less, for what each takes at once where both say that; else the first."""
+    avoid, load = first.load(now)
+    avoid_other, load_other = other.load(now)
+    if first.capacity and other.capacity:
+        load, load_other = load * other.capacity, load_other * first.capacity
+    return first if (avoid, load) <= (avoid_other, load_other) else other

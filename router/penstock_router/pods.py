@@ -11,7 +11,7 @@ from typing import Final
 from penstock_router.affinity import Hashed, score
 from penstock_router.endpoint_slices import Address
 from penstock_router.load_balancing import two_of
-from penstock_router.pod import Pod
+from penstock_router.pod import Pod, less_loaded
 from penstock_wire.process import log
 
 REFUSING_SECONDS: Final = 5.0
@@ -142,7 +142,7 @@ class Pods:
         if len(pods) == 1:
             return pods[0]
         first, other = two_of(len(pods), self._random)
-        return pods[first] if pods[first].load(now) <= pods[other].load(now) else pods[other]
+        return less_loaded(pods[first], pods[other], now)
 
     def own(self, backend: str, key: Hashed) -> Pod | None:
         """The ready pod to which requests with a key stick, whatever its state; None where none is ready."""
@@ -240,8 +240,7 @@ class Pods:
                 del free[pod]
             elif pod.begins_at_once(now) and pod in pods:
                 if best is not None:
-                    if pod.load(now) < best.load(now):
-                        best = pod
+                    best = less_loaded(best, pod, now)
                     break
                 best = pod
         if best is not None:
@@ -251,20 +250,21 @@ class Pods:
             del self._free[backend]
         return best
 
-    def told_room(self, address: tuple[str, int], free: int, waiting: int) -> None:
+    def told_room(self, address: tuple[str, int], free: int, waiting: int, capacity: int) -> None:
         """A pod says how much room it has: what waits, here or at another pod, goes there.
 
         Args:
             address: its host and port.
             free: items that would begin there at once; -1 where it does not say any more.
             waiting: items that wait there.
+            capacity: items that begin at once where none is there; 0 where it does not say.
         """
         entry = self._by_address.get(address)
         if entry is None:
             self._told_leaving(address, waiting)
             return
         backend, pod = entry
-        pod.free, pod.waiting = free, waiting
+        pod.free, pod.waiting, pod.capacity = free, waiting, capacity
         crowded = self._crowded.setdefault(backend, {})
         if waiting and not free:
             crowded[pod] = None
