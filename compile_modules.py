@@ -126,6 +126,7 @@ MODULES: dict[str, Sequence[str]] = {
         "metrics",
         "mirror_totals",
         "mirrors",
+        "pod",
         "pods",
         "series",
         "steering",

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock_router.header_policy import AnswerFields, request_lines
-from penstock_router.pods import Pod, Pods
+from penstock_router.pod import Pod
+from penstock_router.pods import Pods
 from penstock_router.request_body import KEPT_BYTES, RequestBody
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers

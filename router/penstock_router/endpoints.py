@@ -13,7 +13,8 @@ from penstock_router.header_policy import allows
 from penstock_router.hold_queue import MAX_HELD_BYTES, HoldQueue, Permit, ReleaseWindow, Waiter
 from penstock_router.load_balancing import WeightedSelector
 from penstock_router.mirrors import EndpointMirrors
-from penstock_router.pods import Pod, Pods
+from penstock_router.pod import Pod
+from penstock_router.pods import Pods
 from penstock_router.series import Series
 from penstock_router.static_answers import StaticAnswers
 from penstock_router.steering import Steering, Steers

@@ -31,7 +31,8 @@ from penstock_router.attempts import (
 )
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
-from penstock_router.pods import Pod, Pods
+from penstock_router.pod import Pod
+from penstock_router.pods import Pods
 from penstock_router.proxy import FirstTry, Proxy, Switched, carry
 from penstock_router.response_body import WHOLE_BYTES, EndingStream
 from penstock_router.uncopied import UPGRADE

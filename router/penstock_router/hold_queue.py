@@ -27,7 +27,7 @@ import heapq
 import itertools
 
 from penstock_router.endpoint_slices import Address
-from penstock_router.pods import Pod
+from penstock_router.pod import Pod
 from penstock_router.steering import Steering
 
 FIRST_WINDOW = 8

@@ -38,7 +38,8 @@ from penstock_router.load_balancing import WeightedSelector
 from penstock_router.match_rules import MatchRules
 from penstock_router.metrics import Metrics
 from penstock_router.mirror_totals import MirrorSeries
-from penstock_router.pods import FULL_SECONDS, PROBE_MOST_SECONDS, Pod, Pods
+from penstock_router.pod import PROBE_MOST_SECONDS, Pod
+from penstock_router.pods import FULL_SECONDS, Pods
 from penstock_router.response_body import WHOLE_BYTES, receive
 from penstock_router.uncopied import (
     ANSWER_TOO_LARGE,

@@ -22,7 +22,8 @@ from penstock_router.endpoints import HoldOver
 from penstock_router.header_policy import AnswerFields, allows, one_hop_less
 from penstock_router.hold_queue import Permit
 from penstock_router.metrics import Metrics
-from penstock_router.pods import Pod, Pods
+from penstock_router.pod import Pod
+from penstock_router.pods import Pods
 from penstock_router.response_body import receive
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
 from penstock_wire.headers import Headers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock_router.pods import Pod
+from penstock_router.pod import Pod
 from penstock_router.response_body import WHOLE_BYTES
 from penstock_wire.errors import MODEL_ANSWER
 from penstock_wire.http import Response

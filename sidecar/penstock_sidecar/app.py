@@ -92,7 +92,9 @@ class Sidecar:
         self._upstream.on_idle_lost = self._model.lost
         self._default = Settings(backend=config.backend)
         self._tracing = self._start_tracing(config)
-        self._hops = HopSuccessor(lambda: (self._passthrough.free, self._passthrough.queued))
+        self._hops = HopSuccessor(
+            lambda: (self._passthrough.free, self._passthrough.queued, self._passthrough.slots)
+        )
         self._passthrough = self._make_passing(config)
         self._path: RequestPath = self._passthrough
         self._service: Service = self._passthrough.begin
@@ -168,7 +170,9 @@ class Sidecar:
     def _batching(self, config: Config) -> None:
         """Put the dispatcher before what passes through."""
         protocol = PROTOCOLS[config.protocol]
-        self._hops = hops = HopSuccessor(lambda: (dispatcher.free, dispatcher.queue.items))
+        self._hops = hops = HopSuccessor(
+            lambda: (dispatcher.free, dispatcher.queue.items, dispatcher.capacity)
+        )
         self._path = dispatcher = Dispatcher(
             send=self._model.send,
             begin=self._model.begin,

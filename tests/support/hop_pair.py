@@ -29,7 +29,7 @@ class HopServer(Server):
 
     def __init__(self, front: H1Front | None = None) -> None:
         super().__init__()
-        self.room = (0, 0)
+        self.room = (0, 0, 0)
         """Items that would begin at once, and items that wait."""
         if front is not None:
             self.front = front

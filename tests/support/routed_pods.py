@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from penstock_router.pods import SLOW_START_SECONDS
+from penstock_router.pod import SLOW_START_SECONDS
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
@@ -87,7 +87,7 @@ class SimulatedPod:
             unbatched=passthrough,
             on_room=lambda: self._successor.changed(),
         )
-        self._successor = HopSuccessor(lambda: (dispatcher.free, dispatcher.queue.items))
+        self._successor = HopSuccessor(lambda: (dispatcher.free, dispatcher.queue.items, dispatcher.capacity))
         self._handler = SidecarHandler(
             dispatcher=dispatcher,
             protocol=PROTOCOLS["instances"],
@@ -200,10 +200,10 @@ class Hops:
         self._hops[host].recall(count)
         return True
 
-    def room(self, connection: HopClient, free: int, waiting: int) -> None:
+    def room(self, connection: HopClient, free: int, waiting: int, capacity: int) -> None:
         """See `HopPool.room`."""
         if connection is self._hops.get(connection.key[0]):
-            self.world.pods.told_room(connection.key, free, waiting)
+            self.world.pods.told_room(connection.key, free, waiting, capacity)
 
     def recalled(self, connection: HopClient, count: int) -> None:
         """See `HopPool.recalled`."""

@@ -68,7 +68,7 @@ class SlottedNetwork:
         pod = self.pods[host]
         pod.said = max(0, pod.free + pod.lie)
         assert self.told is not None
-        self.told.told_room((host, 1), pod.said, len(pod.line))
+        self.told.told_room((host, 1), pod.said, len(pod.line), pod.slots)
 
     def recall(self, host: str, port: int, count: int) -> bool:
         """See `HopUpstream.recall`."""

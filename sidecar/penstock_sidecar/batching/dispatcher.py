@@ -162,6 +162,11 @@ class Dispatcher:
         return max(0, self._slots.free * self.batch_limit - self.queue.items)
 
     @property
+    def capacity(self) -> int:
+        """Items that begin at once where nothing waits and nothing is with the model."""
+        return self._slots.count * self.batch_limit
+
+    @property
     def is_idle(self) -> bool:
         """Nothing waits and nothing is with the model."""
         return not (self.queue.items or self._runner.items) and not (self.queued or self.ongoing)

@@ -163,8 +163,8 @@ def test_a_key_stays_with_its_pod_although_another_would_begin_at_once() -> None
     own = pods.own("b", key)
     assert own is not None
     other = next(pod for pod in pods.ready("b") if pod is not own)
-    pods.told_room((own.address.host, 1), 0, 3)
-    pods.told_room((other.address.host, 1), 9, 0)
+    pods.told_room((own.address.host, 1), 0, 3, 1)
+    pods.told_room((other.address.host, 1), 9, 0, 9)
     assert pods.pick("b") is other
     assert pods.pick_by_key("b", key) is own
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.ledger import quantile
-from penstock_router.pods import FULL_SECONDS, RECALL_SECONDS, SLOW_START_SECONDS
+from penstock_router.pod import SLOW_START_SECONDS
+from penstock_router.pods import FULL_SECONDS, RECALL_SECONDS
 from penstock_wire.http import Response
 from tests.support import fake_loop
 from tests.support.routed_pods import Routed

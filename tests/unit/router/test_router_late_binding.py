@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from penstock_router.endpoint_slices import Address
-from penstock_router.pods import FULL_SECONDS, MOST_BROKEN, MOST_UNPROVEN, RECALL_SECONDS, Pod, Pods
+from penstock_router.pod import Pod
+from penstock_router.pods import FULL_SECONDS, MOST_BROKEN, MOST_UNPROVEN, RECALL_SECONDS, Pods
 
 
 class Backend:
@@ -42,12 +43,12 @@ class Backend:
         for act in due:
             act()
 
-    def tell(self, number: int, free: int, waiting: int = 0) -> None:
+    def tell(self, number: int, free: int, waiting: int = 0, capacity: int = 0) -> None:
         """A pod says how much room it has; what waits there may be this router's."""
         for pod in self.all:
             if waiting and not pod.in_flight and pod.address.host == f"10.0.0.{number}":
                 pod.begins()
-        self.pods.told_room((f"10.0.0.{number}", 8012), free, waiting)
+        self.pods.told_room((f"10.0.0.{number}", 8012), free, waiting, capacity)
 
     def send(self, count: int) -> list[int]:
         """The pods that get so many requests, none of which ends."""
@@ -91,6 +92,17 @@ def test_of_pods_that_would_begin_many_at_once_the_slow_get_fewer() -> None:
             pod.ends()
     assert got[slow] == 1
     assert min(got[pod] for pod in fast) > 100
+
+
+@pytest.mark.parametrize(("capacities", "share"), [((8, 2), 0.8), ((8, 0), 0.5), ((0, 0), 0.5)])
+def test_where_none_has_room_a_pod_that_takes_more_at_once_gets_more(
+    capacities: tuple[int, int], share: float
+) -> None:
+    """By its slots and batches, as it says. One of an older release does not say."""
+    backend = Backend(2)
+    for number, capacity in enumerate(capacities):
+        backend.tell(number, 0, capacity=capacity)
+    assert backend.send(100).count(0) == pytest.approx(100 * share, abs=1)
 
 
 def test_a_pod_that_drains_or_fails_gets_none_whatever_room_it_has() -> None:
@@ -323,9 +335,9 @@ def test_pods_of_services_and_fellows_of_sidecars_are_asked_how_much_room_they_h
     targets = tuple(Address(host="10.1.0.1", port=port) for port in (1, 2))
     backend.pods.set_targets({"foreign": targets})
     assert len(backend.kept[-1]) == 2
-    backend.pods.told_room(("10.1.0.1", 1), 1, 0)
+    backend.pods.told_room(("10.1.0.1", 1), 1, 0, 1)
     assert backend.kept[-1][2:] == [("10.1.0.1", 1), ("10.1.0.1", 2)]
     backend.have(1)
     assert ("10.0.0.1", 8012) not in backend.kept[-1]
-    backend.pods.told_room(("10.0.0.1", 8012), 5, 0)  # of a pod that is gone
+    backend.pods.told_room(("10.0.0.1", 8012), 5, 0, 5)  # of a pod that is gone
     assert set(backend.send(3)) == {0}

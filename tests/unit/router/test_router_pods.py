@@ -8,14 +8,14 @@ from collections import Counter
 import pytest
 
 from penstock_router.endpoint_slices import Address
-from penstock_router.pods import (
+from penstock_router.pod import (
     AVOID_FIRST_SECONDS,
     AVOID_MOST_SECONDS,
     SILENT_FAILURES,
     SLOW_START_SECONDS,
     Pod,
-    Pods,
 )
+from penstock_router.pods import Pods
 
 
 class HandClock:

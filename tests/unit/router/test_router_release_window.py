@@ -14,7 +14,7 @@ import pytest
 from penstock_router.endpoint_slices import Address
 from penstock_router.endpoints import EndpointState
 from penstock_router.hold_queue import FIRST_WINDOW, Permit, ReleaseWindow
-from penstock_router.pods import Pod
+from penstock_router.pod import Pod
 from penstock_wire.control.router_settings import ColdStart, Endpoint, WeightedBackend
 from tests.support import fake_loop
 from tests.support.fake_network import Way

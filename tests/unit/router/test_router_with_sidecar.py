@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from penstock_router.affinity import Hashed, score
+from penstock_wire.hop.upstream import HopUpstream
+from penstock_wire.http.client.pool import H1Upstream
 from tests.support.collector import Collector
 from tests.support.raw_client import until_closed
 from tests.support.router_process import backend, endpoint, until
@@ -123,6 +125,24 @@ async def test_requests_to_a_sidecar_share_a_connection(upstream: Any, router: A
     assert len(heads) == before
     await process.stop()
     server.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "batching", "capacity"),
+    [((), {"maxBatchSize": 4, "maxConcurrentBatches": 2}, 8), (("--protocol=none",), {}, 7)],
+)
+async def test_a_sidecar_says_how_many_items_begin_at_once(
+    upstream: Any, sidecar: Any, flags: tuple[str, ...], batching: dict[str, int], capacity: int
+) -> None:
+    """Those of all its slots, as it has room for now, and as it takes at once when nothing is there."""
+    _, target = await sidecar(await upstream(predict), *flags, ongoing=7, **batching)
+    host, _, port = target.rpartition(":")
+    router = HopUpstream(H1Upstream())
+    rooms: list[tuple[int, ...]] = []
+    router.on_room = lambda key, *room: rooms.append(room)
+    router.keep([(host, int(port))])
+    await until(lambda: rooms[-1:] == [(capacity, 0, capacity)])
+    await router.close()
 
 
 async def test_long_bodies_of_requests_go_beside_the_hop_and_those_of_answers_on_it(

@@ -30,38 +30,38 @@ from tests.support.waiting import until
 @pytest_asyncio.fixture
 async def pair() -> AsyncIterator[Pair]:
     async with paired() as pair:
-        pair.upstream.on_room = lambda key, free, waiting: rooms(pair).append((free, waiting))
+        pair.upstream.on_room = lambda key, *room: rooms(pair).append(room)
         yield pair
 
 
-def rooms(pair: Pair) -> list[tuple[int, int]]:
-    """The messages about room that the client got, in order."""
-    rooms_seen: list[tuple[int, int]] = pair.__dict__.setdefault("told", [])
+def rooms(pair: Pair) -> list[tuple[int, ...]]:
+    """The messages about room that the client got, in order: begin at once, wait, in all."""
+    rooms_seen: list[tuple[int, ...]] = pair.__dict__.setdefault("told", [])
     return rooms_seen
 
 
 async def test_room_is_told_with_answers_and_where_it_begins_or_ends(pair: Pair) -> None:
-    """Nothing is sent for a change alone in how much there is."""
+    """Nothing is sent for a change alone in how much there is, or in how much there could be."""
     server = pair.server
-    server.room = (4, 0)
+    server.room = (4, 0, 4)
     server.successor.changed()
-    await until(lambda: rooms(pair) == [(4, 0)])
-    server.room = (3, 0)
+    await until(lambda: rooms(pair) == [(4, 0, 4)])
+    server.room = (3, 0, 5)
     server.successor.changed()
     await pair.send(post())
-    assert rooms(pair)[1:] == [(3, 0)]
-    server.room = (0, 2)
+    assert rooms(pair)[1:] == [(3, 0, 5)]
+    server.room = (0, 2, 5)
     server.successor.changed()
-    await until(lambda: rooms(pair)[2:] == [(0, 2)])
+    await until(lambda: rooms(pair)[2:] == [(0, 2, 5)])
 
 
 async def test_each_client_is_told_its_part_and_a_new_one_at_once(pair: Pair) -> None:
-    pair.server.room = (5, 1)
+    pair.server.room = (5, 1, 8)
     other = HopUpstream(H1Upstream())
-    heard: list[tuple[int, int]] = []
-    other.on_room = lambda key, free, waiting: heard.append((free, waiting))
+    heard: list[tuple[int, ...]] = []
+    other.on_room = lambda key, *room: heard.append(room)
     other.keep([pair.server.address])
-    await until(lambda: heard == [(3, 1)])
+    await until(lambda: heard == [(3, 1, 8)])
     await other.close()
 
 
@@ -70,13 +70,13 @@ async def test_what_is_on_the_way_takes_its_part_of_the_room() -> None:
     peers: list[Raw] = []
     async with raw_server(peers.append) as (upstream, address):
         (raw,) = peers
-        heard: list[tuple[int, int]] = []
-        upstream.on_room = lambda key, free, waiting: heard.append((free, waiting))
+        heard: list[tuple[int, ...]] = []
+        upstream.on_room = lambda key, *room: heard.append(room)
         asked = [asyncio.create_task(upstream.send(*address, post(), timeout=30)) for _ in range(3)]
         for _ in asked:
             await raw.until_kind(frames.REQUEST)
-        raw.write(frames.room(8, 0, 1), frames.room(1, 0, 0))
-        await until(lambda: heard == [(6, 0), (0, 0)])
+        raw.write(frames.room(8, 0, 1), frames.room(1, 0, 0, 9), frames.room(1, 0, 0, 1 << 20))
+        await until(lambda: heard == [(6, 0, 0), (0, 0, 9), (0, 0, 0xFFFF)])
         for task in asked:
             task.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
@@ -115,29 +115,29 @@ async def test_what_has_not_begun_is_handed_back_the_last_first_and_its_number_t
 async def test_after_a_recall_the_room_is_said_anew_though_it_is_what_was_said_before() -> None:
     """As many may have come as were handed back, and the client takes nothing to wait until it is told."""
     upstream = HopUpstream(H1Upstream())
-    rooms: list[tuple[int, int]] = []
-    upstream.on_room = lambda key, free, waiting: rooms.append((free, waiting))
+    rooms: list[tuple[int, ...]] = []
+    upstream.on_room = lambda key, *room: rooms.append(room)
     async with served() as server:
-        server.room = (0, 8)
+        server.room = (0, 8, 1)
         upstream.keep([server.address])
-        await until(lambda: rooms == [(0, 8)])
+        await until(lambda: rooms == [(0, 8, 1)])
         assert upstream.recall(*server.address, 1)
-        await until(lambda: rooms == [(0, 8), (0, 8)])
+        await until(lambda: rooms == [(0, 8, 1), (0, 8, 1)])
     await upstream.close()
 
 
 async def test_sidecars_are_kept_in_touch_with_however_they_come_and_go() -> None:
     """One that cannot be reached is asked again; a hop that ends is made anew, and its room is unknown."""
     upstream = HopUpstream(H1Upstream())
-    heard: list[tuple[int, int]] = []
-    upstream.on_room = lambda key, free, waiting: heard.append((free, waiting))
+    heard: list[tuple[int, ...]] = []
+    upstream.on_room = lambda key, *room: heard.append(room)
     async with served() as server:
-        server.room = (2, 0)
+        server.room = (2, 0, 2)
         upstream.keep([server.address, ("127.0.0.1", 1)])
-        await until(lambda: heard == [(2, 0)])
+        await until(lambda: heard == [(2, 0, 2)])
         (hop,) = server.hops
         hop.abort()
-        await until(lambda: heard[1:] == [(-1, 0), (2, 0)])
+        await until(lambda: heard[1:] == [(-1, 0, 0), (2, 0, 2)])
         upstream.keep([])
     await upstream.close()
 

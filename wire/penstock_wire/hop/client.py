@@ -52,8 +52,8 @@ def _nothing() -> None:
 class HopPool(Protocol):
     """Where a connection belongs."""
 
-    def room(self, connection: HopClient, free: int, waiting: int) -> None:
-        """A server says how many items would begin at once, and how many wait."""
+    def room(self, connection: HopClient, free: int, waiting: int, capacity: int) -> None:
+        """A server says how many items would begin at once, how many wait, and how many it takes at once."""
         ...
 
     def recalled(self, connection: HopClient, count: int) -> None:
@@ -251,7 +251,8 @@ class HopClient(Link):
             if last > self._number:
                 raise ValueError(f"expected a number up to {self._number}, found {last}")
             # What is on the way will take its part.
-            self._pool.room(self, max(0, free - (self._number - last)), waiting)
+            # NB: its slot is no head: it is the capacity. Older sidecars say 0, older routers ignore it.
+            self._pool.room(self, max(0, free - (self._number - last)), waiting, slot)
         elif kind == frames.RECALL:
             self._pool.recalled(self, frames.read_number(data[start:end]))
         elif kind in (frames.BODY, frames.CREDIT, frames.CANCEL, frames.INTERIM):

@@ -47,6 +47,7 @@ WINDOW: Final = 256 * 1024
 MAX_OWN: Final = 0xFFFF
 MAX_REQUESTS = 4096
 """Requests under way on one connection."""
+MAX_CAPACITY: Final = 0xFFFF
 LAST_NUMBER: Final = 0xFFFFFFFF
 """In a goodbye: whatever was sent is still taken, and nothing more is to be sent."""
 
@@ -63,15 +64,17 @@ def credit(number: int, size: int) -> bytes:
     return frame(CREDIT, number, NUMBER.pack(size))
 
 
-def room(free: int, waiting: int, last: int) -> bytes:
+def room(free: int, waiting: int, last: int, capacity: int = 0) -> bytes:
     """How many items can start at once that this client may send, and how many wait.
 
     Args:
         free: items that would begin at once.
         waiting: items of all clients that wait to begin.
         last: the last request that this counts.
+        capacity: items that begin at once where none is there; 0 where nobody says.
     """
-    return frame(ROOM, 0, ROOMS.pack(min(free, LAST_NUMBER), min(waiting, LAST_NUMBER), last))
+    numbers = ROOMS.pack(min(free, LAST_NUMBER), min(waiting, LAST_NUMBER), last)
+    return frame(ROOM, 0, numbers, slot=min(capacity, MAX_CAPACITY))
 
 
 def read_room(payload: bytes) -> tuple[int, int, int]:

@@ -39,11 +39,16 @@ _pack = frames.HEADER.pack
 _PIECE: Final = frames.PIECE_BYTES
 
 
+Room = tuple[int, int, int]
+"""Items that a client may send and that begin at once, those of all clients that wait to begin, and those
+that begin at once where none is there."""
+
+
 class Rooms(Protocol):
     """Says how much room there is: `successor.HopSuccessor`."""
 
-    def share(self) -> tuple[int, int]:
-        """How many items a client may send that begin at once, and how many wait to begin."""
+    def share(self) -> Room:
+        """What a client is to know."""
         ...
 
     def leave(self, connection: HopConnection) -> None:
@@ -76,7 +81,7 @@ class HopConnection(Link):
     ) -> None:
         super().__init__(loop, transport)
         self._rooms = rooms
-        self._told = (0, 0)  # what was said of the room last
+        self._told: Room = (0, 0, 0)  # what was said of the room last
         self._told_last = 0  # the last request that this counted
         self._recalls = False  # the client asks for requests back
         self._asked_back = 0  # so many items
@@ -159,7 +164,7 @@ class HopConnection(Link):
                 done += recall()
         self.send(frames.recall(done))
 
-    def room_is(self, room: tuple[int, int]) -> None:
+    def room_is(self, room: Room) -> None:
         """Tell the client where there begins or ends to be room, or a queue; behind the answers of this turn.
 
         Args:
@@ -183,7 +188,8 @@ class HopConnection(Link):
             # once something was handed back, until it is told anew.
             if room != self._told or recalled or (room[0] and self._told_last != self._last):
                 self._told, self._told_last = room, self._last
-                self._out.append(frames.room(*room, self._last))
+                free, waiting, capacity = room
+                self._out.append(frames.room(free, waiting, self._last, capacity))
         super()._flush()
 
     def _check_past(self, number: int) -> None:

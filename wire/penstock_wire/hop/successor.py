@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock_wire.hop import heads
-from penstock_wire.hop.server import HopConnection
+from penstock_wire.hop.server import HopConnection, Room
 
 if TYPE_CHECKING:
     from penstock_wire.http.server.interfaces import ListenerState, Server
@@ -17,12 +17,13 @@ class HopSuccessor:
     """A `Successor` for one listener.
 
     Args:
-        room: how many items would begin at once, and how many wait to begin; None where nobody knows.
+        room: how many items would begin at once, how many wait to begin, and how many begin at once where
+            none is there; None where nobody knows.
     """
 
     __slots__ = ("_known", "_room", "connections")
 
-    def __init__(self, room: Callable[[], tuple[int, int]] | None = None) -> None:
+    def __init__(self, room: Callable[[], Room] | None = None) -> None:
         self._known = heads.KnownHeads()
         self._room = room
         self.connections: set[HopConnection] = set()
@@ -44,12 +45,12 @@ class HopSuccessor:
             made.room_is(self.share())
         return made
 
-    def share(self) -> tuple[int, int]:
+    def share(self) -> Room:
         """See `Rooms.share`: no client knows what the others send, so each is told a part of it."""
         if self._room is None:
-            return 0, 0
-        free, waiting = self._room()
-        return -(-free // max(1, len(self.connections))), waiting
+            return 0, 0, 0
+        free, waiting, capacity = self._room()
+        return -(-free // max(1, len(self.connections))), waiting, capacity
 
     def leave(self, connection: HopConnection) -> None:
         """See `Rooms.leave`."""

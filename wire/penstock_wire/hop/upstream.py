@@ -44,9 +44,9 @@ class HopUpstream:
         self._kept: dict[_Key, None] = {}
         self._next_meet: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
-        self.on_room: Callable[[_Key, int, int], None] | None = None
-        """Called when a server says how many items would begin there at once, and how many wait; -1 and 0
-        where it does not say any more."""
+        self.on_room: Callable[[_Key, int, int, int], None] | None = None
+        """Called when a server says how many items would begin there at once, how many wait, and how many it
+        takes at once in all (0 where it does not say); -1, 0 and 0 where it says nothing any more."""
         self.on_recalled: Callable[[_Key, int], None] | None = None
         """Called when a server has handed back what it was asked for (`recall`): how many, after the last of
         their answers."""
@@ -269,10 +269,10 @@ class HopUpstream:
             self._leave_alone(connection.key, MEET_SECONDS)  # it may be about to end
             self._meet_soon()
 
-    def room(self, connection: HopClient, free: int, waiting: int) -> None:
+    def room(self, connection: HopClient, free: int, waiting: int, capacity: int) -> None:
         """See `HopPool.room`."""
         if self.on_room is not None and connection.reusable:
-            self.on_room(connection.key, free, waiting)
+            self.on_room(connection.key, free, waiting, capacity)
 
     def recalled(self, connection: HopClient, count: int) -> None:
         """See `HopPool.recalled`."""
@@ -281,7 +281,7 @@ class HopUpstream:
 
     def _room_is_unknown(self, key: _Key) -> None:
         if self.on_room is not None:
-            self.on_room(key, -1, 0)
+            self.on_room(key, -1, 0, 0)
 
     def silent(self, connection: HopClient) -> None:
         """See `HopPool.silent`."""
