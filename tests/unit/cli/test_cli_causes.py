@@ -133,7 +133,7 @@ def test_backends_that_say_the_same_do_not_refer_to_each_other() -> None:
 
 def test_a_load_that_pods_cannot_report_is_no_cause_of_its_own() -> None:
     """Of a backend whose pods do not start; one whose pods are ready and silent says so."""
-    silent = ("MetricsAvailable", "False", "NoReports", "held at 1: none of its pods has been ready yet")
+    silent = ("MetricsAvailable", "False", "NoReports", "kept at 1: none of its pods has been ready yet")
     ready = ("Ready", "True", "Serving", "")
     crashed = ("Ready", "False", "ContainerCrashed", "exit code 1")
     for first, shown in ((crashed, ["ContainerCrashed"]), (ready, ["NoReports"])):
