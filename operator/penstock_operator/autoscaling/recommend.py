@@ -349,8 +349,12 @@ def _follow(
     ready = sum(pod.ready and not pod.left for pod in pods)
     for_now = slow_start.step_up(replicas, current=current, ready=ready, least=target.min_replicas, wait=wait)
     if for_now < replicas:
-        limit += f"; {for_now} for now, at most twice the {ready} that are ready: "
-        limit += f"they wait for processors {known['processor_wait_percent']}% of the time"
+        who = f"at most twice the {ready} that are ready: they"
+        if for_now > 2 * ready:  # so many were asked for before, or by minReplicas
+            who = f"and more when these are ready, of which {ready} are: pods"
+        limit += (
+            f"; {for_now} for now, {who} wait for processors {known['processor_wait_percent']}% of the time"
+        )
         replicas, verdict = for_now, "ShortOfProcessors"
     state = replace(state, first_look=first, panic_until=asked.panic_until, rates=asked.rates)
     if silent and len(silent) * 2 == len(serving) and replicas <= kept:
