@@ -274,7 +274,7 @@ def test_without_the_report_channel_settings_arrive_and_no_pod_goes(
 
         def told(silent: int = silent) -> bool:
             condition = namespace.condition("modelbackend", "b", "MetricsAvailable")
-            return f"held at 2: {silent} of 2 pods are silent" in condition.get("message", "")
+            return f"kept at 2: {silent} of 2 pods are silent" in condition.get("message", "")
 
         wait_for(f"the condition to tell of {silent} silent pods", told)
         print(f"{silent} of 2 silent: told within {time.time() - began:.1f} s")

@@ -82,7 +82,7 @@ def overview(
         head, *lines = table(
             ("RESOURCE", "READY", "REASON", "AGE"), [(*cells, age) for *cells, _, age in rows]
         )
-        below = [[row[3], *notes] for row, notes in zip(rows, below, strict=True)]
+        below = [[*filter(None, [row[3]]), *notes] for row, notes in zip(rows, below, strict=True)]
     shown = [head]
     for line, notes in zip(lines, below, strict=True):
         shown += [line, *fitted((f"    {note}" for note in notes), width)]

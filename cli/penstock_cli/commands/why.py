@@ -27,7 +27,7 @@ VERDICTS = {
     "FirstLook": "HELD BACK for now: the operator lowers nothing before it has watched for one stableWindow",
     "ShortOfProcessors": "HELD BACK for now: pods start step by step while processors are short",
     "NoHolder": "no endpoint sends it requests, and none would wake it: 1 stays, or a 0 by hand",
-    "NoReports": "the number is KEPT, within its limits: no load is known before a pod has been ready",
+    "NoReports": "the number is KEPT, within its limits: no load is known while no pod has been ready",
     "TooManyUnknown": "the number is KEPT: more than half of the pods do not report",
 }
 TERMS = {
@@ -45,7 +45,7 @@ TERMS = {
     "wanted": "replicas that these ask for, before any limit",
     "readyPods": "pods whose reports count",
     "silentPods": "pods that stopped reporting, counted with their last load",
-    "processorWaitPercent": "percent of the time that the pod which waits most waits for a processor",
+    "processorWaitPercent": "percent of the time without a processor, of the pod that waits most for one",
 }
 """The terms that are explained; those of a newer operator are shown under the names that they have."""
 

@@ -27,7 +27,11 @@ CRON = " ".join(
 )
 """Minute, hour, day of the month, month, day of the week."""
 
-_CRON = Form(CRON, "expected a cron expression of five fields, such as 0 8 * * MON-FRI")
+_CRON = Form(
+    CRON,
+    "expected a cron expression of five fields (minute 0-59, hour 0-23, day 1-31, month 1-12 or JAN-DEC, "
+    "day of the week 0-7 or SUN-SAT), such as 0 8 * * MON-FRI",
+)
 _NAME = Form(
     r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
     "expected lower-case letters, digits and -, beginning with a letter and not ending with -, such as "

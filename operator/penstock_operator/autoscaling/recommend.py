@@ -253,7 +253,10 @@ def recommend(
         return replace(
             recommendation, verdict="NoHolder", message=f"{recommendation.message}; {NO_HOLDER}"
         ), state
-    if now - active < patience(target.zero_after, pods):
+    if now - active < (idle := patience(target.zero_after, pods)):
+        if recommendation.inputs.wanted == 0:
+            waits = f"{recommendation.message}; the last pod goes after {idle:g}s without a request"
+            recommendation = replace(recommendation, message=waits)
         return recommendation, state
     if holders.missing:
         why = f"{recommendation.message}; not lowered to 0, where routers hold what comes: {holders.missing}"
@@ -307,12 +310,12 @@ def _follow(
     known["target_load"] = target.target_load or math.ceil(able.load)
 
     kept = target.clamp(current)
-    verb = "held at" if kept == current else "set to"
+    verb = "kept at" if kept == current else "set to"
     stays = Recommendation(
         replicas=kept,
         current=current,
         verdict="TooManyUnknown" if serving else "NoReports",
-        message=f"{verb} {kept}: {_unknown(len(silent), len(serving))}{_limited(target, current)}",
+        message=f"{verb} {kept}: {_unknown(pods, len(silent), len(serving))}{_limited(target, current)}",
         inputs=ScalingInputs(wanted=kept, **known),
         metrics_available=False,
         unreachable=unreachable,
@@ -346,8 +349,12 @@ def _follow(
     ready = sum(pod.ready and not pod.left for pod in pods)
     for_now = slow_start.step_up(replicas, current=current, ready=ready, least=target.min_replicas, wait=wait)
     if for_now < replicas:
-        limit += f"; {for_now} for now, at most twice the {ready} that are ready: "
-        limit += f"they wait for processors {known['processor_wait_percent']}% of the time"
+        who = f"at most twice the {ready} that are ready: they"
+        if for_now > 2 * ready:  # so many were asked for before, or by minReplicas
+            who = f"and more when these are ready, of which {ready} are: pods"
+        limit += (
+            f"; {for_now} for now, {who} wait for processors {known['processor_wait_percent']}% of the time"
+        )
         replicas, verdict = for_now, "ShortOfProcessors"
     state = replace(state, first_look=first, panic_until=asked.panic_until, rates=asked.rates)
     if silent and len(silent) * 2 == len(serving) and replicas <= kept:
@@ -367,9 +374,12 @@ def _follow(
     )
 
 
-def _unknown(silent: int, serving: int) -> str:
+def _unknown(pods: Sequence[PodLoad], silent: int, serving: int) -> str:
     """Why the number stays, in words."""
-    return f"{silent} of {serving} pods are silent" if serving else "none of its pods has been ready yet"
+    if serving:
+        return f"{silent} of {serving} pods are silent"
+    there = any(not pod.left for pod in pods)
+    return "none of its pods has been ready yet" if there else "it has no pod"
 
 
 def _limited(target: Target, current: int) -> str:

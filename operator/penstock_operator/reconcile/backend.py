@@ -257,6 +257,7 @@ async def _write_status(
         scaled=unpublished,
         foreign_scaler=scaled.foreign.manager if scaled.foreign else None,
         foreign_applies=scaled.foreign is not None and scaled.foreign.applies,
+        foreign_stands=scaled.foreign.stands if scaled.foreign else 0.0,
         batching_note=unreachable_batch(spec),
         target_note=unreachable_target(backend, spec),
         objective=spec.latency_objective,

@@ -77,10 +77,12 @@ class OtherScaler:
     Args:
         manager: its name among the owners of fields.
         applies: whether it applies the backend with ``spec.replicas``; else it writes ``/scale``.
+        stands: for how many seconds its number stands, from when it was seen.
     """
 
     manager: str
     applies: bool = False
+    stands: float = YIELD
 
 
 @dataclass(slots=True)
@@ -144,7 +146,7 @@ class OtherScalers:
             self._mark, self._since = (manager, current), now
         self._ended = self._since + self._stands
         stands = current == 0 or now - self._since < self._stands
-        return OtherScaler(manager=manager, applies=applies) if stands else None
+        return OtherScaler(manager=manager, applies=applies, stands=self._stands) if stands else None
 
     def _is_nameless(self, stored: Obj, current: int, *, asked: bool) -> bool:
         """Whether there is a number without an owner that the autoscaler has not asked for."""

@@ -23,6 +23,7 @@ from penstock_operator.desired.objects import Object
 from penstock_operator.status import conditions, pods
 from penstock_operator.status.conditions import condition
 from penstock_operator.status.refusals import Refusal
+from penstock_wire import durations
 from penstock_wire.control.report import SidecarReport
 
 ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
@@ -56,6 +57,7 @@ class BackendObserved:
         scaled: what was changed through `/scale` and may not be in `status.scaling` yet, the oldest first.
         foreign_scaler: another manager that sets the replicas beside the autoscaler.
         foreign_applies: whether it applies them in the spec; else it writes `/scale`.
+        foreign_stands: for how many seconds its number stands, from when it was seen.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
         target_note: why a pod's load can never exceed its target, if so (`defaults.unreachable_target`).
         schedule_note: what is wrong with its schedules, if so.
@@ -79,6 +81,7 @@ class BackendObserved:
     scaled: Sequence[ScalingEntry] = ()
     foreign_scaler: str | None = None
     foreign_applies: bool = False
+    foreign_stands: float = 0.0
     batching_note: str | None = None
     target_note: str | None = None
     objective: str | None = None
@@ -414,11 +417,15 @@ def _scaling(backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble |
         text = f"{seen.foreign_scaler} has scaled it to 0: that stays until somebody writes another number"
         active = condition("ScalingActive", "False", "ScalingDisabled", text)
     elif seen.foreign_scaler is not None:
-        text = f"{seen.foreign_scaler} writes the scale subresource too; keep one of the two"
+        text = f"{seen.foreign_scaler} writes the scale subresource too"
+        cure = "keep one of the two"
         if seen.foreign_applies:
-            text = (
-                f"{seen.foreign_scaler} applies spec.replicas again and again; leave it out of the manifest"
+            text, cure = (
+                f"{seen.foreign_scaler} applies spec.replicas again and again",
+                "leave it out of the manifest",
             )
+        stands = durations.format_ms(round(1000 * seen.foreign_stands))
+        text += f": its {backend.spec.replicas} stands for {stands} from when it was seen; {cure}"
         active = condition("ScalingActive", "False", "ForeignScaler", text)
     elif seen.scale_refused is not None:
         active = condition("ScalingActive", "False", seen.scale_refused.reason, seen.scale_refused.message)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock_cli import causes
+from penstock_cli.commands.status import overview
 from penstock_operator.kinds import DEPLOYMENT, POD
 from tests.support.operator_harness import Harness, backend, endpoint, split
 from tests.support.terminal import printed
@@ -131,9 +133,19 @@ def test_backends_that_say_the_same_do_not_refer_to_each_other() -> None:
         assert made == ["ScaledToZero (Ready=True): spec.replicas is 0: nothing serves"]
 
 
+def test_a_narrow_terminal_has_no_empty_lines() -> None:
+    """Of a BatchPolicy that no backend names there are no details, which stand below a resource there."""
+    unused = resource("BatchPolicy", "p", ("Ready", "True", "Unused", "no ModelBackend names it"))
+    lines = overview(
+        {"BatchPolicy": [unused]}, now=datetime.now(UTC), everywhere=False, all_conditions=False, width=20
+    )
+    assert lines[0].split() == ["RESOURCE", "READY", "REASON", "AGE"]
+    assert all(line.strip() for line in lines)
+
+
 def test_a_load_that_pods_cannot_report_is_no_cause_of_its_own() -> None:
     """Of a backend whose pods do not start; one whose pods are ready and silent says so."""
-    silent = ("MetricsAvailable", "False", "NoReports", "held at 1: none of its pods has been ready yet")
+    silent = ("MetricsAvailable", "False", "NoReports", "kept at 1: none of its pods has been ready yet")
     ready = ("Ready", "True", "Serving", "")
     crashed = ("Ready", "False", "ContainerCrashed", "exit code 1")
     for first, shown in ((crashed, ["ContainerCrashed"]), (ready, ["NoReports"])):

@@ -233,7 +233,7 @@ def test_held_while_half_or_more_are_unknown(talking: int, silent: int, load: in
     assert (recommended.replicas == 4) == held
     assert recommended.metrics_available != held
     if held:
-        assert recommended.message == f"held at 4: {silent} of {talking + silent} pods are silent"
+        assert recommended.message == f"kept at 4: {silent} of {talking + silent} pods are silent"
 
 
 # --- over time ------------------------------------------------------------------------------------------

@@ -97,6 +97,10 @@ def test_the_last_pod_goes_where_nothing_can_be_lost_by_it(
 def test_what_is_said() -> None:
     """For `status.scaling` and the conditions."""
     assert look().message == "no request for 30s"
+    lately = look(state=replace(IDLE, active_at=NOW - 29)).message
+    assert lately == "load 0 / targetLoad 10 = 0; the last pod goes after 30s without a request"
+    works = replace(idle_pod(), samples=tuple(Sample(at=NOW - 60 + n, load=1) for n in range(61)))
+    assert look(pods=[works]).message == "load 1 / targetLoad 10 = 1"
     assert NO_HOLDER in look(holders=Holders()).message
     missing = look(holders=Holders(named=True, missing="1 of 2 ready routers")).message
     assert missing.endswith("not lowered to 0, where routers hold what comes: 1 of 2 ready routers")

@@ -178,11 +178,15 @@ def test_a_schedule_that_wakes_a_backend_is_named() -> None:
     target = target_of(spec, BatchPolicySpec(), utc("2026-11-23T09:00:00"))
     assert target is not None
     state = ScalerState(first_look=0)
+    starts = [PodLoad(name="m-1", ready=False, was_ready=False)]
     messages = [
-        recommend(target, current=current, pods=[], state=state, now=101)[0].message for current in (0, 4)
+        recommend(target, current=current, pods=pods, state=state, now=101)[0].message
+        for current, pods in ((0, []), (4, starts))
     ]
-    waiting = "4: none of its pods has been ready yet"
-    assert messages == [f"set to {waiting}; minReplicas of schedule office is 4", f"held at {waiting}"]
+    assert messages == [
+        "set to 4: it has no pod; minReplicas of schedule office is 4",
+        "kept at 4: none of its pods has been ready yet",
+    ]
 
 
 @pytest.mark.parametrize(("note", "status"), [(None, "True"), ("autoscaling.schedules: why", "False")])

@@ -16,6 +16,10 @@ TARGET = Target(min_replicas=1, max_replicas=100, target_load=10, stable_window=
 NOW = 100.0
 SHORTAGE = "; 2 for now, at most twice the 1 that are ready: they wait for processors 42% of the time"
 
+STARTING = (
+    "; 3 for now, and more when these are ready, of which 1 are: pods wait for processors 42% of the time"
+)
+
 
 def samples(*waits: float | None, load: int = 0, until: float = NOW) -> tuple[Sample, ...]:
     """One a second, the last one just now."""
@@ -99,6 +103,7 @@ def test_reports_that_come_seldom_count_until_the_next() -> None:
     [
         (0.42, 1, 2, "ShortOfProcessors", SHORTAGE),
         (0.42, 2, 2, "ShortOfProcessors", SHORTAGE),
+        (0.42, 3, 3, "ShortOfProcessors", STARTING),
         (0.42, 5, 5, "Steady", ""),
         (0.05, 1, 5, "Scale", ""),
         (None, 1, 5, "Scale", ""),

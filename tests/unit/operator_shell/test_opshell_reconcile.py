@@ -505,7 +505,12 @@ async def test_another_scaler_is_told_and_not_fought() -> None:
     harness.cluster.scale(BACKEND, "n", "m", 4)
     await harness.turn(4)
     assert harness.condition(BACKEND, "m", "ScalingActive") == ("False", "ForeignScaler")
-    assert harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"] == 4
+    live = harness.cluster.find(BACKEND, "n", "m")
+    assert live["spec"]["replicas"] == 4
+    (said,) = (each for each in live["status"]["conditions"] if each["type"] == "ScalingActive")
+    assert said["message"].endswith(
+        "writes the scale subresource too: its 4 stands for 5m from when it was seen; keep one of the two"
+    )
     for _ in range(160):
         await harness.turn(2)
     assert (harness.condition(BACKEND, "m", "ScalingActive") or ("",))[0] == "True"
