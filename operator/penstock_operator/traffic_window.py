@@ -24,7 +24,8 @@ class TrafficWindow:
 
     def __init__(self) -> None:
         self._last: dict[str, dict[tuple[str, str], int]] = {}  # counters by uid of a router's pod
-        self._slots: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
+        # By endpoint, then by backend: each split asks for its own, and there may be thousands.
+        self._slots: deque[tuple[float, dict[str, Counter[str]]]] = deque()
 
     def record(self, report: RouterReport, now: float, *, asked: Asked | None = None) -> None:
         """Take a router's counters.
@@ -50,12 +51,14 @@ class TrafficWindow:
         if before is None:
             return
         if not self._slots or now - self._slots[-1][0] >= SLOT:
-            self._slots.append((now, Counter()))
+            self._slots.append((now, {}))
         slot = self._slots[-1][1]
         for key, count in counts.items():
-            # NB: a counter that is lower than before began anew.
-            gain = count - known.get(key, 0)
-            slot[key] += count if gain < 0 else gain
+            past = known.get(key, 0)
+            gain = count - past if count >= past else count  # a counter that is lower than before began anew
+            if gain:
+                endpoint, backend = key
+                slot.setdefault(endpoint, Counter())[backend] += gain
         self._expire(now)
 
     def forget(self, uid: str) -> None:
@@ -72,9 +75,7 @@ class TrafficWindow:
         self._expire(now)
         served: Counter[str] = Counter()
         for _, slot in self._slots:
-            for (name, backend), count in slot.items():
-                if name == endpoint and count:
-                    served[backend] += count
+            served.update(slot.get(endpoint, {}))
         return served
 
     def _expire(self, now: float) -> None:

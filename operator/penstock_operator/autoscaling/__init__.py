@@ -2,8 +2,9 @@
 
 Read `window` (what pods and routers reported lately), `capacity` (what a pod can do by that), `forecast` (how
 arrivals rise), `demand` (how many replicas are asked for) and `recommend` (how many there are to be, within
-the limits), then `schedule` (limits by the clock), `slow_start` (how many at once where processors are
-short), `scale_to_zero` (from one to none, and back) and `victims` (which pods go when there are to be fewer).
+the limits), then `cron` and `schedule` (limits by the clock), `slow_start` (how many at once where processors
+are short), `scale_to_zero` (from one to none, and back) and `victims` (which pods go when there are to be
+fewer).
 """
 
 from penstock_operator.autoscaling.capacity import Objective

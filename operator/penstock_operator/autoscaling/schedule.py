@@ -15,15 +15,21 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
+from pydantic import TypeAdapter
 
 from penstock_operator.api.schedules import Schedule
+from penstock_operator.autoscaling.cron import DAY, Times
 
 AHEAD = datetime.timedelta(days=400)
 """How far overlaps are looked for,"""
 MOST = 400
 """and of how many periods of one schedule."""
+_REMEMBERED = 16_384
+"""Answers that are remembered, some 20 MiB: with more backends, each minute would work out a day's anew."""
+_SCHEDULES = TypeAdapter(tuple[Schedule, ...])
 _MINUTE = datetime.timedelta(minutes=1)
 _NONE = datetime.timedelta(0)
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
 _NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
@@ -53,7 +59,7 @@ def _minute(now: datetime.datetime) -> datetime.datetime:
 
 @lru_cache(maxsize=4096)
 def _at(schedules: tuple[Schedule, ...], minute: datetime.datetime) -> tuple[Schedule | None, str | None]:
-    wrong = _problem(schedules, minute.replace(minute=0, hour=0))
+    wrong = _problem(_SCHEDULES.dump_json(schedules), minute.replace(minute=0, hour=0))
     if wrong is not None:
         return None, wrong
     holding = [
@@ -64,9 +70,10 @@ def _at(schedules: tuple[Schedule, ...], minute: datetime.datetime) -> tuple[Sch
     return (holding[0] if holding else None), None
 
 
-@lru_cache(maxsize=1024)
-def _problem(schedules: tuple[Schedule, ...], day: datetime.datetime) -> str | None:
-    """What is wrong with schedules, on one day."""
+@lru_cache(maxsize=_REMEMBERED)
+def _problem(text: bytes, day: datetime.datetime) -> str | None:
+    """What is wrong with schedules, given as JSON (which takes the least memory), on one day."""
+    schedules = _SCHEDULES.validate_json(text)
     for index, each in enumerate(schedules):
         where = f"autoscaling.schedules[{index}] ({each.name})"
         try:
@@ -110,16 +117,38 @@ def _periods(schedule: Schedule, day: datetime.datetime) -> Iterator[tuple[float
     years has two million starts in between.
     """
     zone, until = ZoneInfo(schedule.time_zone), (day + AHEAD).timestamp()
-    after = _wall(day, zone)
+    starts, ends = Times(schedule.start), Times(schedule.end)
+    wall = _wall(day, zone)
+    after = wall.toordinal() * DAY + 60 * wall.hour + wall.minute
     for _ in range(MOST):
-        begin = next(CronSim(schedule.start, after))
-        end = next(CronSim(schedule.end, begin))
-        begins, ends = _seconds(begin, zone), _seconds(end, zone)
+        begin = starts.after(after)
+        end = ends.after(begin)
+        begins, ends_at = _second(begin, zone), _second(end, zone)
         if begins >= until:
             return
-        if begins < ends:  # else the clocks leave it out
-            yield begins, ends
-        after = end - _MINUTE  # it may begin anew as it ends
+        if begins < ends_at:  # else the clocks leave it out
+            yield begins, ends_at
+        after = end - 1  # it may begin anew as it ends
+
+
+def _second(minute: int, zone: ZoneInfo) -> float:
+    """As `_seconds`, of a minute as `cron.Times` counts them, where many are asked for."""
+    day, within = divmod(minute, DAY)
+    offset = _offset(day, zone)
+    if offset is None:
+        return _seconds(
+            datetime.datetime.fromordinal(day).replace(tzinfo=datetime.UTC) + within * _MINUTE, zone
+        )
+    return (day - _EPOCH) * 86400.0 + 60.0 * within - offset
+
+
+@lru_cache(maxsize=8192)
+def _offset(day: int, zone: ZoneInfo) -> float | None:
+    """Seconds by which a zone's wall clock is ahead of UTC all day; None where that changes."""
+    begin = datetime.datetime.fromordinal(day).replace(tzinfo=zone)
+    ends = (begin, begin + datetime.timedelta(days=1))
+    offsets = {each.replace(fold=fold).utcoffset() or _NONE for each in ends for fold in (0, 1)}
+    return offsets.pop().total_seconds() if len(offsets) == 1 else None
 
 
 def _latest(cron: str, schedule: Schedule, minute: datetime.datetime) -> datetime.datetime:

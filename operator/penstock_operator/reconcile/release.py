@@ -26,6 +26,7 @@ from penstock_operator.kinds import BACKEND, SPLIT
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.prometheus import NoValue
 from penstock_operator.reconcile.context import Context, Trial
+from penstock_operator.reconcile.scale_owners import kept_at_zero
 from penstock_operator.reconcile.status_writer import send_event
 from penstock_operator.reconcile.view import View
 from penstock_operator.releases import capacity, evidence, machine, standing, steps
@@ -191,7 +192,8 @@ def _seen(ctx: Context, split: TrafficSplit, name: str) -> BackendSeen:
         # NB: where no Service of its own leads there, no router finds its pods.
         ready=0 if name in seen.without_service else ready,
         replicas=ready if backend is None else backend.spec.replicas,
-        most=None if target is None else target.max_replicas,
+        # NB: a 0 that somebody has set by hand stays, whatever a release needs.
+        most=None if target is None or kept_at_zero(stored_backend) else target.max_replicas,
         answered=ctx.reports.answered_lately(namespace, split.spec.endpoint, name),
     )
 

@@ -117,6 +117,9 @@ class Scaler:
         before = (scaled.recommendation, scaled.foreign)
         scaled.recommendation = recommendation
         external = backend.spec.autoscaling is not None and backend.spec.autoscaling.mode == "External"
+        if external:
+            # A 0 of the scaler that is asked for is none by hand, also when it is asked no more.
+            self._others.pop(key, None)
         others = self._others.setdefault(key, OtherScalers())
         scaled.foreign = None if external else others.yields_to(stored, current, now, asked=asked_for)
         if (

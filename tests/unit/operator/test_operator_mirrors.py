@@ -88,6 +88,14 @@ def test_a_backend_that_is_asked_again_brings_no_past_with_it() -> None:
     assert window.of("e", 3.0) == {"a": 190, "b": 10}
 
 
+def test_endpoints_without_requests_take_no_room() -> None:
+    """There may be thousands in a namespace, each with a split that asks for its own."""
+    window = TrafficWindow()
+    for now in (0.0, 1.0, 2.0):
+        window.record(report("one", {"a": 1000, "b": 500}), now)
+    assert [counted for _, counted in window._slots] == [{}]
+
+
 def test_the_status_has_the_observed_shares() -> None:
     """Of each backend and in one line; none where there were no requests; the same on a second look."""
     first = status_of(split(), report(), served={"a": 178, "b": 22, "gone": 50})

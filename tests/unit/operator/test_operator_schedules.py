@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterator
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSim
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from penstock_operator.api import BatchPolicySpec, ModelBackend
 from penstock_operator.api.schedules import CRON, Schedule
-from penstock_operator.autoscaling import PodLoad, Sample, ScalerState, recommend, target_of
+from penstock_operator.autoscaling import PodLoad, Sample, ScalerState, recommend, schedule, target_of
+from penstock_operator.autoscaling.cron import Times
 from penstock_operator.autoscaling.schedule import in_force, problem
 from penstock_operator.status.backend import BackendObserved, backend_status
 
@@ -134,20 +139,88 @@ def test_hours_that_the_clocks_leave_out_overlap_with_nothing() -> None:
 def test_times_that_come_often_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start each minute with an end every four years, or the reverse, does not hold the operator up."""
     asked = 0
-    step = CronSim.__next__
+    step, after = CronSim.__next__, Times.after
 
-    def counted(cron: CronSim) -> datetime.datetime:
+    def count() -> None:
         nonlocal asked
         asked += 1
         assert asked < 10_000, "too many times are asked for"
+
+    def counted(cron: CronSim) -> datetime.datetime:
+        count()
         return step(cron)
 
+    def counted_after(times: Times, minute: int) -> int:
+        count()
+        return after(times, minute)
+
     monkeypatch.setattr(CronSim, "__next__", counted)
+    monkeypatch.setattr(Times, "after", counted_after)
     often, seldom = "* * * * *", "0 0 29 2 *"
     for start, end in ((often, seldom), (seldom, often), (often, "*/1 * * * *")):
         times = {"start": start, "end": end}
         assert problem(schedules(OFFICE | times), utc("2026-11-23T09:00:00")) is None
         problem(schedules(OFFICE | times, NIGHT | times), utc("2026-11-23T09:00:00"))
+
+
+def test_many_backends_with_schedules_of_their_own_are_asked_once_a_day(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever may create ModelBackends needs no pod for that: they must not take the operator's time."""
+    worked_out = 0
+
+    def counted(*_: Any) -> Iterator[tuple[float, float]]:
+        nonlocal worked_out
+        worked_out += 1
+        return iter(())
+
+    monkeypatch.setattr(schedule, "_periods", counted)
+    many = [schedules(OFFICE, NIGHT | {"name": f"night-{number}"}) for number in range(1100)]
+    for minute in range(2):
+        assert {in_force(each, utc(f"2026-11-23T19:0{minute}:00")) for each in many} == {None}
+    assert worked_out == 2 * len(many)
+
+
+def _fields() -> st.SearchStrategy[str]:
+    def field(least: int, most: int) -> st.SearchStrategy[str]:
+        numbers = st.integers(least, most)
+        span = st.tuples(numbers, numbers).map(lambda two: f"{min(two)}-{max(two)}")
+        item = st.one_of(st.just("*"), numbers.map(str), span)
+        stepped = st.tuples(item, st.sampled_from(["", "/2", "/7", "/40"])).map("".join)
+        return st.lists(stepped, min_size=1, max_size=3).map(",".join)
+
+    fields = (field(0, 59), field(0, 23), field(1, 28), field(1, 12), field(0, 7))
+    return st.tuples(*fields).map(" ".join)
+
+
+@given(_fields(), st.integers(0, 8 * 365 * 1440))
+@example("0 0 29 2 *", 72 * 365 * 1440)
+@example("*/30 */12 31 */2 7", 3 * 365 * 1440 - 1)
+def test_the_times_are_those_of_cron(cron: str, later: int) -> None:
+    """CronSim is the measure: it knows when days of the month and of the week are both to fit."""
+    wall = utc("2024-01-01T00:00:00") + datetime.timedelta(minutes=later)
+    minutes = wall.toordinal() * 1440 + wall.hour * 60 + wall.minute
+    expected, times = CronSim(cron, wall), Times(cron)
+    for _ in range(3):
+        minutes, at = times.after(minutes), next(expected)
+        assert divmod(minutes, 1440) == (at.toordinal(), 60 * at.hour + at.minute)
+
+
+@pytest.mark.parametrize(
+    ("zone", "year", "month"),
+    [
+        ("UTC", 2026, 3), ("Europe/Berlin", 2026, 3), ("Europe/Berlin", 2026, 10),
+        ("America/New_York", 2026, 11), ("Australia/Lord_Howe", 2026, 4),
+        ("America/Santiago", 2026, 9), ("Pacific/Apia", 2011, 12), ("Africa/Casablanca", 2026, 2),
+        ("Asia/Kathmandu", 2026, 1),
+    ],
+)  # fmt: skip
+def test_a_wall_clock_is_read_by_day_as_by_minute(zone: str, year: int, month: int) -> None:
+    """Through changes of the clocks, by half an hour and by a whole day, too."""
+    there, first = ZoneInfo(zone), datetime.datetime(year, month, 1, tzinfo=datetime.UTC)
+    for minute in range(0, 32 * 1440, 15):
+        wall = first + datetime.timedelta(minutes=minute)
+        assert schedule._second(first.toordinal() * 1440 + minute, there) == schedule._seconds(wall, there)
 
 
 def test_limits_and_the_reason() -> None:

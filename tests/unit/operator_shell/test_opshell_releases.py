@@ -306,6 +306,19 @@ async def test_a_candidate_at_zero_is_woken_by_the_release() -> None:
     await world.phase("Promoted", 100)
 
 
+async def test_a_zero_by_hand_is_what_a_release_says_that_it_waits_for() -> None:
+    """It stays, whatever autoscaling allows: nobody but a person can give the release its pods."""
+    world = await World.of(split(analysis=QUICK), new=SCALED, old=SCALED)
+    await world.until(lambda world: world.release["weight"] == 10)
+    world.harness.cluster.scale(BACKEND, "n", "new", 0, manager="kubectl")
+    await world.reason("CapacityShort")
+    await world.until(
+        lambda world: world.release["message"].endswith("replicas are 0, and nothing scales it")
+    )
+    world.harness.cluster.scale(BACKEND, "n", "new", 1, manager="kubectl")
+    await world.until(lambda world: world.release["weight"] == 50)
+
+
 async def test_without_its_candidate_a_release_is_taken_back_and_begins_anew_with_it() -> None:
     world = await World.of(split(analysis=QUICK))
     await world.until(lambda world: world.release["weight"] == 50)

@@ -144,7 +144,7 @@ def test_names_that_a_router_makes_up_fill_no_memory() -> None:
     traffic = harness.ctx.reports._traffic["n"]
     assert harness.ctx.reports.served("n", "e") == {"a": 90}
     assert traffic._last == {"u": {("e", "a"): 110}}
-    assert [set(counted) for _, counted in traffic._slots] == [{("e", "a")}]
+    assert [counted for _, counted in traffic._slots] == [{"e": {"a": 90}}]
     harness.stop()
 
 

@@ -277,6 +277,27 @@ async def test_a_zero_that_somebody_else_has_set_stays(least: int) -> None:
     assert world_.replicas == least
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_zero_of_another_scaler_is_not_kept_when_that_is_asked_no_more(restarted: bool) -> None:
+    """KEDA had it at 0 when its user went back to Builtin: the next request wakes it, as it did before."""
+    moved = await world()
+    await moved.second(3)
+    moved.operator.apply(backend(autoscaling=SCALING | {"mode": "External"}))
+    await moved.second(3)
+    moved.operator.cluster.scale(BACKEND, "n", "m", 2, manager="keda")
+    await moved.second(3)
+    moved.operator.cluster.scale(BACKEND, "n", "m", 0, manager="keda")
+    await moved.second(3)
+    if restarted:
+        moved.operator = await moved.operator.restart()
+    moved.operator.apply(backend(autoscaling=SCALING))
+    await moved.second(3)
+    assert (moved.replicas, moved.condition()) == (0, ("True", "FollowingLoad"))
+    moved.held = 1
+    await moved.second(3)
+    assert moved.replicas == 1
+
+
 async def test_an_endpoint_says_at_once_that_somebody_keeps_its_backend_at_zero() -> None:
     """Though no pod was ready in between, whose readiness would have it looked at."""
     world_ = await asleep()
