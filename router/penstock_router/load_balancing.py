@@ -6,9 +6,12 @@ whose lag would first reach one (its deadline) gets the request, which takes one
 deadline first for unit jobs, the schedule of the chairman assignment problem (R. Tijdeman, Discrete
 Mathematics 32, 1980) and of Pfair scheduling (Baruah et al., Algorithmica 15, 1996): no lag ever reaches one,
 so that in any window, however long, each backend is within two requests of its share. Among equal deadlines
-chance decides, and a router starts somewhere in the cycle, so that routers do not march in step and a client
-that alternates between two kinds of request does not have each kind served by one backend. Lags are integers
-in units of 1 / (sum of weights): no error adds up.
+chance decides, and a router starts somewhere in the cycle, so that routers do not march in step. Lags are
+integers in units of 1 / (sum of weights): no error adds up.
+
+**Of two**, as in a release and for a mirror, the one with less gets any request from that with which its lag
+is positive to that with which it reaches one, each as likely: the same bound. By the earliest deadline, one
+with 10 % would get every tenth request, and so one kind alone of a client that sends ten kinds in turn.
 
 **By load**: the better of two pods at random (M. Mitzenmacher, "The Power of Two Choices in Randomized Load
 Balancing", 2001): near the best choice, and no herd on the pod that looked best a moment ago.
@@ -65,6 +68,8 @@ class WeightedSelector:
         """The backend of the next request, or None where none has a weight."""
         if len(self._weights) < 2:
             return next(iter(self._weights), None)
+        if len(self._weights) == 2:
+            return self._of_two()
         total = self._total
         best: list[str] = []
         nearest = 0
@@ -80,6 +85,22 @@ class WeightedSelector:
                 best.append(name)
         chosen = best[0] if len(best) == 1 else self._random.choice(best)
         self._lags[chosen] -= total
+        return chosen
+
+    def _of_two(self) -> str:
+        less, more = self._weights
+        weight, total = self._weights[less], self._total
+        if 2 * weight > total:
+            less, more = more, less
+            weight = total - weight
+        lag = self._lags[less] + weight
+        left = -((lag - total) // weight)  # draws until its lag is one, rounded up
+        if left <= 0 or (lag > 0 and self._random.random() * (left + 1) < 1.0):
+            lag -= total
+            chosen = less
+        else:
+            chosen = more
+        self._lags[less], self._lags[more] = lag, -lag
         return chosen
 
     def _balance(self) -> None:

@@ -43,23 +43,17 @@ def scattered(parts: Sequence[Part]) -> tuple[list[float], float]:
     """
     bad, requests, stable_bad, stable = (sum(column) for column in zip(*parts, strict=True))
     odds = requests / stable if stable else 0.0
+    over = bad - odds * stable_bad
     expected = bad + odds * odds * stable_bad
-    squares: list[float] = []
-    for number in JOINED:
-        joined = [
-            [sum(column) for column in zip(*parts[at : at + number], strict=True)]
-            for at in range(0, len(parts), number)
-        ]
-        if number > 1 and len(joined) < LEAST:
-            squares.append(squares[-1])
-        else:
-            squares.append(_squares(joined, bad - odds * stable_bad, requests, odds))
-    return squares, expected
-
-
-def _squares(parts: Sequence[Sequence[float]], over: float, requests: float, odds: float) -> float:
-    """Sum of the squares by which parts differ from their share of all; a single part is one event."""
     if len(parts) == 1:
-        return over * over
-    whole = sum((k - odds * K - over * n / requests) ** 2 for k, n, K, _ in parts)
-    return whole * len(parts) / (len(parts) - 1)
+        return [over * over] * len(JOINED), expected  # for all that shows, one event
+    # How much each part has beyond its share of all; of parts that are joined, their sum.
+    excess = [k - odds * other - over * n / requests for k, n, other, _ in parts]
+    squares: list[float] = []
+    for _ in JOINED:
+        if not squares or len(excess) >= LEAST:
+            squares.append(sum(each * each for each in excess) * len(excess) / (len(excess) - 1))
+        else:
+            squares.append(squares[-1])
+        excess = [sum(excess[at : at + 2]) for at in range(0, len(excess), 2)]
+    return squares, expected

@@ -446,3 +446,20 @@ def test_states_go_with_their_metrics() -> None:
     assert words(second) == ["Waiting", "Pass", "Fail", "Waiting"]
     with pytest.raises(ValueError, match="expected a metric that routers count, found prometheus"):
         judge(queries[0], "", interval, EDGES)
+
+
+@pytest.mark.parametrize("seconds", [0.0011, 0.0031, 0.051, 0.151, 0.301, 1.01, 3.1])
+def test_what_is_more_than_2_4_times_as_slow_fails_wherever_it_is_in_its_bucket(seconds: float) -> None:
+    """And what is a fifth slower does not: what lies between depends on the bucket."""
+
+    def all_took(count: int, each: float) -> Counts:
+        buckets = [0] * (len(EDGES) + 1)
+        buckets[bisect.bisect_left(EDGES, each)] = count
+        return Counts(requests=count, seconds=tuple(buckets))
+
+    slow, fine = (
+        [Interval(stable=all_took(9000, seconds), candidate=all_took(1000, times * seconds))] * 2
+        for times in (2.4, 1.2)
+    )
+    assert "Fail" in words(judged(LATENCY, slow))
+    assert words(judged(LATENCY, fine)) == ["Pass", "Pass"]

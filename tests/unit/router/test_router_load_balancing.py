@@ -124,6 +124,16 @@ def test_equal_backends_come_in_no_fixed_order() -> None:
     assert min(even["a"], even["b"]) > 300
 
 
+@pytest.mark.parametrize(("weight", "kinds"), [(10, 10), (20, 5), (25, 4), (1, 100), (50, 2), (90, 10)])
+def test_of_two_each_gets_all_kinds_of_a_client_that_sends_them_in_turn(weight: int, kinds: int) -> None:
+    """Whatever the period: what a release compares are requests of one mix."""
+    chooser = draw({"old": 100 - weight, "new": weight}, seed=3)
+    count = 2000 * kinds * 100 // weight // 10
+    got = Counter(number % kinds for number in range(count) if chooser.next() == "new")
+    assert len(got) == kinds
+    assert max(got.values()) < 1.5 * min(got.values())
+
+
 def test_routers_do_not_march_in_step() -> None:
     starts = set()
     for seed in range(20):
