@@ -195,3 +195,24 @@ async def test_requests_are_handed_back_by_their_items_and_looked_at_once_a_turn
         assert frames.read_number(count) == 3
         assert looks == [b"2", b"1"]
         raw.writer.close()
+
+
+async def test_the_room_of_a_server_that_ends_as_it_switches_is_unknown() -> None:
+    """All in one receive: it agrees, says that it has room, and breaks the protocol."""
+    agreed = b"HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: penstock-hop/1\r\n\r\n"
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(agreed + frames.room(7, 0, 0) + frames.frame(99, 0))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    upstream = HopUpstream(H1Upstream())
+    heard: list[tuple[int, int]] = []
+    upstream.on_room = lambda key, free, waiting: heard.append((free, waiting))
+    upstream.keep([server.sockets[0].getsockname()[:2]])
+    await until(lambda: heard[:2] == [(7, 0), (-1, 0)])
+    await upstream.close()
+    server.close()
+    await asyncio.sleep(0)

@@ -29,10 +29,10 @@ async def ask(pool: HopPool, key: tuple[str, int], made: Callable[[HopClient], o
     Args:
         pool: where it will belong.
         key: host and port of the server.
-        made: called with the hop, before anything else is.
+        made: called with the hop before it takes a frame, or anything else is.
     """
     loop = asyncio.get_running_loop()
-    asked = _Asked(pool, key, loop)
+    asked = _Asked(pool, key, loop, made)
     try:
         async with asyncio.timeout(ASK_SECONDS):
             await loop.create_connection(lambda: cast("asyncio.Protocol", asked), *key)
@@ -46,15 +46,21 @@ async def ask(pool: HopPool, key: tuple[str, int], made: Callable[[HopClient], o
     if hop is None:
         log("no hop, requests go over HTTP/1.1", server=join(*key))
         return ASK_AGAIN_SECONDS
-    made(hop)
     return hop
 
 
 class _Asked:
     """A connection whose server was asked whether it becomes a hop; an `asyncio.Protocol`."""
 
-    def __init__(self, pool: HopPool, key: tuple[str, int], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        pool: HopPool,
+        key: tuple[str, int],
+        loop: asyncio.AbstractEventLoop,
+        made: Callable[[HopClient], object],
+    ) -> None:
         self.answer: asyncio.Future[HopClient | None] = loop.create_future()
+        self._made = made
         self._pool = pool
         self._key = key
         self._loop = loop
@@ -84,6 +90,7 @@ class _Asked:
             return
         hop = HopClient(self._pool, self._key, self._loop, transport)
         transport.set_protocol(cast("asyncio.Protocol", hop))
+        self._made(hop)
         self.answer.set_result(hop)
         if rest:
             hop.data_received(rest)
