@@ -377,7 +377,7 @@ class HopConnection(Link):
         if stream is None:
             sender.finish(body)
         else:
-            exchange.task = self._loop.create_task(self._stream(exchange, stream, length))
+            exchange.task = streams.sending(self._loop, self._stream(exchange, stream, length), stream)
 
     def _slot(self, status: int, fields: Headers) -> int:
         if fields is self._latest and status == self._latest_status:
