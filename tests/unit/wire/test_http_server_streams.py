@@ -200,6 +200,28 @@ async def test_the_client_is_told_to_go_on_when_somebody_reads(server: Server) -
     writer.close()
 
 
+async def test_the_time_for_a_body_begins_when_its_client_is_told_to_go_on(server: Server) -> None:
+    """However long the service, as a router that holds the request, has let the client wait for that."""
+    go = asyncio.Event()
+
+    async def wait(exchange: Exchange) -> None:
+        await go.wait()
+        await server.echo(exchange)
+
+    server.work = wait
+    reader, writer = await server.connect()
+    writer.write(post("/s", b"abc", b"expect: 100-continue")[:-3])
+    await until(lambda: len(server.exchanges) == 1)
+    (connection,) = server.front.connections
+    connection._since -= 10 * limits.BODY_SECONDS  # type: ignore[attr-defined]
+    go.set()
+    assert (await head(reader)).startswith(b"HTTP/1.1 100 ")
+    server.front.sweep()
+    writer.write(b"abc")
+    assert await body(reader) == b"abc"
+    writer.close()
+
+
 async def test_who_is_refused_before_100_is_not_told_to_go_on(server: Server) -> None:
     """RFC 9110 section 10.1.1: the final status comes instead, and the end: the body may come or not."""
 

@@ -492,6 +492,7 @@ class AnswerSide:
 
     def _tell_to_go_on(self) -> None:
         self._continue = False
+        self._since = self._front.now  # until now it was the service that was waited for
         if not self._body_bytes:  # RFC 9110 section 10.1.1: not where the body has begun to come
             self._transport.write(_CONTINUE)
 
