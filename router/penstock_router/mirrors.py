@@ -244,9 +244,10 @@ class _Heads:
         made: Headers = (*without(shared, (STICKY,)), (MIRROR, b"true"), (STICKY, b"1"))
         if self._priority:
             made = (*without(made, (self._priority,)), self._level)
-        if len(self._known) >= MAX_HEADS:
-            self._known.clear()
-        self._known[id(shared)] = (shared, made)
+        if heads.size("", shared) <= MAX_HEAD_SIZE:
+            if len(self._known) >= MAX_HEADS:
+                self._known.clear()
+            self._known[id(shared)] = (shared, made)
         return made
 
 

@@ -393,7 +393,7 @@ class HopConnection(Link):
             block = heads.write_answer(status, kept)
             if len(block) > frames.MAX_PAYLOAD:
                 raise ValueError(f"expected a head of at most {frames.MAX_PAYLOAD} bytes")
-            slot = self._sent.put(key, len(block))
+            slot = self._sent.put(key, len(block), len(kept))
             self.send(frames.frame(frames.HEAD, 0, block, slot=slot))
         self._latest, self._latest_status, self._latest_slot = fields, status, slot
         return slot
