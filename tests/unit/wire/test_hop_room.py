@@ -216,3 +216,25 @@ async def test_the_room_of_a_server_that_ends_as_it_switches_is_unknown() -> Non
     await upstream.close()
     server.close()
     await asyncio.sleep(0)
+
+
+async def test_a_server_that_ends_the_connection_on_which_it_is_asked_is_asked_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was just about to end, or to start: it has not said that it knows no hop."""
+    monkeypatch.setattr("penstock_wire.hop.asking.ASK_AGAIN_SECONDS", 3600.0)
+    upstream = HopUpstream(H1Upstream())
+    ended = 0
+
+    async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal ended
+        await reader.readuntil(b"\r\n\r\n")
+        ended += 1
+        writer.transport.abort()
+
+    server = await asyncio.start_server(end, "127.0.0.1", 0)
+    upstream.keep([server.sockets[0].getsockname()[:2]])
+    await until(lambda: ended >= 2)
+    await upstream.close()
+    server.close()
+    await asyncio.sleep(0)

@@ -16,7 +16,7 @@ ASK_SECONDS = 5.0
 ASK_AGAIN_SECONDS = 60.0
 """A server that knows no hop, or would have none now, is left alone for so long."""
 MEET_SECONDS = 1.0
-"""One that took no connection, and one that has ended a hop, likewise."""
+"""One that took no connection, or has ended one without an answer, and one that has ended a hop, likewise."""
 _MAX_HEAD_BYTES = 8192
 _ASK = b"OPTIONS * HTTP/1.1\r\nhost: %b\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n"
 _SWITCHES = b"HTTP/1.1 101 "
@@ -69,6 +69,7 @@ class _Asked:
 
     def give_up(self) -> None:
         """Nobody waits for the answer."""
+        self.answer.cancel()
         if self._transport is not None:
             self._transport.abort()
 
@@ -108,7 +109,7 @@ class _Asked:
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         if not self.answer.done():
-            self.answer.set_result(None)
+            self.answer.set_exception(ConnectionResetError())
 
 
 def _agrees(head: bytes) -> bool:
