@@ -299,6 +299,8 @@ class EndpointMirrors:
             answer: its answer.
             reason: why that is an error; `MODEL_ANSWER` for one of the model's, empty for none.
         """
+        if proxied.pod is None and not reason:
+            return  # the endpoint's own answer, or one to a preflight: no model's, and no error
         why = ""
         for mirror in self.of(proxied.request):
             if not mirror.draws():
