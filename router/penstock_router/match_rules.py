@@ -19,6 +19,9 @@ NONE: Final = 1073741824
 """The place of no rule."""
 MAX_COOKIES: Final = 64
 """Cookies of a request that are looked at; browsers send no more to a host."""
+MAX_REGEX_BYTES: Final = 2 * MAX_REGEX_VALUE
+"""Of all values of a request, so many bytes are matched with regular expressions: a head has room for a field
+some sixty times."""
 
 
 class FieldRules:
@@ -52,14 +55,24 @@ class FieldRules:
         if self._set is not None:
             self._set.Compile()
 
-    def first(self, value: bytes) -> int:
-        """The place of the first rule that a value matches; `NONE` where it matches none."""
+    @property
+    def expressive(self) -> bool:
+        """Whether regular expressions are among them."""
+        return self._set is not None
+
+    def first(self, value: bytes, most: int = MAX_REGEX_VALUE) -> int:
+        """The place of the first rule that a value matches; `NONE` where it matches none.
+
+        Args:
+            value: the value.
+            most: a longer one matches no regular expression.
+        """
         best = self._values.get(value, NONE)
         for length, prefixes in self._lengths:
             place = prefixes.get(value[:length], NONE)
             if place < best:
                 best = place
-        if self._set is not None and len(value) <= MAX_REGEX_VALUE:
+        if self._set is not None and len(value) <= most:
             for index in self._set.Match(value) or ():
                 place = self._regexes[index]
                 if place < best:
@@ -104,18 +117,23 @@ class MatchRules:
             headers: its fields.
         """
         best = NONE
+        left = MAX_REGEX_BYTES
         of_headers, of_cookies = self._headers, self._cookies
         for name, value in headers:
             rules = of_headers.get(name)
             if rules is not None:
-                place = rules.first(value)
+                place = rules.first(value, min(left, MAX_REGEX_VALUE))
+                if rules.expressive:
+                    left -= len(value)
                 if place < best:
                     best = place
             if of_cookies and name == COOKIE:
                 for cookie, cookie_value in cookies_of(value):
                     rules = of_cookies.get(cookie)
                     if rules is not None:
-                        place = rules.first(cookie_value)
+                        place = rules.first(cookie_value, min(left, MAX_REGEX_VALUE))
+                        if rules.expressive:
+                            left -= len(cookie_value)
                         if place < best:
                             best = place
         return "" if best == NONE else self._backends[best]

@@ -245,9 +245,10 @@ class _Heads:
         made: Headers = (*without(shared, (STICKY,)), (MIRROR, b"true"), (STICKY, b"1"))
         if self._priority:
             made = (*without(made, (self._priority,)), self._level)
-        if len(self._known) >= MAX_HEADS:
-            self._known.clear()
-        self._known[id(shared)] = (shared, made)
+        if heads.size("", shared) <= MAX_HEAD_SIZE:
+            if len(self._known) >= MAX_HEADS:
+                self._known.clear()
+            self._known[id(shared)] = (shared, made)
         return made
 
 
@@ -299,6 +300,8 @@ class EndpointMirrors:
             answer: its answer.
             reason: why that is an error; `MODEL_ANSWER` for one of the model's, empty for none.
         """
+        if proxied.pod is None and not reason:
+            return  # the endpoint's own answer, or one to a preflight: no model's, and no error
         why = ""
         for mirror in self.of(proxied.request):
             if not mirror.draws():

@@ -13,14 +13,17 @@ from penstock_router.arrived_head import MAX_HEADS, MAX_HEADS_SIZE, ArrivedHeads
 from penstock_router.endpoints import EndpointState
 from penstock_router.forwarder import Forwarder
 from penstock_router.metrics import Metrics
+from penstock_router.mirror_totals import MirrorSeries
+from penstock_router.mirrors import EndpointMirror
 from penstock_router.pods import Pods
 from penstock_router.router import Router
-from penstock_wire.control.router_settings import Endpoint, RouterSettings
+from penstock_wire.control.router_settings import Endpoint, Mirror, RouterSettings
 from penstock_wire.headers import Headers
 from penstock_wire.hop.heads import SlotTable
 from penstock_wire.http import Exchange, Request, Response
 from penstock_wire.http.client.head import encode_head
 from penstock_wire.http.client.pool import H1Upstream
+from penstock_wire.http.head_cache import HeadCache, RequestHead
 from penstock_wire.http.server.server import H1Front
 
 HEADS = 200
@@ -91,7 +94,12 @@ def _slots() -> Callable[[Headers], object]:
     return lambda headers: table.put(("POST", "/p", headers), BYTES)
 
 
-@pytest.mark.parametrize("make", [_endpoint, _front_door, _answers, _plain, _slots])
+def _mirror() -> Callable[[Headers], object]:
+    made = EndpointMirror(Mirror(name="m"), MirrorSeries("e", "m"), random.Random(1))
+    return lambda headers: made.fields(headers)
+
+
+@pytest.mark.parametrize("make", [_endpoint, _front_door, _answers, _plain, _slots, _mirror])
 def test_long_heads_are_not_kept(make: Callable[[], Callable[[Headers], object]]) -> None:
     """Each is 60 kB: a client that sends them all different would take up the router's memory."""
     take = make()
@@ -100,6 +108,46 @@ def test_long_heads_are_not_kept(make: Callable[[], Callable[[Headers], object]]
         for number in range(HEADS):
             take(((b"host", b"a"), (b"x-long", b"%06d" % number * (BYTES // 6))))
         assert tracemalloc.get_traced_memory()[0] < 10 * BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def _many_slots() -> Callable[[int], object]:
+    """Of a hop to each of 20 pods; a head that is sent twice would have a slot."""
+    tables = [SlotTable() for _ in range(20)]
+
+    def take(number: int) -> None:
+        fields = _many_fields(number)
+        for _ in range(2):
+            tables[number % 20].put(("GET", "/p", fields), 1900, len(fields))
+
+    return take
+
+
+def _listeners() -> Callable[[int], object]:
+    """Of 20 endpoints' ports."""
+    known = [HeadCache() for _ in range(20)]
+
+    def take(number: int) -> None:
+        raw = b"GET /p HTTP/1.1\r\nn: %d\r\n" % number + b"x:\r\n" * 190 + b"\r\n"
+        known[number % 20].learn(raw, RequestHead("GET", "/p", _many_fields(number), 0))
+
+    return take
+
+
+def _many_fields(number: int) -> Headers:
+    return ((b"n", b"%d" % number), *[(b"%d" % place, b"%d" % number) for place in range(190)])
+
+
+@pytest.mark.parametrize("make", [_many_slots, _listeners])
+def test_heads_of_many_short_fields_are_not_kept(make: Callable[[], Callable[[int], object]]) -> None:
+    """One of 2 kB takes more than ten times as much in memory, for each pod or port that it comes to."""
+    take = make()
+    tracemalloc.start()
+    try:
+        for number in range(4000):
+            take(number)
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
     finally:
         tracemalloc.stop()
 

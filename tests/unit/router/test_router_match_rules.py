@@ -118,6 +118,23 @@ def test_a_value_beyond_the_bound_matches_no_expression() -> None:
     assert made.find(((b"x", b"a" * (MAX_REGEX_VALUE + 1)),)) == "c"
 
 
+def test_the_values_of_one_request_are_matched_with_expressions_up_to_a_bound() -> None:
+    """A client says how often a field comes: sixty long values would hold up the router sixty times as long.
+
+    Fields without expressions cost nothing of it, and rules without them know no bound.
+    """
+    made = rules(
+        b=[{"header": "x", "regex": "b+"}, {"cookie": "c", "regex": "b+"}],
+        p=[{"header": "x", "prefix": "bb"}],
+    )
+    long, short = (b"x", b"a" * MAX_REGEX_VALUE), (b"x", b"bb")
+    others = [(b"y", b"a" * 5000)] * 3
+    assert made.find((*others, long, (b"x", b"a" * (MAX_REGEX_VALUE - 2)), short)) == "b"
+    assert made.find((*others, long, (b"x", b"a" * (MAX_REGEX_VALUE - 1)), short)) == "p"
+    assert made.find((long, long, (b"cookie", b"c=b"))) == ""
+    assert made.find((long, (b"cookie", b"c=b; c=a"))) == "b"
+
+
 def test_an_expression_that_cannot_be_used_is_left_out_alone_and_named() -> None:
     """Settings of the operator must not fail for one of many endpoints."""
     made = rules(

@@ -139,6 +139,22 @@ async def test_a_share_is_copied_and_each_mirror_draws_by_itself(upstream: Any, 
     assert 0 < len(both) < 30
 
 
+async def test_what_the_router_answers_itself_is_not_drawn(upstream: Any, served: Served) -> None:
+    """A probe at every other request would have all of a mirror's half, or none of it."""
+    main, new = await upstream(), await upstream()
+    own = [{"path": "/x", "body": "ok"}]
+    cors = {"origins": ["https://a.example"]}
+    await served.settle(main, mirror("new", new, percent=50), static=own, cors=cors)
+    preflight = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    for _ in range(20):
+        assert (await served.ask(b"", method="GET"))[1] == b"ok"
+        await served.ask()
+        assert (await served.ask(b"", method="OPTIONS", headers=preflight))[0] == 204
+    totals = await served.until(lambda totals: totals.codes == {"200": 10})
+    assert totals.sent == 10
+    assert not totals.dropped
+
+
 async def test_a_mirror_with_rules_copies_what_matches_one(upstream: Any, served: Served) -> None:
     """The percentage is of what matches; nothing else is drawn or counted; others' rules are their own."""
     main, new, old, every = [await upstream(says({})) for _ in range(4)]

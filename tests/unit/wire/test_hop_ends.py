@@ -279,3 +279,30 @@ async def test_a_connection_whose_numbers_are_used_up_is_followed_by_another(
     await until(lambda: pair.upstream._hops.get(pair.server.address, first) is not first)
     assert (await pair.send()).body == b"body"
     assert pair.hop._number == 1
+
+
+async def test_a_stream_is_closed_though_its_client_leaves_before_a_first_piece_is_asked_for(
+    pair: Pair,
+) -> None:
+    """The task that sends it is cancelled before its first step: its maker hears of the end nevertheless."""
+    closed = asyncio.Event()
+
+    class Stream:
+        def __aiter__(self) -> Stream:
+            return self
+
+        async def __anext__(self) -> bytes:
+            raise AssertionError("nobody reads it")
+
+        async def aclose(self) -> None:
+            closed.set()
+
+    async def leaving(exchange: Exchange) -> None:
+        pair.far.abort()
+        exchange.answer(Response(200, SIDECAR, stream=Stream()))
+
+    pair.server.work = leaving
+    with pytest.raises(ConnectionLost):
+        await pair.send()
+    async with asyncio.timeout(SECONDS):
+        await closed.wait()

@@ -308,6 +308,21 @@ async def test_an_answer_to_a_request_that_was_given_up_is_nobodys() -> None:
         assert (await asyncio.wait_for(kept, SECONDS)).body == b"to b"
 
 
+async def test_an_answer_that_begins_as_its_caller_leaves_is_given_up() -> None:
+    """In one turn of the loop: the server hears that nobody reads on, and nothing of the answer is kept."""
+    async with raw_server(lambda raw: peers.append(raw)) as (upstream, address):
+        asked = asyncio.create_task(upstream.open(*address, post(), timeout=30))
+        await until(lambda: bool(peers))
+        await peers[-1].until_kind(frames.REQUEST)
+        hop = upstream._hops[address]
+        asked.cancel()
+        hop.data_received(OK_HEAD + answer(1, flags=0))
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert (await peers[-1].until_kind(frames.CANCEL))[1] == 1
+        assert not hop.busy
+
+
 async def test_a_reset_says_that_the_last_request_was_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel resets only with bytes unread: the last byte sent is among them, and no more is known."""
     async with raw_server(lambda raw: peers.append(raw)) as (upstream, address):

@@ -195,3 +195,46 @@ async def test_requests_are_handed_back_by_their_items_and_looked_at_once_a_turn
         assert frames.read_number(count) == 3
         assert looks == [b"2", b"1"]
         raw.writer.close()
+
+
+async def test_the_room_of_a_server_that_ends_as_it_switches_is_unknown() -> None:
+    """All in one receive: it agrees, says that it has room, and breaks the protocol."""
+    agreed = b"HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: penstock-hop/1\r\n\r\n"
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(agreed + frames.room(7, 0, 0) + frames.frame(99, 0))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    upstream = HopUpstream(H1Upstream())
+    heard: list[tuple[int, int]] = []
+    upstream.on_room = lambda key, free, waiting: heard.append((free, waiting))
+    upstream.keep([server.sockets[0].getsockname()[:2]])
+    await until(lambda: heard[:2] == [(7, 0), (-1, 0)])
+    await upstream.close()
+    server.close()
+    await asyncio.sleep(0)
+
+
+async def test_a_server_that_ends_the_connection_on_which_it_is_asked_is_asked_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was just about to end, or to start: it has not said that it knows no hop."""
+    monkeypatch.setattr("penstock_wire.hop.asking.ASK_AGAIN_SECONDS", 3600.0)
+    upstream = HopUpstream(H1Upstream())
+    ended = 0
+
+    async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal ended
+        await reader.readuntil(b"\r\n\r\n")
+        ended += 1
+        writer.transport.abort()
+
+    server = await asyncio.start_server(end, "127.0.0.1", 0)
+    upstream.keep([server.sockets[0].getsockname()[:2]])
+    await until(lambda: ended >= 2)
+    await upstream.close()
+    server.close()
+    await asyncio.sleep(0)

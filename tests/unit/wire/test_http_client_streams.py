@@ -13,6 +13,7 @@ from penstock_wire.http import (
     ClientGone,
     ConnectionLost,
     Request,
+    Response,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -403,6 +404,59 @@ class TestBroken:
                 await upstream.close()
         await asyncio.wait_for(seen.wait(), SECONDS)
         await check_pool(upstream, peer, 2)
+
+    @pytest.mark.parametrize("upgrade", [b"", b"raw"], ids=["a stream", "a tunnel"])
+    async def test_an_answer_that_crosses_with_its_caller_s_leaving_ends_with_it(
+        self, upstream: H1Upstream, peer: Scripted, upgrade: bytes
+    ) -> None:
+        """The head comes in the turn of the loop in which who waits for it is cancelled: nobody will read on.
+
+        The server sees that, and nothing of the answer is kept.
+        """
+        asked, seen = asyncio.Event(), asyncio.Event()
+        head = b"HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: raw\r\n\r\n" if upgrade else CHUNKED
+
+        async def play(wire: Wire) -> None:
+            await wire.head()
+            asked.set()
+            await wire.gone()
+            seen.set()
+
+        peer.scripts = [play, good]
+        task = asyncio.create_task(ask(upstream, peer, get(upgrade=upgrade)))
+        await asyncio.wait_for(asked.wait(), SECONDS)
+        (connection,) = upstream._open
+        task.cancel()
+        connection.data_received(head)  # type: ignore[attr-defined]
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(seen.wait(), SECONDS)
+        await check_pool(upstream, peer, 2)
+
+    async def test_a_whole_answer_that_crosses_with_its_caller_s_leaving_costs_no_connection(
+        self, upstream: H1Upstream, peer: Scripted
+    ) -> None:
+        """It ended well; another exchange may have the connection by the time that the caller has left."""
+        asked = asyncio.Event()
+
+        async def play(wire: Wire) -> None:
+            await wire.head()
+            asked.set()
+            await good(wire)
+
+        peer.scripts = [play]
+        task = asyncio.create_task(ask(upstream, peer))
+        await asyncio.wait_for(asked.wait(), SECONDS)
+        (connection,) = upstream._open
+        task.cancel()
+        connection.data_received(OK)  # type: ignore[attr-defined]
+        came: list[object] = []
+        upstream.begin("127.0.0.1", peer.port, get(), 30, came.append)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: bool(came))
+        assert isinstance(came[0], Response)
+        assert came[0].body == b"ok"
 
     async def test_letting_go_after_the_end_harms_nobody(self, upstream: H1Upstream, peer: Scripted) -> None:
         """The connection may serve another exchange by then."""

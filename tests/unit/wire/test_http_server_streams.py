@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.server import limits
+from penstock_wire.http.server.connection_base import H1Exchange
 from penstock_wire.http.server.streams import Carrier, Inbound
 from tests.support.front_server import OK, Server, Work, body, head, pieces, post, serving
 from tests.support.waiting import SECONDS, until
@@ -194,6 +195,28 @@ async def test_the_client_is_told_to_go_on_when_somebody_reads(server: Server) -
     await until(lambda: len(server.exchanges) == 1)
     go.set()
     assert (await head(reader)).startswith(b"HTTP/1.1 100 ")
+    writer.write(b"abc")
+    assert await body(reader) == b"abc"
+    writer.close()
+
+
+async def test_the_time_for_a_body_begins_when_its_client_is_told_to_go_on(server: Server) -> None:
+    """However long the service, as a router that holds the request, has let the client wait for that."""
+    go = asyncio.Event()
+
+    async def wait(exchange: Exchange) -> None:
+        await go.wait()
+        await server.echo(exchange)
+
+    server.work = wait
+    reader, writer = await server.connect()
+    writer.write(post("/s", b"abc", b"expect: 100-continue")[:-3])
+    await until(lambda: len(server.exchanges) == 1)
+    (connection,) = server.front.connections
+    connection._since -= 10 * limits.BODY_SECONDS  # type: ignore[attr-defined]
+    go.set()
+    assert (await head(reader)).startswith(b"HTTP/1.1 100 ")
+    server.front.sweep()
     writer.write(b"abc")
     assert await body(reader) == b"abc"
     writer.close()
@@ -565,3 +588,22 @@ async def test_a_stream_for_a_client_that_is_gone_is_closed(server: Server) -> N
     go.set()
     await until(lambda: stream.closed)
     assert stream.sent == 0
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_stream_is_closed_though_its_client_leaves_before_a_first_piece_is_asked_for(
+    server: Server, method: str
+) -> None:
+    """The task that sends it is cancelled before its first step: its maker hears of the end nevertheless."""
+    stream = Endless()
+
+    async def leaving(exchange: Exchange) -> None:
+        cast("H1Exchange", exchange).connection.abort()  # type: ignore[union-attr]
+        exchange.answer(Response(200, stream=stream))
+
+    server.work = leaving
+    _, writer = await server.connect()
+    writer.write(f"{method} / HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+    await until(lambda: stream.closed)
+    assert stream.sent == 0
+    writer.close()

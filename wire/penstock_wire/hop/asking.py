@@ -16,7 +16,7 @@ ASK_SECONDS = 5.0
 ASK_AGAIN_SECONDS = 60.0
 """A server that knows no hop, or would have none now, is left alone for so long."""
 MEET_SECONDS = 1.0
-"""One that took no connection, and one that has ended a hop, likewise."""
+"""One that took no connection, or has ended one without an answer, and one that has ended a hop, likewise."""
 _MAX_HEAD_BYTES = 8192
 _ASK = b"OPTIONS * HTTP/1.1\r\nhost: %b\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n"
 _SWITCHES = b"HTTP/1.1 101 "
@@ -29,10 +29,10 @@ async def ask(pool: HopPool, key: tuple[str, int], made: Callable[[HopClient], o
     Args:
         pool: where it will belong.
         key: host and port of the server.
-        made: called with the hop, before anything else is.
+        made: called with the hop before it takes a frame, or anything else is.
     """
     loop = asyncio.get_running_loop()
-    asked = _Asked(pool, key, loop)
+    asked = _Asked(pool, key, loop, made)
     try:
         async with asyncio.timeout(ASK_SECONDS):
             await loop.create_connection(lambda: cast("asyncio.Protocol", asked), *key)
@@ -46,15 +46,21 @@ async def ask(pool: HopPool, key: tuple[str, int], made: Callable[[HopClient], o
     if hop is None:
         log("no hop, requests go over HTTP/1.1", server=join(*key))
         return ASK_AGAIN_SECONDS
-    made(hop)
     return hop
 
 
 class _Asked:
     """A connection whose server was asked whether it becomes a hop; an `asyncio.Protocol`."""
 
-    def __init__(self, pool: HopPool, key: tuple[str, int], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        pool: HopPool,
+        key: tuple[str, int],
+        loop: asyncio.AbstractEventLoop,
+        made: Callable[[HopClient], object],
+    ) -> None:
         self.answer: asyncio.Future[HopClient | None] = loop.create_future()
+        self._made = made
         self._pool = pool
         self._key = key
         self._loop = loop
@@ -63,6 +69,7 @@ class _Asked:
 
     def give_up(self) -> None:
         """Nobody waits for the answer."""
+        self.answer.cancel()
         if self._transport is not None:
             self._transport.abort()
 
@@ -84,6 +91,7 @@ class _Asked:
             return
         hop = HopClient(self._pool, self._key, self._loop, transport)
         transport.set_protocol(cast("asyncio.Protocol", hop))
+        self._made(hop)
         self.answer.set_result(hop)
         if rest:
             hop.data_received(rest)
@@ -101,7 +109,7 @@ class _Asked:
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         if not self.answer.done():
-            self.answer.set_result(None)
+            self.answer.set_exception(ConnectionResetError())
 
 
 def _agrees(head: bytes) -> bool:

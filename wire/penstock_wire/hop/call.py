@@ -191,10 +191,11 @@ class Call(Carrier):
         self.deadline = math.inf
         self._body = body = Body(self)
         answer = Answer(status, headers, length, body)
-        opening, self.opening = self.opening, None
+        opening = self.opening
         if opening is None:
             self._hand_over(answer)
-        elif not opening.done():
+        elif not opening.done():  # else `abandon`, which is about to be called, ends the call
+            self.opening = None
             opening.set_result(answer)
 
     def piece(self, data: bytes, *, ended: bool) -> bool:

@@ -206,7 +206,7 @@ class HopClient(Link):
             block = heads.write_request(method, target, fields, self.where)
             if len(block) > frames.MAX_PAYLOAD:
                 raise ValueError(f"expected a head of at most {frames.MAX_PAYLOAD} bytes")
-            slot = self._sent.put(key, len(block))
+            slot = self._sent.put(key, len(block), len(fields))
             self.send(frames.frame(frames.HEAD, 0, block, slot=slot))
         self._latest, self._latest_target, self._latest_method = fields, target, method
         self._latest_slot = slot

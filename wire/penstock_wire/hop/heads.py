@@ -22,6 +22,7 @@ from penstock_wire.headers import (
     Headers,
 )
 from penstock_wire.hop import frames
+from penstock_wire.http.head_cache import MAX_FIELDS
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits
 
@@ -86,7 +87,8 @@ class SlotTable:
     """The sending side of a table of heads: which slot a head has, or gets.
 
     A head gets a slot of its own when it is sent for the second time: until then it is in slot 0, for as many
-    requests as follow each other with it.
+    requests as follow each other with it. Clients choose heads, and a router has a table for each pod: of
+    heads that were sent once there is no more than a hash, and those of many fields have no slot.
     """
 
     __slots__ = ("_keys", "_latest", "_latest_slot", "_next", "_seen", "_slots")
@@ -94,7 +96,7 @@ class SlotTable:
     def __init__(self) -> None:
         self._slots: dict[Hashable, int] = {}
         self._keys: list[Hashable] = [None] * frames.SLOTS
-        self._seen: set[Hashable] = set()
+        self._seen: set[int] = set()  # hashes
         self._next = 1
         self._latest: Hashable = None
         self._latest_slot = 0
@@ -106,21 +108,23 @@ class SlotTable:
             return slot
         return 0 if key == self._keys[0] else -1
 
-    def put(self, key: Hashable, size: int) -> int:
+    def put(self, key: Hashable, size: int, fields: int = 0) -> int:
         """The slot in which a head is to be sent, which the peer then has.
 
         Args:
             key: of the head.
             size: bytes of the head.
+            fields: how many it has.
         """
-        if size > frames.SLOT_BYTES or key not in self._seen:
-            if size <= frames.SLOT_BYTES:
+        short, known = size <= frames.SLOT_BYTES and fields <= MAX_FIELDS, hash(key)
+        if not short or known not in self._seen:
+            if short:
                 if len(self._seen) >= 2 * frames.SLOTS:
                     self._seen.clear()
-                self._seen.add(key)
+                self._seen.add(known)
             self._keys[0] = key
             return 0
-        self._seen.discard(key)
+        self._seen.discard(known)
         slot = self._next
         self._next = slot + 1 if slot + 1 < frames.SLOTS else 1
         before = self._keys[slot]

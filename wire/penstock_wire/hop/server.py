@@ -383,7 +383,7 @@ class HopConnection(Link):
         if stream is None:
             sender.finish(body)
         else:
-            exchange.task = self._loop.create_task(self._stream(exchange, stream, length))
+            exchange.task = streams.sending(self._loop, self._stream(exchange, stream, length), stream)
 
     def _slot(self, status: int, fields: Headers) -> int:
         if fields is self._latest and status == self._latest_status:
@@ -399,7 +399,7 @@ class HopConnection(Link):
             block = heads.write_answer(status, kept)
             if len(block) > frames.MAX_PAYLOAD:
                 raise ValueError(f"expected a head of at most {frames.MAX_PAYLOAD} bytes")
-            slot = self._sent.put(key, len(block))
+            slot = self._sent.put(key, len(block), len(kept))
             self.send(frames.frame(frames.HEAD, 0, block, slot=slot))
         self._latest, self._latest_status, self._latest_slot = fields, status, slot
         return slot

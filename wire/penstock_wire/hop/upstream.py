@@ -9,6 +9,7 @@ request waits for the asking.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Collection
 from typing import Final
@@ -204,21 +205,27 @@ class HopUpstream:
         return key not in self._asking
 
     async def _ask(self, key: _Key) -> None:
-        retirements = self._retirements
         try:
-            hop = await ask(self, key, self._plain.adopt)
+            hop = await ask(self, key, functools.partial(self._made, self._retirements))
         finally:
             del self._asking[key]
             self._meet_soon()
         if isinstance(hop, float):
             self._leave_alone(key, hop)
-        elif retirements != self._retirements or hop.ended:
+
+    def _made(self, retirements: int, hop: HopClient) -> None:
+        """A server has agreed; there were so many retirements when it was asked.
+
+        NB: in that turn of the loop, in which it may also say how much room it has, and end.
+        """
+        self._plain.adopt(hop)
+        if retirements != self._retirements:
             hop.retire()
-        else:
-            hop.memory = self._plain.memory
-            self._hops[key] = hop
-            if self._sweep is None:
-                self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS / 4, self._close_idle)
+            return
+        hop.memory = self._plain.memory
+        self._hops[hop.key] = hop
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS / 4, self._close_idle)
 
     def _leave_alone(self, key: _Key, seconds: float) -> None:
         if len(self._refused) >= MAX_REFUSED:

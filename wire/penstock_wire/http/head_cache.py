@@ -18,6 +18,8 @@ MAX_HEADS: Final = 256
 """Heads kept at most; when there are more, all are forgotten."""
 MAX_HEAD_BYTES: Final = 2048
 """Longer heads are not kept."""
+MAX_FIELDS: Final = 48
+"""Nor are those with more fields: two hundred short ones take ten times their bytes (`FIELD_BYTES`)."""
 MISSES: Final = 256
 """Looks in vain, beyond three for each that was not, before it rests."""
 REST: Final = 16_384
@@ -130,7 +132,7 @@ class HeadCache:
             head: what was read of it last; kept only if it is all of `data`, its body included.
         """
         end = data.find(_END) + 4
-        if not 4 <= end <= MAX_HEAD_BYTES or len(data) - end != head.length:
+        if not 4 <= end <= MAX_HEAD_BYTES or len(data) - end != head.length or len(head.fields) > MAX_FIELDS:
             return
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()

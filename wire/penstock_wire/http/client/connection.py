@@ -495,9 +495,7 @@ class Connection(Carrier):
         elif self._streamed:
             self._deadline = math.inf
             self._body = Body(self)
-            waiter, self._waiter = self._waiter, None
-            if waiter is not None and not waiter.done():
-                waiter.set_result(Answer(status, forwarded(self._framing, self._fields), length, self._body))
+            self._resolve(Answer(status, forwarded(self._framing, self._fields), length, self._body))
         if self._head_only:  # the parser would wait for the body that HEAD leaves out
             self._complete()
             self._spent = True
@@ -518,6 +516,13 @@ class Connection(Carrier):
             self._complete()
 
     # -- the answer -----------------------------------------------------------------------------------------
+
+    def _resolve(self, answer: Response | Answer) -> None:
+        """Give it to who waits for it. Who was cancelled in this turn of the loop calls `abandon` next."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            self._waiter = None
+            waiter.set_result(answer)
 
     def _piece(self, part: bytes) -> None:
         self._body_bytes += len(part)
@@ -548,9 +553,7 @@ class Connection(Carrier):
         if self._done is not None or self._opened is not None:
             self._answer = answer
         else:
-            waiter, self._waiter = self._waiter, None
-            if waiter is not None and not waiter.done():
-                waiter.set_result(answer)
+            self._resolve(answer)
 
     def _hand_over(self) -> None:
         """Call back with a complete answer. The connection is in the pool by then: the next may use it."""
@@ -568,7 +571,7 @@ class Connection(Carrier):
         """Go back to the pool, or end."""
         self._over = False
         self._kept = True
-        self._interim = None
+        self._waiter = self._interim = None
         self._state = _IDLE
         if self._fields or self._framing or self._pieces:  # an idle connection keeps no answer
             self._fields, self._framing, self._pieces = [], [], []
@@ -587,13 +590,10 @@ class Connection(Carrier):
         self.reusable = False
         self._stop_sending()
         body = self._body = Body(self)
-        if rest:
-            body.feed(rest)
+        body.feed(rest)
         upgrade = next((value for name, value in self._framing if name == b"upgrade"), self._upgrade)
         fields = forwarded(self._framing, self._fields)
         headers = (*fields, (b"connection", b"upgrade"), (b"upgrade", upgrade))
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            answer = Answer(101, headers, None, body)
-            answer.tunnel = UpstreamTunnel(self, body)
-            waiter.set_result(answer)
+        answer = Answer(101, headers, None, body)
+        answer.tunnel = UpstreamTunnel(self, body)
+        self._resolve(answer)

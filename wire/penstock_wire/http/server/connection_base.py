@@ -388,10 +388,11 @@ class AnswerSide:
         if stream is None:
             self._answered(exchange)
         elif bodiless:
-            self._sender = self._loop.create_task(self._close_stream(exchange, stream))
+            self._sender = streams.sending(self._loop, self._close_stream(exchange, stream), stream)
         else:
             self._stream = stream
-            self._sender = self._loop.create_task(self._send(exchange, stream, length, chunked=chunked))
+            work = self._send(exchange, stream, length, chunked=chunked)
+            self._sender = streams.sending(self._loop, work, stream)
 
     def _may_drain(self, exchange: H1Exchange) -> bool:
         """Whether the rest of the request's body is short enough to be read away."""
@@ -491,6 +492,7 @@ class AnswerSide:
 
     def _tell_to_go_on(self) -> None:
         self._continue = False
+        self._since = self._front.now  # until now it was the service that was waited for
         if not self._body_bytes:  # RFC 9110 section 10.1.1: not where the body has begun to come
             self._transport.write(_CONTINUE)
 

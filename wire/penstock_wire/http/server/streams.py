@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import AsyncIterator
-from typing import Protocol
+import functools
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Protocol
 
 from penstock_wire.http import ClientGone
 from penstock_wire.http.memory import PIECE_BYTES
@@ -214,6 +215,28 @@ async def send(carrier: Sink, stream: AsyncIterator[bytes], *, chunked: bool, le
             carrier.write(b"0\r\n\r\n")
     finally:
         await close(stream)
+
+
+def sending(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], stream: AsyncIterator[bytes]
+) -> asyncio.Task[None]:
+    """Begin what sends a stream and closes it, which may be cancelled at any moment.
+
+    Args:
+        loop: the running loop.
+        work: sends it.
+        stream: closed in any case, where it has an `aclose`.
+    """
+    task = loop.create_task(work)
+    task.add_done_callback(functools.partial(_ended, stream))
+    return task
+
+
+def _ended(stream: AsyncIterator[bytes], task: asyncio.Task[None]) -> None:
+    # NB: a task that is cancelled before its first step reaches no `finally` of its own, and who made the
+    # stream may wait for its end.
+    if task.cancelled():
+        close_in_background(stream)
 
 
 async def close(stream: AsyncIterator[bytes]) -> None:
