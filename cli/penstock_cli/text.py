@@ -25,26 +25,36 @@ class Screen:
         out: the stream.
         width: characters of a line.
         live: whether somebody watches, so that a page may be shown anew.
+        height: lines of the terminal, which a page that is shown anew does not exceed.
     """
 
     out: TextIO
     width: int
     live: bool
+    height: int = 10_000
 
     @classmethod
     def of_terminal(cls) -> Screen:
         """Standard output: as wide as its terminal, as long as need be elsewhere."""
         live = sys.stdout.isatty()
-        width = shutil.get_terminal_size().columns if live else 10_000
-        return cls(out=sys.stdout, width=width, live=live)
+        if not live:
+            return cls(out=sys.stdout, width=10_000, live=False)
+        size = shutil.get_terminal_size()
+        return cls(out=sys.stdout, width=size.columns, live=True, height=size.lines)
 
-    def show(self, lines: Sequence[str], *, anew: bool = False) -> None:
+    def show(self, lines: Sequence[str], *, anew: bool = False, last: bool = False) -> None:
         """Write lines, cut to the width.
 
         Args:
             lines: without their ends.
-            anew: in place of what is on the terminal.
+            anew: in place of what is on the terminal. The head of a page matters most and would scroll away
+                first, so of more lines than the terminal has the last ones are left out.
+            last: nothing replaces these lines, so they are all shown.
         """
+        room = max(self.height - 2, 1)  # a line says what is left out, and the cursor has one
+        if anew and not last and len(lines) > room + 1:
+            left_out = len(lines) - room
+            lines = [*lines[:room], f"… {left_out} more lines; make the terminal higher to see them"]
         text = "\n".join(cut(line, self.width) for line in lines)
         self.out.write(("\x1b[H\x1b[2J" if anew else "") + text + "\n")
         self.out.flush()

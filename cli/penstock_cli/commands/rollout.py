@@ -47,7 +47,7 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
         now = datetime.now(UTC)
         ended = looked.release.ended
         if screen.live or ended:
-            screen.show(page(looked, now=now, width=screen.width), anew=screen.live)
+            screen.show(page(looked, now=now, width=screen.width), anew=screen.live, last=ended)
         elif (line := _line(looked.release)) != said:
             screen.show([f"{now:%H:%M:%S}  {line}"])
             said = line

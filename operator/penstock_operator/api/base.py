@@ -78,8 +78,8 @@ class Resource(Part):
 
     @property
     def age_key(self) -> tuple[str, str]:
-        """Sorts the oldest first (creationTimestamp, then uid), which decides conflicts of two resources."""
-        return (self.metadata.creation_timestamp, self.metadata.uid)
+        """Sorts the oldest first, which decides conflicts of two resources: of one second, by name."""
+        return (self.metadata.creation_timestamp, self.name)
 
     @property
     def deleting(self) -> bool:

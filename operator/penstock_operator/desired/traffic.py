@@ -58,7 +58,7 @@ class SplitPlan:
 
     Args:
         accepted: whether it decides its endpoint's weights.
-        conflict_with: the older split on the same endpoint, if that is why not.
+        conflict_with: the split that decides its endpoint instead, if that is why not.
         endpoint_missing: whether its endpoint does not exist.
         missing: backends that are named and do not exist.
         untried: backends of weight > 0 that were never ready.

@@ -142,7 +142,7 @@ def _analyzing_words(look: Look) -> str:
     begun, end = look.release.state.judged, look.next_judgement
     if end is None or begun is None:
         return f"{look.step_words}: waits for the first interval"
-    return f"{look.step_words}: the requests from {begun} to {text(end)} are judged then"
+    return f"{look.step_words}: the requests since {begun} are judged at {text(end)}"
 
 
 def _missing_words(look: Look) -> str:

@@ -139,7 +139,8 @@ def _serves(name: str, plan: SplitPlan, backends: Mapping[str, bool]) -> bool:
 def _accepted(split: TrafficSplit, plan: SplitPlan, faults: Sequence[str]) -> Condition:
     endpoint = split.spec.endpoint
     if plan.conflict_with is not None:
-        text = f"the older TrafficSplit {plan.conflict_with} splits ModelEndpoint {endpoint} already"
+        why = "it is older, or as old and first by name"
+        text = f"TrafficSplit {plan.conflict_with} splits ModelEndpoint {endpoint} already: {why}"
         return condition("Accepted", "False", "Conflict", text)
     if plan.endpoint_missing:
         return condition("Accepted", "False", "EndpointMissing", f"no such ModelEndpoint: {endpoint}")

@@ -327,6 +327,21 @@ def test_bars_are_as_high_as_their_values() -> None:
     assert bars([0], height=8) == ["1 ┤", "0 ┼─"]
 
 
+def test_a_page_that_is_shown_anew_keeps_its_head_on_a_low_terminal() -> None:
+    """The state of a release and the busiest backend are above; the last page of all is whole."""
+    out = io.StringIO()
+    screen = Screen(out=out, width=60, live=True, height=6)
+    lines = [f"line {number}" for number in range(8)]
+    screen.show(lines, anew=True)
+    shown = out.getvalue().removeprefix("\x1b[H\x1b[2J").splitlines()
+    assert shown == [*lines[:4], "… 4 more lines; make the terminal higher to see them"]
+    assert len(shown) < screen.height
+    for length, options in ((5, {"anew": True}), (8, {"anew": True, "last": True}), (8, {})):
+        out.truncate(out.seek(0))
+        screen.show(lines[:length], **options)
+        assert out.getvalue().removeprefix("\x1b[H\x1b[2J").splitlines() == lines[:length]
+
+
 def test_text_of_others_cannot_move_the_cursor() -> None:
     """Messages of conditions come from models."""
     assert cut("a\x1b[2Jb\nc", 80) == "a [2Jb c"

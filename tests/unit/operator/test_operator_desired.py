@@ -39,8 +39,8 @@ def endpoint(
     )
 
 
-def split(name: str, to: str, day: int = 1, **weights: int) -> TrafficSplit:
-    metadata = {"name": name, "uid": name, "creationTimestamp": f"2026-01-{day:02}T00:00:00Z"}
+def split(name: str, to: str, day: int = 1, uid: str = "", **weights: int) -> TrafficSplit:
+    metadata = {"name": name, "uid": uid or name, "creationTimestamp": f"2026-01-{day:02}T00:00:00Z"}
     shares = [{"name": key, "weight": value} for key, value in weights.items()]
     return TrafficSplit.parse({"metadata": metadata, "spec": {"endpoint": to, "backends": shares}})
 
@@ -374,6 +374,14 @@ def test_the_oldest_split_stands() -> None:
     assert plan.endpoints["e"].split == "old"
     assert plan.splits["old"].accepted
     assert (plan.splits["new"].accepted, plan.splits["new"].conflict_with) == (False, "old")
+
+
+def test_of_two_splits_of_one_second_the_first_by_name_stands() -> None:
+    """Timestamps are whole seconds: their names decide, which people see and choose, and not their uids."""
+    first, second = split("first", "e", a=1, uid="2"), split("second", "e", b=1, uid="1")
+    plan = traffic.plan([endpoint("e")], [second, first], {"a": True})
+    assert plan.endpoints["e"].split == "first"
+    assert plan.splits["second"].conflict_with == "first"
 
 
 def test_a_split_of_no_endpoint() -> None:

@@ -258,7 +258,7 @@ STANDING = [
           at(S, 3, weight=10, target=10), {"candidate": {"ready": 2, "replicas": 2, "most": None}}),
     waits("Progressing", "StepRunning", "new gets 50% once all routers", at(S, 3), {"applied": None}),
     waits("Progressing", "StepRunning", "new gets 10% until 2026-01-31T12:08:00Z at least", at(S, 2), {}),
-    waits("Progressing", "Analyzing", "from 2026-01-31T11:59:50Z to 2026-01-31T12:00:20Z are judged then",
+    waits("Progressing", "Analyzing", "since 2026-01-31T11:59:50Z are judged at 2026-01-31T12:00:20Z",
           at(S, 3, settled="2026-01-31T11:59:40Z", judged="2026-01-31T11:59:50Z"), {}),
     waits("Progressing", "InsufficientEvidence", "nothing was judged since 2026-01-31T11:58:50Z",
           at(S, 3, settled="2026-01-31T11:58:40Z", judged="2026-01-31T11:58:50Z"), {}),

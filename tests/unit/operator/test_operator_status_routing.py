@@ -274,7 +274,7 @@ def test_a_split_on_its_way() -> None:
             SplitPlan(accepted=False, conflict_with="old"),
             "Accepted",
             "Conflict",
-            "the older TrafficSplit old splits ModelEndpoint e already",
+            "TrafficSplit old splits ModelEndpoint e already: it is older, or as old and first by name",
         ),
         (
             SplitPlan(accepted=False, endpoint_missing=True),
