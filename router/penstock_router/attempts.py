@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock_router.header_policy import AnswerFields, request_lines
+from penstock_router.header_policy import RETRY_LINE, AnswerFields, request_lines
 from penstock_router.pod import Pod
 from penstock_router.pods import Pods
 from penstock_router.request_body import KEPT_BYTES, RequestBody
@@ -138,6 +138,7 @@ class ProxiedRequest:
         "backend",
         "body",
         "client_deadline",
+        "counted",
         "deadline",
         "drawn",
         "ends",
@@ -202,6 +203,8 @@ class ProxiedRequest:
         """Seconds that it had then."""
         self.moves = 0
         """How often a pod has handed it back."""
+        self.counted = False
+        """A pod has counted it as an arrival, and refused it or handed it back."""
         self.trace: RequestTrace | None = None
         """Where it is noted what becomes of it; None where it is not traced."""
         self.give_up: Callable[[], object] | None = None
@@ -268,6 +271,8 @@ class ProxiedRequest:
             interim=self.interim,
             lines=request_lines(self.identity, left),
         )
+        if self.counted:
+            out.lines += RETRY_LINE
         if self.body is not None:
             out.stream = self.body.begin()
             out.length = request.length
@@ -333,10 +338,13 @@ def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, 
     raise PenstockError(Reason.BAD_REQUEST, str(error)) from error
 
 
-def answered(pod: Pod, fields: AnswerFields, answer: Response, pods: Pods, now: float) -> Unexecuted | None:
+def answered(
+    proxied: ProxiedRequest, pod: Pod, fields: AnswerFields, answer: Response, pods: Pods, now: float
+) -> Unexecuted | None:
     """What a try with an answer comes to: None where that is the client's.
 
     Args:
+        proxied: the request.
         pod: who has answered.
         fields: the answer's.
         answer: the answer.
@@ -354,8 +362,10 @@ def answered(pod: Pod, fields: AnswerFields, answer: Response, pods: Pods, now: 
     else:
         pods.reached(pod)
     if word == Reason.DRAINING.value:
-        pods.refuses(pod)
-    elif word == Reason.QUEUE_FULL.value:
+        pods.refuses(pod)  # NB: one that drains counts no arrivals
+    else:
+        proxied.counted = True
+    if word == Reason.QUEUE_FULL.value:
         pods.full(pod)
     elif word == Reason.MOVED.value:
         pod.unproven = 0

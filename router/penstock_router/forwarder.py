@@ -247,7 +247,7 @@ class Forwarder(Owner):
             whole = answer if isinstance(answer, Response) else self._stream(proxied, pod, answer, fields)
             if isinstance(answer, Response):
                 pod.ends()
-            refused = answered(pod, fields, whole, self._pods, now)
+            refused = answered(proxied, pod, fields, whole, self._pods, now)
             if refused is None:
                 if isinstance(answer, Response):
                     self._pods.freed(proxied.backend, pod)

@@ -18,6 +18,7 @@ from penstock_wire.headers import (
     QUEUE,
     REASON,
     REQUEST_ID,
+    RETRY,
     TIMEOUT_MS,
     Headers,
     get,
@@ -175,6 +176,10 @@ def request_lines(identity: bytes, left: float) -> bytes:
         left: seconds.
     """
     return b"x-request-id: %b\r\nx-penstock-timeout-ms: %d\r\n" % (identity, max(1, int(left * 1000)))
+
+
+RETRY_LINE: Final = b"%b: 1\r\n" % RETRY
+"""The line of a request that a pod has counted and refused."""
 
 
 def allows(endpoint: Endpoint, method: str) -> bool:

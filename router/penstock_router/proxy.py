@@ -367,7 +367,7 @@ class Proxy:
             return failed(proxied, pod, error, self._pods, self._clock())
         finally:
             over()
-        refused = answered(pod, fields, answer, self._pods, self._clock())
+        refused = answered(proxied, pod, fields, answer, self._pods, self._clock())
         return answer if refused is None else refused
 
     @staticmethod

@@ -11,6 +11,7 @@ from penstock_sidecar.interfaces import RequestObserver
 from penstock_sidecar.model.answers import model_reason
 from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passthrough
 from penstock_sidecar.protocols.base import BatchProtocol
+from penstock_sidecar.queue.batch_key import RequestFields
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
@@ -124,7 +125,7 @@ class SidecarHandler:
                 raise bad_timeout(request.headers)
             deadline, expires = admission.deadlines(arrived, fields.timeout_ms)
             if request.upgrade or self._protocol.passes(request):
-                self._passthrough.take(exchange, request_id, arrived, expires)
+                self._passthrough.take(exchange, request_id, arrived, expires, retry=fields.retry)
                 return
             if request.stream is not None or admission.may_reject(arrived, expires):
                 rejected = admission.check_head(request.target, fields, arrived, deadline, expires)
@@ -132,12 +133,12 @@ class SidecarHandler:
                     # It was to be rejected by its head, so its body was not taken in; there is room since.
                     rejected = admission.queue_full(1)
                 if rejected is not None:
-                    self._arrived(1)
+                    self._arrived(1, fields)
                     self._refuse(exchange, rejected, request_id, 1)
                     return
             parsed = self._protocol.parse(request)
             if parsed is None:
-                self._passthrough.take(exchange, request_id, arrived, expires)
+                self._passthrough.take(exchange, request_id, arrived, expires, retry=fields.retry)
                 return
             if parsed.fields is not None:
                 request.headers = parsed.fields
@@ -167,7 +168,7 @@ class SidecarHandler:
             size = call.size
             call.exchange = exchange
             call.handler = self
-            self._arrived(size)
+            self._arrived(size, fields)
             self._dispatcher.accept(call)
             exchange.gone = call.gone
             if not fields.sticky:
@@ -216,7 +217,8 @@ class SidecarHandler:
         self._observer.ended(499, Reason.CLIENT_GONE, work.size)
         self._dispatcher.leave(work)
 
-    def _arrived(self, items: int) -> None:
-        self._observer.arrived(items)
+    def _arrived(self, items: int, fields: RequestFields) -> None:
+        if not fields.retry:
+            self._observer.arrived(items)
         if self._dispatcher.is_idle:
             self._first()

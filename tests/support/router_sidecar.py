@@ -62,6 +62,19 @@ async def until_queued(address: str, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
+async def arrived_items(address: str) -> int:
+    """How many items have arrived at a sidecar, by its metrics.
+
+    Args:
+        address: its data port.
+    """
+    metrics = f"http://{_admins[address]}/metrics"
+    async with aiohttp.ClientSession() as session, session.get(metrics) as answer:
+        lines = (await answer.text()).splitlines()
+    prefix = "penstock_sidecar_arrived_items_total "
+    return int(float(next(line for line in lines if line.startswith(prefix)).removeprefix(prefix)))
+
+
 async def end_sidecar(process: asyncio.subprocess.Process) -> None:
     """End it, however it is."""
     if process.returncode is None:

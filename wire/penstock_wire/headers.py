@@ -18,6 +18,8 @@ SHARD_KEY: Final = b"x-penstock-shard-key"
 STICKY: Final = b"x-penstock-sticky"
 """A router says it of a request that has come to this pod by its key, and of a copy for a mirror: it is not
 to be handed back."""
+RETRY: Final = b"x-penstock-retry"
+"""Set by a router on a request that a pod has refused or handed back, and so has counted as an arrival."""
 METHOD: Final = b"x-penstock-method"
 MODEL_ID: Final = b"x-penstock-model-id"
 """Which of a server's models a request is for: it shares a batch with such alone, and a pod where it can."""

@@ -53,8 +53,7 @@ class Sample:
     Args:
         at: when it came, in seconds.
         load: items queued and ongoing; of a router, requests that it holds.
-        arrived: items that arrived since the previous report, less those that the pod handed back: these
-            arrive anew at another pod. Negative where more went than came.
+        arrived: items that arrived since the previous report; not those that another pod has counted.
         refused: items that were refused for a full queue since the previous report; none after a silence,
             since nobody knows when that was.
         batches: batches sent since the previous report.
@@ -188,15 +187,7 @@ def _together(first: Sample, second: Sample) -> Sample:
 
 
 def _count(after: int, before: int = 0) -> int:
-    return max(min(after - before, MOST_ITEMS), -MOST_ITEMS)
-
-
-def _arrived(totals: Totals) -> int:
-    """Items that came to a pod and were not handed back, to be sent to another one, since it started.
-
-    Where pods are busy half of the time, a third of what comes to a pod is handed back.
-    """
-    return totals.arrived - totals.refused.get(Reason.MOVED, 0)
+    return min(after - before, MOST_ITEMS)
 
 
 def _no_room(report: SidecarReport) -> int:
@@ -270,7 +261,7 @@ class LoadWindow:
                 at=at,
                 every=every,
                 load=_count(report.items.queued + report.items.ongoing),
-                arrived=_count(_arrived(totals), _arrived(past)),
+                arrived=_count(totals.arrived, past.arrived),
                 refused=0 if was_silent else _count(_no_room(report), _no_room(before) if before else 0),
                 batches=_count(totals.batches, past.batches),
                 batch_items=_count(totals.batch_items, past.batch_items),
@@ -429,7 +420,7 @@ class LoadWindow:
             queued=sum(report.items.queued for report in talking),
             ongoing=sum(report.items.ongoing for report in talking),
             oldest_age_ms=max((report.oldest_age_ms for report in talking), default=0),
-            arrivals_per_minute=max(round(sum(sample.arrived for sample in lately) * 60 / span), 0),
+            arrivals_per_minute=round(sum(sample.arrived for sample in lately) * 60 / span),
             batch_fill_percent=round(100 * items / (batches * max_batch_size)) if batches else 0,
         )
 

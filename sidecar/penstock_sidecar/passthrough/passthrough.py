@@ -35,7 +35,7 @@ from penstock_sidecar.passthrough.outgoing import idle_seconds, outgoing
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
-from penstock_wire.headers import QUEUE, REQUEST_ID, SERVER_TIMING, STICKY, get, timeout_ms
+from penstock_wire.headers import QUEUE, REQUEST_ID, RETRY, SERVER_TIMING, STICKY, get, timeout_ms
 from penstock_wire.http import (
     ClientGone,
     Exchange,
@@ -328,12 +328,15 @@ class Passthrough:
                 self._refuse(exchange, bad_timeout(headers), request_id)
                 return
             milliseconds = min(milliseconds, asked)
-        call = self.take(exchange, request_id, arrived, arrived + milliseconds / 1000)
+        retry = get(headers, RETRY) is not None
+        call = self.take(exchange, request_id, arrived, arrived + milliseconds / 1000, retry=retry)
         # NB: a router keeps a stream's first bytes only, so it may not be able to send it elsewhere.
         if call is not None and request.stream is None and get(headers, STICKY) is None:
             request.recall = call.recall
 
-    def take(self, exchange: Exchange, request_id: bytes, arrived: float, expires: float) -> _Call | None:
+    def take(
+        self, exchange: Exchange, request_id: bytes, arrived: float, expires: float, *, retry: bool
+    ) -> _Call | None:
         """Take a request whose fields were read.
 
         Args:
@@ -341,6 +344,7 @@ class Passthrough:
             request_id: its id.
             arrived: when it arrived, in the clock's time.
             expires: until when the head of its answer must be there.
+            retry: whether a pod has counted it before.
 
         Returns:
             It, where it waits.
@@ -348,7 +352,8 @@ class Passthrough:
         if self.refusing is not None:
             self._refuse(exchange, self.refusing, request_id)
             return None
-        self._observer.arrived(1)
+        if not retry:
+            self._observer.arrived(1)
         if not self._line and not self._calls:
             self._first()
         if expires <= arrived:

@@ -23,6 +23,7 @@ from penstock_wire.headers import (
     KEY_FIELDS,
     PREFIX,
     REQUEST_ID,
+    RETRY,
     STICKY,
     TIMEOUT_MS,
     TO_MODEL,
@@ -50,13 +51,13 @@ MAX_KEYS = 4096
 """Keys that are remembered at most beyond those in use."""
 
 _name = itemgetter(0)
-_KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE, _STICKY, _CHAIN = 1, 2, 4, 8, 16, 32, 64, 128
+_KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE, _STICKY, _CHAIN, _RETRY = 1, 2, 4, 8, 16, 32, 64, 128, 256
 
 
 class RequestFields:
     """What a request's header fields say; see `Keys.read`."""
 
-    __slots__ = ("fields", "level", "request_id", "share", "shared", "sticky", "timeout_ms")
+    __slots__ = ("fields", "level", "request_id", "retry", "share", "shared", "sticky", "timeout_ms")
 
     fields: Headers
     shared: Headers
@@ -68,6 +69,8 @@ class RequestFields:
         self.share = b""
         self.sticky = False
         """Whether it has come to this pod by its key."""
+        self.retry = False
+        """Whether a pod has counted it as an arrival before."""
 
 
 class Keys:
@@ -85,7 +88,7 @@ class Keys:
 
     def apply(self, batching: Batching) -> None:
         """Read under another policy from now on."""
-        roles: dict[bytes, int] = {REQUEST_ID: _ID, TIMEOUT_MS: _TIMEOUT, STICKY: _STICKY}
+        roles: dict[bytes, int] = {REQUEST_ID: _ID, TIMEOUT_MS: _TIMEOUT, STICKY: _STICKY, RETRY: _RETRY}
         roles[CALL_CHAIN] = _CHAIN if self._key_fields else _SHARED
 
         def add(name: bytes, role: int) -> None:
@@ -145,6 +148,8 @@ class Keys:
                     read.share = field[1]
                 if role & _STICKY:
                     read.sticky = True
+                if role & _RETRY:
+                    read.retry = True
         if len(key) > 1:
             key.sort(key=_name)
         read.fields = tuple(key)
@@ -162,7 +167,7 @@ class Keys:
         base = self._shared_fields
         read = RequestFields(base.level)
         read.fields, read.shared, read.share = base.fields, base.shared, base.share
-        read.sticky = base.sticky
+        read.sticky, read.retry = base.sticky, base.retry
         read.request_id, read.timeout_ms = base.request_id, base.timeout_ms
         roles = self._roles
         for field in request.headers[len(shared) :]:
@@ -175,6 +180,8 @@ class Keys:
             elif role == _TIMEOUT:
                 if read.timeout_ms is None:
                     read.timeout_ms = timeout_ms((field,))
+            elif role == _RETRY:
+                read.retry = True
             else:
                 return self.read(request.headers)
         return read

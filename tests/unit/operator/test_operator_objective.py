@@ -295,7 +295,7 @@ def test_pods_that_a_new_leader_hears_one_after_the_other_are_no_rise(window: fl
     for now in range(100, 200):
         for index, name in enumerate(names):
             if now >= 100 + index * apart:
-                reports.record(_running(name, seq=now, totals=Totals(arrived=20 * now)), now)
+                reports.record(_running(name, seq=now, arrived=20 * now), now)
         pods = reports.view(dict.fromkeys(names, True), now)
         recommendation, state = recommend(target, current=3, pods=pods, state=state, now=now)
         assert recommendation.inputs.wanted <= 3, recommendation.message
@@ -305,14 +305,14 @@ def test_pods_that_a_new_leader_hears_one_after_the_other_are_no_rise(window: fl
     assert trend(pods, window=window, now=now) <= 0.35
 
 
-def _running(name: str, *, seq: int, totals: Totals) -> SidecarReport:
+def _running(name: str, *, seq: int, arrived: int) -> SidecarReport:
     return SidecarReport(
         pod=name,
         uid=name,
         seq=seq,
         state="ready",
         items=Items(ongoing=5),
-        totals=totals,
+        totals=Totals(arrived=arrived),
         fit={"/predict": Fit(a_ms=100, b_ms=20, n=100)},
         slots=1,
     )
@@ -373,37 +373,6 @@ def test_held_requests_count_as_arrivals() -> None:
     assert recommendation.inputs.held == 2400
     assert recommendation.inputs.by_load == 32
     assert look([], current=0, holds=holds).inputs.by_load == 50  # nothing is known: 2400 / 48
-
-
-def test_what_is_handed_back_arrives_once() -> None:
-    """100/s on four pods, of which each hands back 20/s that come anew at the others.
-
-    What came before a report and went after it makes that report's count negative.
-    """
-    window = LoadWindow()
-    for second in range(101):
-        for name in "abcd":
-            # Of each two seconds all that is handed back goes in the second one.
-            moved = 40 * (second // 2)
-            totals = Totals(arrived=45 * second, refused={"moved": moved, "queue_full": 0})
-            window.record(_running(name, seq=second + 1, totals=totals), second)
-    pods = window.view(dict.fromkeys("abcd", True), 100)
-    counted = arrivals(pods, [], window=60, now=100, unknown=0)
-    assert counted is not None
-    assert counted.rate == pytest.approx(100)
-    assert window.load(100, 32).arrivals_per_minute == pytest.approx(6000, rel=0.02)
-    assert min(sample.arrived for sample in pods[0].samples) == 5
-
-
-def test_a_pod_that_hands_back_all_that_came_before() -> None:
-    """Its report alone counts less than nothing; nothing below 0 is shown or asked for."""
-    window = LoadWindow()
-    window.record(_running("a", seq=1, totals=Totals(arrived=9)), 0)
-    window.record(_running("a", seq=2, totals=Totals(arrived=9, refused={"moved": 9})), 40)
-    pods = window.view({"a": True}, 60)
-    assert [sample.arrived for sample in pods[0].samples] == [9, -9]
-    assert arrivals(pods, [], window=30, now=60, unknown=0) == Arrivals(0.0, 30)
-    assert window.load(61, 32).arrivals_per_minute == 0
 
 
 def test_an_objective_below_one_item_is_told() -> None:

@@ -42,6 +42,10 @@ async def test_a_refusal_that_was_not_admitted_is_tried_on_another_pod(
     assert set(executed(refusing, well).values()) == {1}
     assert len(refusing.seen) >= 1
     assert f'penstock_router_retries_total{{reason="{reason}"}}' in await process.metrics()
+    # Those that a pod has counted are marked for the next one; a pod that drains counts none.
+    refused = {seen.header("x-request-id") for seen in refusing.seen} if reason != "draining" else set()
+    assert {seen.header("x-request-id") for seen in well.seen if seen.header("x-penstock-retry")} == refused
+    assert not any(seen.header("x-penstock-retry") for seen in refusing.seen)
 
 
 async def test_a_request_is_handed_back_so_often_and_no_more(upstream: Any, router: Any) -> None:

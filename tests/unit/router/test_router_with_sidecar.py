@@ -18,7 +18,7 @@ from penstock_wire.http.client.pool import H1Upstream
 from tests.support.collector import Collector
 from tests.support.raw_client import until_closed
 from tests.support.router_process import backend, endpoint, until
-from tests.support.router_sidecar import end_sidecar, start_sidecar, until_queued
+from tests.support.router_sidecar import arrived_items, end_sidecar, start_sidecar, until_queued
 from tests.support.router_upstream import Answer, Seen, UpstreamServer
 from tests.support.waiting import SECONDS
 
@@ -264,6 +264,8 @@ async def test_real_sidecars_of_one_slot_and_no_queue_refuse_nobody(
     answers = await asyncio.gather(*(caller(number) for number in range(4)))
     assert answers == [[(200, [100 * number + index]) for index in range(50)] for number in range(4)]
     assert 'penstock_router_retries_total{reason="queue_full"}' in await process.metrics()
+    arrived = [await arrived_items(target) for target in targets]
+    assert sum(arrived) == 200, "each counts once, however often it is refused"
 
 
 async def test_nothing_is_lost_while_a_sidecar_drains(upstream: Any, router: Any, sidecar: Any) -> None:
@@ -370,6 +372,8 @@ async def test_what_waits_at_a_pod_goes_to_one_that_has_room_and_runs_once(
         json.dumps({"instances": [index]}).encode() for index in range(9)
     )
     assert 'penstock_router_retries_total{reason="moved"}' in await process.metrics()
+    arrived = await arrived_items(crowded) + await arrived_items(fresh)
+    assert arrived == len(ran), "what is handed back has arrived once"
 
 
 async def test_what_waits_at_the_pod_of_its_key_stays_there(upstream: Any, router: Any, sidecar: Any) -> None:
