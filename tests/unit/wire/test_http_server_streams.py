@@ -12,7 +12,6 @@ import pytest_asyncio
 
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.server import limits
-from penstock_wire.http.server.connection_base import H1Exchange
 from penstock_wire.http.server.streams import Carrier, Inbound
 from tests.support.front_server import OK, Server, Work, body, head, pieces, post, serving
 from tests.support.waiting import SECONDS, until
@@ -588,22 +587,3 @@ async def test_a_stream_for_a_client_that_is_gone_is_closed(server: Server) -> N
     go.set()
     await until(lambda: stream.closed)
     assert stream.sent == 0
-
-
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_stream_is_closed_though_its_client_leaves_before_a_first_piece_is_asked_for(
-    server: Server, method: str
-) -> None:
-    """The task that sends it is cancelled before its first step: its maker hears of the end nevertheless."""
-    stream = Endless()
-
-    async def leaving(exchange: Exchange) -> None:
-        cast("H1Exchange", exchange).connection.abort()  # type: ignore[union-attr]
-        exchange.answer(Response(200, stream=stream))
-
-    server.work = leaving
-    _, writer = await server.connect()
-    writer.write(f"{method} / HTTP/1.1\r\nhost: a\r\n\r\n".encode())
-    await until(lambda: stream.closed)
-    assert stream.sent == 0
-    writer.close()
