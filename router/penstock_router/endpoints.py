@@ -500,7 +500,7 @@ class EndpointState:
         return HoldOver(
             Reason.BACKEND_MISSING,
             f"{what} became ready while the request was held for {waited:.3f} s",
-            retry_after=COLD_RETRY_AFTER_SECONDS,
+            retry_after=self._retry_after(waiter.backend),
         )
 
     def _let_go(self, backend: str | None) -> None:

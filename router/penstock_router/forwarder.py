@@ -190,10 +190,15 @@ class Forwarder(Owner):
 
     # -- at once --------------------------------------------------------------------------------------------
 
-    def _send(self, proxied: ProxiedRequest, backend: str, now: float) -> bool:
-        """Send a request to a pod that a connection is there to; False where there is none."""
+    def _send(self, proxied: ProxiedRequest, backend: str, now: float, pod: Pod | None = None) -> bool:
+        """Send a request to a pod that a connection is there to, one of the backend's where none is named.
+
+        Returns:
+            Whether it was sent, or answered: False where no connection is there.
+        """
         steering = proxied.steering
-        pod = self._pods.pick(backend) if steering is None else proxied.state.pick(backend, steering)
+        if pod is None:
+            pod = self._pods.pick(backend) if steering is None else proxied.state.pick(backend, steering)
         if pod is None:
             return False
         address = pod.address
@@ -262,7 +267,8 @@ class Forwarder(Owner):
             refused = failed(proxied, pod, answer, self._pods, now)
         if proxied.exchange is None:
             return
-        if refused.is_moved and proxied.moves < MAX_MOVES and self._send(proxied, proxied.backend, now):
+        moves = refused.is_moved and proxied.moves < MAX_MOVES
+        if moves and self._send(proxied, proxied.backend, now, self._pods.pick_even(proxied.backend)):
             if proxied.exchange is None:  # its time was over: it was answered, and no pod was asked
                 return
             proxied.moves += 1

@@ -64,7 +64,7 @@ class Pod:
         self.free = -1
         """Items that would begin there at once, by its own word and what was sent since; -1: nobody knows."""
         self.waiting = 0
-        """Items that wait there to begin, by its own word."""
+        """Items that wait there to begin, by its own word and what was sent since."""
         self.capacity = 0
         """Items that begin at once where none is there, by its own word; 0 where it does not say."""
         self.asked = False
@@ -101,6 +101,8 @@ class Pod:
         self.in_flight += 1
         if self.free > 0:
             self.free -= 1
+        elif self.free == 0:
+            self.waiting += 1
 
     def ends(self) -> None:
         """A request is over, its answer's body included."""
@@ -179,9 +181,19 @@ class Pod:
         age = now - self.since
         return 1.0 if age >= SLOW_START_SECONDS else max(SLOW_START_SHARE, age / SLOW_START_SECONDS)
 
+    @property
+    def level(self) -> float:
+        """Items that wait there, of those that it takes at once; below 0 where it has room for more."""
+        return (self.waiting - self.free) / (self.capacity or 1)
+
+    def takes(self, now: float) -> bool:
+        """Whether it says what room it has, can be reached, and does not refuse."""
+        spared = self._failures or now < self.refusing_until or now < self.full_until
+        return self.free >= 0 and not spared
+
     def begins_at_once(self, now: float) -> bool:
         """Whether a request would begin there at once, and the pod is not to be spared."""
-        if self.free <= 0 or self._failures or now < self.refusing_until or now < self.full_until:
+        if self.free <= 0 or not self.takes(now):
             return False
         share = self.share(now)
         return share == 1.0 or self.in_flight < max(1.0, share * (self.in_flight + self.free))

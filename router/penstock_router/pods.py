@@ -24,6 +24,11 @@ MAX_SEEN: Final = 10_000
 MOST_BROKEN: Final = 3
 """A pod that has said so often in a row that it has room, and had none, is not believed while it counts as
 full. Once can be another router's doing."""
+LEVEL_SECONDS: Final = 0.01
+"""It is looked at most so often whether much more waits at one pod than at others."""
+MUCH_MORE: Final = 2
+"""What waits at a pod beyond its part is handed back for others where it is so many times what it takes at
+once."""
 RECALL_SECONDS: Final = 0.1
 """A pod that was asked for requests back and has not answered for so long is not waited for; nor is it, or
 one that had none, asked again before, unless something that it can hand back has gone there since."""
@@ -64,6 +69,7 @@ class Pods:
         # By backend, those where something waits that nothing there begins.
         self._crowded: dict[str, dict[Pod, None]] = {}
         self._recalls: dict[str, float] = {}  # by backend, until when an answer is waited for
+        self._level_at: dict[str, float] = {}  # by backend, when it is looked again whether pods are even
         self._sidecars: set[str] = set()  # backends of whose pods one has said how much room it has
         self.keep: Callable[[Collection[tuple[str, int]]], object] = lambda addresses: None
         """Told the sidecars that are to say how much room they have; see `HopUpstream.keep`."""
@@ -143,6 +149,19 @@ class Pods:
             return pods[0]
         first, other = two_of(len(pods), self._random)
         return less_loaded(pods[first], pods[other], now)
+
+    def pick_even(self, backend: str) -> Pod | None:
+        """The pod where least waits, for a request that was handed back; None where pods do not say.
+
+        A new pod is not spared: what would wait longer elsewhere goes there.
+        """
+        now, best = self._clock(), None
+        pods = self.available(backend)
+        first = self._random.randrange(len(pods)) if pods else 0  # routers do not all begin with the same one
+        for pod in (*pods[first:], *pods[:first]):
+            if pod.takes(now) and (best is None or pod.level < best.level):
+                best = pod
+        return best
 
     def own(self, backend: str, key: Hashed) -> Pod | None:
         """The ready pod to which requests with a key stick, whatever its state; None where none is ready."""
@@ -278,7 +297,7 @@ class Pods:
             self._free.setdefault(backend, {})[pod] = None
             if pod.broken < MOST_BROKEN or self._clock() >= pod.full_until:
                 self._fill(backend, pod)
-        elif waiting and backend in self._free:
+        elif waiting and (backend in self._free or self._clock() >= self._level_at.get(backend, 0.0)):
             self._relieve(backend)
 
     def _told_leaving(self, address: tuple[str, int], waiting: int) -> None:
@@ -341,30 +360,43 @@ class Pods:
         self._relieve(backend)
 
     def _relieve(self, backend: str) -> None:
-        """Ask a pod for what others would begin at once: one that leaves before the fullest.
+        """Ask a pod for what others would begin at once, or sooner: one that leaves before the fullest.
 
         Who had nothing to hand back comes behind the others the next time: what waits there may be another
         router's, or be bound to its pod.
         """
-        crowd, free = self._crowded.get(backend), self._free.get(backend)
-        if not crowd or not free:
-            return
+        crowd, free = self._crowded.get(backend), self._free.get(backend, ())
         now = self._clock()
-        if now < self._recalls.get(backend, 0.0):
+        if not crowd or now < self._recalls.get(backend, 0.0):
             return
-        room = sum([pod.free for pod in free if pod.begins_at_once(now)])
-        if not room:
+        room = sum([pod.free for pod in free if pod.takes(now)])
+        even = self._even(backend, now)
+        if not room and even == math.inf:
             return
         leaving = [pod for _, pod in self._leaving.values()]
         able = [pod for pod in crowd if pod.waiting and pod.in_flight and now >= pod.vain_at + RECALL_SECONDS]
-        able.sort(key=lambda pod: (pod.asked, pod.vain_at, pod not in leaving, -pod.waiting))
+        able.sort(key=lambda pod: (pod.asked, pod.vain_at, pod not in leaving, -pod.level))
         for pod in able:
-            if self.recall(pod.address.host, pod.address.port, min(room, pod.waiting)):
+            count = max(min(room, pod.waiting), 0 if pod in leaving else _beyond(pod, even))
+            if count and self.recall(pod.address.host, pod.address.port, count):
                 pod.asked, pod.vain_at = True, now
                 self._recalls[backend] = now + RECALL_SECONDS
                 # NB: the loop's clock may have whole milliseconds, so it may ring a little early.
                 self.later(1.1 * RECALL_SECONDS, functools.partial(self._pass_over, backend, pod))
                 return
+
+    def _even(self, backend: str, now: float) -> float:
+        """The level of all pods if what waits were spread evenly.
+
+        Infinite where it is not to be looked at now, or a pod does not say how much it takes.
+        """
+        if now < self._level_at.get(backend, 0.0):
+            return math.inf
+        self._level_at[backend] = now + LEVEL_SECONDS
+        pods = [pod for pod in self._ready.get(backend, ()) if pod.takes(now)]
+        if not pods or not all(pod.capacity for pod in pods):
+            return math.inf
+        return sum([pod.waiting - pod.free for pod in pods]) / sum([pod.capacity for pod in pods])
 
     def _pass_over(self, backend: str, asked: Pod) -> None:
         """Ask another pod where the one that was asked has not answered; it may say nothing for long."""
@@ -410,10 +442,22 @@ class Pods:
                 table[name] = {pod: None for pod in table[name] if pod in here}
                 if not table[name]:
                     del table[name]
+        self._level_at = {name: at for name, at in self._level_at.items() if name in addresses}
         self._waiting = {name: takes for name, takes in self._waiting.items() if name in addresses}
         for name in {name for name, _ in self._leaving.values()}:
             self._relieve(name)
         self._changed()
+
+
+def _beyond(pod: Pod, even: float) -> int:
+    """Items of this router that wait at a pod beyond its part of an even spread; 0 where that is not much.
+
+    What waits there may be other routers', which hand back their own part.
+    """
+    if pod.level - even < MUCH_MORE:
+        return 0
+    ours = min(1.0, pod.in_flight / (pod.waiting + pod.capacity))
+    return int((pod.level - even) * pod.capacity * ours)
 
 
 def _best(pods: Sequence[Pod], key: Hashed) -> Pod | None:

@@ -21,6 +21,7 @@ _HEADS = "tests/unit/wire/test_hop_heads.py"
 _ROOM = "tests/unit/wire/test_hop_room.py"
 _BACK = "tests/unit/sidecar/test_sidecar_hand_back.py"
 _LATE = "tests/unit/router/test_router_late_binding.py"
+_CENTRAL = "tests/unit/router/test_router_central_queue.py"
 _HOSTILE = "tests/unit/wire/test_hop_hostile.py"
 
 HOP_MUTANTS = (
@@ -128,25 +129,49 @@ HOP_MUTANTS = (
         name="a request that is sent takes no room",
         breaks=ROOM,
         package=ROUTER,
-        old="        if self.free > 0:\n            self.free -= 1",
-        new="        pass",
+        old="            self.free -= 1",
+        new="            pass",
         tests=(f"{_LATE}::test_requests_go_where_they_begin_at_once_each_pod_in_turn",),
     ),
     Mutant(
         name="as much is asked back as waits, whatever room there is",
         breaks=ROOM,
         package=ROUTER,
-        old="pod.address.port, min(room, pod.waiting)):",
-        new="pod.address.port, pod.waiting):",
+        old="count = max(min(room, pod.waiting), ",
+        new="count = max(pod.waiting, ",
         tests=(f"{_LATE}::test_what_waits_at_the_fullest_pod_is_asked_back_once_as_much_as_others_begin",),
     ),
     Mutant(
         name="the fullest pod is asked first, though it has nothing to hand back",
         breaks=ROOM,
         package=ROUTER,
-        old="able.sort(key=lambda pod: (pod.asked, pod.vain_at, pod not in leaving, -pod.waiting))",
-        new="able.sort(key=lambda pod: (pod.asked, pod not in leaving, -pod.waiting))",
+        old="able.sort(key=lambda pod: (pod.asked, pod.vain_at, pod not in leaving, -pod.level))",
+        new="able.sort(key=lambda pod: (pod.asked, pod not in leaving, -pod.level))",
         tests=(f"{_LATE}::test_requests_that_are_bound_to_the_fullest_pod_keep_no_others_where_they_wait",),
+    ),
+    Mutant(
+        name="a pod with one slot gets as much as one with eight",
+        breaks=ROOM,
+        package=ROUTER,
+        old="    if first.capacity and other.capacity:\n",
+        new="    if False:\n",
+        tests=(f"{_LATE}::test_where_none_has_room_a_pod_that_takes_more_at_once_gets_more",),
+    ),
+    Mutant(
+        name="what waits stays where it is until another pod is idle",
+        breaks=ROOM,
+        package=ROUTER,
+        old="    if pod.level - even < MUCH_MORE:\n",
+        new="    if True:\n",
+        tests=(f"{_CENTRAL}::test_when_pods_are_added_those_who_wait_go_to_them_and_run_once",),
+    ),
+    Mutant(
+        name="what was handed back may go to any pod",
+        breaks=ROOM,
+        package=ROUTER,
+        old="now, self._pods.pick_even(proxied.backend)):",
+        new="now):",
+        tests=(f"{_CENTRAL}::test_when_pods_are_added_those_who_wait_go_to_them_and_run_once",),
     ),
     Mutant(
         name="a request that the model has is handed back",

@@ -169,10 +169,11 @@ class Hops:
         """Recalls: all, those that brought nothing, and requests that were handed back too often."""
 
     def connect(self) -> None:
-        """Have the hops."""
+        """Have the hops that are not there yet."""
         for host, pod in self._pods.items():
-            self._hops[host] = pod.connect(self, self._seconds)
-            self._plain[host] = pod.connect(self, self._seconds, plain=True)
+            if host not in self._hops:
+                self._hops[host] = pod.connect(self, self._seconds)
+                self._plain[host] = pod.connect(self, self._seconds, plain=True)
 
     def begin_open(
         self,
@@ -228,16 +229,12 @@ class Routed:
 
     def __init__(self, pods: Sequence[tuple[int, float]], *, routers: int, way: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self.pods = {
-            f"h{place}": SimulatedPod(f"h{place}", slots, seconds)
-            for place, (slots, seconds) in enumerate(pods)
-        }
+        self.pods: dict[str, SimulatedPod] = {}
+        self._make(pods)
         self.networks = [Hops(self.pods, way) for _ in range(routers)]
         for seed, network in enumerate(self.networks):
             network.world = World(network=network, seed=seed, timeout_ms=600_000)
             network.world.pods.recall = network.recall
-        for pod in self.pods.values():
-            pod.changed = self._changed
         self.latencies: list[float] = []
         self.in_vain = 0.0
         """Seconds that requests waited at pods, each while a slot was free for it at another one."""
@@ -246,12 +243,26 @@ class Routed:
         self._vain = 0
         self._at = self._vain_since = self._loop.time()
 
-    async def start(self) -> None:
-        """Have all pods ready, and as old as they need to be."""
+    def _make(self, pods: Sequence[tuple[int, float]]) -> None:
+        for slots, seconds in pods:
+            host = f"h{len(self.pods)}"
+            pod = self.pods[host] = SimulatedPod(host, slots, seconds)
+            pod.changed = self._changed
+
+    def _meet(self) -> None:
         for network in self.networks:
             network.world.have(*self.pods)
             network.connect()
+
+    async def start(self) -> None:
+        """Have all pods ready, and as old as they need to be."""
+        self._meet()
         await asyncio.sleep(SLOW_START_SECONDS + 1)
+
+    def add(self, pods: Sequence[tuple[int, float]]) -> None:
+        """Have more pods ready, which are new."""
+        self._make(pods)
+        self._meet()
 
     def _changed(self) -> None:
         now = self._loop.time()
@@ -266,8 +277,8 @@ class Routed:
             self._vain_since = now
         self.longest_in_vain = max(self.longest_in_vain, now - self._vain_since)
 
-    async def ask(self, router: int) -> None:
-        """Send a request to a router, and take its answer."""
+    async def ask(self, router: int) -> float:
+        """Send a request to a router, and take its answer; returns the seconds that it took."""
         request = Request("POST", "/predict", (*FIELDS, (REQUEST_ID, b"%d" % len(self.latencies))), BODY)
         exchange = HeldExchange(request, [])
         asked = self._loop.time()
@@ -275,17 +286,22 @@ class Routed:
         world.forwarder.begin(world.state, exchange)
         answer = await exchange.answered
         assert (answer.status, answer.body) == (ANSWER.status, ANSWER.body)
-        self.latencies.append(self._loop.time() - asked)
+        took = self._loop.time() - asked
+        self.latencies.append(took)
+        return took
 
-    async def load(self, arrivals: Sequence[tuple[float, int]]) -> None:
+    async def load(self, arrivals: Sequence[tuple[float, int]]) -> list[float]:
         """Send requests, and take their answers.
 
         Args:
             arrivals: seconds from now, ascending, and the router of each.
+
+        Returns:
+            The seconds that each took.
         """
         begin = self._loop.time()
         asked = []
         for at, router in arrivals:
             await asyncio.sleep(begin + at - self._loop.time())
             asked.append(asyncio.create_task(self.ask(router)))
-        await asyncio.gather(*asked)
+        return await asyncio.gather(*asked)

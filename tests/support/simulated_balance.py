@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Sequence
 
 from bench.balance import SERVICE_MS, SHARES, central_queue
 from bench.ledger import quantile
@@ -21,9 +22,21 @@ WAY = 0.0002
 """Seconds between a router and a pod."""
 MODEL_SECONDS = 0.0004
 """That a request takes between a sidecar and its model, beside the model's own time."""
+UNLIKE = {
+    "speeds": [(1, each / 1000) for each in SERVICE_MS],
+    "slots": [(8, 0.02)] * 2 + [(1, 0.02)] * 2,
+}
+"""What differs among pods, and the slots and seconds of each."""
 
 
-def simulate(*, routers: int, share: int, seconds: float, seed: int) -> tuple[Routed, list[float]]:
+def simulate(
+    *,
+    routers: int,
+    share: int,
+    seconds: float,
+    seed: int,
+    pods: Sequence[tuple[int, float]] = tuple(UNLIKE["speeds"]),
+) -> tuple[Routed, list[float]]:
     """One run; returns it, and the latencies of the same arrivals in one central queue.
 
     Args:
@@ -31,16 +44,18 @@ def simulate(*, routers: int, share: int, seconds: float, seed: int) -> tuple[Ro
         share: per cent of what all pods can do together.
         seconds: how long requests come.
         seed: of all chance.
+        pods: slots and seconds of each.
     """
     chance, at = random.Random(seed), 0.0
-    service = [each / 1000 for each in SERVICE_MS]
+    service = [each for slots, each in pods for _ in range(slots)]
     rate = share / 100 * sum(1 / each for each in service)
     arrivals = []
     while (at := at + chance.expovariate(rate)) < seconds:
         arrivals.append((at, chance.randrange(routers)))
 
     async def run() -> Routed:
-        routed = Routed([(1, each + MODEL_SECONDS) for each in service], routers=routers, way=WAY)
+        taking = [(slots, each + MODEL_SECONDS) for slots, each in pods]
+        routed = Routed(taking, routers=routers, way=WAY)
         await routed.start()
         await routed.load(arrivals)
         return routed
@@ -54,6 +69,7 @@ def main() -> int:
     parser.add_argument("--routers", type=int, default=1, help="that share the pods and the requests")
     parser.add_argument("--seconds", type=float, default=60.0, help="of one run, simulated")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pods", choices=UNLIKE, default="speeds", help="what differs among them")
     arguments = parser.parse_args()
     names = [
         "load, %",
@@ -67,7 +83,11 @@ def main() -> int:
     print(f"| {' | '.join(names)} |\n{'| -- ' * len(names)}|")
     for share in SHARES:
         routed, central = simulate(
-            routers=arguments.routers, share=share, seconds=arguments.seconds, seed=arguments.seed
+            routers=arguments.routers,
+            share=share,
+            seconds=arguments.seconds,
+            seed=arguments.seed,
+            pods=UNLIKE[arguments.pods],
         )
         count = len(central)
         ours, ideal = (quantile(sorted(each), 0.99) * 1000 for each in (routed.latencies, central))

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from penstock_router.header_policy import AnswerFields, under_route
-from penstock_wire.headers import Headers
+from penstock_router.header_policy import AnswerFields, inward, under_route
+from penstock_wire.headers import Headers, timeout_ms
 from tests.support.ports import free_port
 from tests.support.raw_client import until_closed
 from tests.support.router_process import RouterProcess, backend, endpoint
@@ -158,3 +160,46 @@ def test_what_an_answer_says_in_lines_of_its_own_is_its_own() -> None:
         said.append((fields.queued, fields.lines))
         assert fields.outward is outward
     assert said == [(12, timing), (123456789, b""), (-1, b""), (7, b"")]
+
+
+NAMES = (
+    "request-id",
+    "reason",
+    "backend",
+    "queue",
+    "not-admitted",
+    "timeout-ms",
+    "sticky",
+    "idle-ms",
+    "forged",
+)
+OF_PENSTOCK = st.lists(
+    st.tuples(
+        st.sampled_from([b"x-penstock-" + name.encode() for name in NAMES]),
+        st.one_of(st.binary(max_size=12), st.from_regex(rb"\A[0-9]{1,12}\Z"), st.just(b"queue_full")),
+    ),
+    max_size=6,
+)
+
+
+@settings(deadline=None)
+@given(OF_PENSTOCK)
+def test_whatever_a_pod_or_a_client_says_in_our_fields_little_of_it_passes(
+    said: list[tuple[bytes, bytes]],
+) -> None:
+    """Any bytes: of our fields those pass that are to, and what is not a number is not taken for one."""
+    headers = (*said, (b"content-type", b"a/b"))
+    fields = AnswerFields(headers)
+    assert fields.outward == tuple(
+        field
+        for field in headers
+        if not field[0].startswith(b"x-penstock-") or field[0] == b"x-penstock-reason"
+    )
+    assert fields.refuses == any(name == b"x-penstock-not-admitted" for name, _ in said)
+    assert -1 <= fields.queued < 10**9
+    passed = {name for name, _ in inward(headers)}
+    assert passed == {b"content-type", b"via"}
+    left = timeout_ms(headers)
+    values = [value for name, value in said if name == b"x-penstock-timeout-ms"]
+    assert (left is None) == (not values)
+    assert left is None or left == -1 or (left >= 0 and values[0].isdigit())

@@ -15,10 +15,10 @@ from bench.ledger import quantile
 from penstock_router.pod import SLOW_START_SECONDS
 from penstock_router.pods import FULL_SECONDS, RECALL_SECONDS
 from penstock_wire.http import Response
-from tests.support import fake_loop
+from tests.support import fake_loop, simulated_growth
 from tests.support.routed_pods import Routed
 from tests.support.router_world import World
-from tests.support.simulated_balance import WAY, simulate
+from tests.support.simulated_balance import UNLIKE, WAY, simulate
 from tests.support.slotted_network import Slotted, SlottedNetwork
 
 HOSTS = ("h0", "h1", "h2", "h3")
@@ -223,3 +223,30 @@ def test_among_unlike_pods_the_slowest_answers_come_nearly_as_soon_as_from_one_c
     routed, central = simulate(routers=routers, share=70, seconds=8, seed=1)
     assert quantile(sorted(routed.latencies), 0.99) < 1.3 * quantile(sorted(central), 0.99)
     assert routed.in_vain / len(central) < 3 * WAY
+
+
+@pytest.mark.parametrize("routers", [1, 3])
+def test_among_pods_of_unlike_slots_the_slowest_answers_come_nearly_as_soon_as_from_one_central_queue(
+    routers: int,
+) -> None:
+    """Two of four take eight requests at once and two take one, at 85 % of what they can do together."""
+    routed, central = simulate(routers=routers, share=85, seconds=5, seed=1, pods=UNLIKE["slots"])
+    assert quantile(sorted(routed.latencies), 0.99) < 1.5 * quantile(sorted(central), 0.99)
+
+
+@pytest.mark.parametrize("routers", [1, 3])
+@pytest.mark.parametrize(
+    ("added", "share"), [(simulated_growth.PODS, 0.7), (3 * simulated_growth.PODS, 0.36)]
+)
+def test_when_pods_are_added_those_who_wait_go_to_them_and_run_once(
+    routers: int, added: int, share: float
+) -> None:
+    """With the load going on: newcomers do not take the new pods from who waits at the others.
+
+    In one central queue, twice as many pods halve what is left of their wait; four times as many quarter it.
+    """
+    seconds = [
+        quantile(simulated_growth.simulate(routers=routers, added=count, seed=1), 0.99)
+        for count in (0, added)
+    ]
+    assert seconds[1] < share * seconds[0]

@@ -327,6 +327,7 @@ def test_nothing_is_kept_of_backends_that_are_gone() -> None:
     backend.have(1)
     assert not backend.pods._free
     assert not backend.pods._crowded
+    assert backend.pods._level_at.keys() <= {"b"}
 
 
 def test_pods_of_services_and_fellows_of_sidecars_are_asked_how_much_room_they_have() -> None:

@@ -341,6 +341,28 @@ def test_what_is_refused_is_told_when_there_should_be_room(
     fake_loop.run(main())
 
 
+@pytest.mark.parametrize(("started_in", "retry_after"), [(None, 5), (20, 12), (7, 5)])
+def test_who_was_held_for_its_time_is_told_what_is_left_of_the_start(
+    started_in: float | None, retry_after: int
+) -> None:
+    async def main() -> None:
+        world = World(cold=ColdStart(timeout_ms=25_000))
+        if started_in is not None:
+            first = world.ask("first")
+            await asyncio.sleep(started_in)
+            world.have("a")
+            assert (await first).status == 200
+            world.have()
+        less = msgspec.structs.replace(world.state.settings, cold_start=ColdStart(timeout_ms=8000))
+        world.state.update(less)
+        missing = await world.ask("held")
+        assert missing.status == 503
+        assert dict(missing.headers)[b"retry-after"] == str(retry_after).encode()
+        world.check_nothing_is_left()
+
+    fake_loop.run(main())
+
+
 def test_the_first_request_held_for_each_backend_is_news() -> None:
     """The operator is to start that one at once, whatever is held for the others."""
 

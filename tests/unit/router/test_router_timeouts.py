@@ -260,3 +260,21 @@ async def test_a_first_byte_that_may_take_longer_than_all_is_refused(router: Any
     assert await process.ended() == 2
     expected = "timeouts.firstByte: expected at most the 10000 ms of timeout, found 20000 ms"
     assert any(expected in line for line in process.log)
+
+
+@pytest.mark.parametrize("path", ["silent", "stalls"])
+async def test_a_client_that_ends_its_half_has_left(pod: Pod, start: Start, path: str) -> None:
+    """Before its answer, and in it (ADR 15): its pod is given back at once, long before any time is over."""
+    process = await start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(process.data.rpartition(":")[2]))
+    writer.write(b"GET /e/%b HTTP/1.1\r\nhost: a\r\n\r\n" % path.encode())
+    if path == "stalls":
+        assert b"one" in await asyncio.wait_for(reader.readuntil(b"one\r\n"), SECONDS)
+    else:
+        async with asyncio.timeout(SECONDS):
+            while not pod.heads:
+                await process.metrics()
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), SECONDS) == b""
+    assert await asyncio.wait_for(pod.left.get(), SECONDS) == path
+    writer.close()

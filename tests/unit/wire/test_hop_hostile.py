@@ -12,9 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_wire.hop import frames
+from penstock_wire.hop.client import HopClient
 from penstock_wire.hop.heads import KnownHeads
 from penstock_wire.hop.server import HopConnection
-from penstock_wire.http import AnswerUnreadable, ConnectionLost, Exchange, RequestUnread, Response
+from penstock_wire.http import (
+    AnswerUnreadable,
+    ConnectionLost,
+    Exchange,
+    RequestUnread,
+    Response,
+    UpstreamError,
+)
+from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.head import MAX_HEAD_BYTES
 from penstock_wire.http.server.server import H1Front, H1Listener
 from tests.support.hop_pair import ASK, Raw, answer, head, post, raw_client, raw_server, request, served
@@ -419,3 +428,83 @@ async def _feed(data: bytes, cut: int) -> None:
     connection.connection_lost(None)
     assert not connection._exchanges
     assert front.unfinished_bytes == 0
+
+
+class _Pool:
+    """A `HopPool` that notes what it is told of room."""
+
+    def __init__(self) -> None:
+        self.said: list[int] = []
+
+    def room(self, connection: HopClient, free: int, waiting: int, capacity: int) -> None:
+        self.said += [free, waiting, capacity]
+
+    def recalled(self, connection: HopClient, count: int) -> None:
+        self.said.append(count)
+
+    def leaves(self, connection: HopClient) -> None:
+        pass
+
+    forget = silent = leaves
+
+
+def _frame(kind: int, number: int, flags: int, slot: int, own: int, payload: bytes) -> bytes:
+    return frames.HEADER.pack(len(payload), number, min(own, len(payload)), kind, flags, slot) + payload
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=60),
+            st.builds(
+                _frame,
+                st.integers(0, 11),
+                st.integers(0, 4),
+                st.integers(0, 3),
+                st.integers(0, 3),
+                st.sampled_from([0, 0, 3, 18]),
+                st.one_of(
+                    st.binary(max_size=20),
+                    st.just(b"200\r\nx-a: 1\r\n"),
+                    st.just(b"x-request-id: one\r\n"),
+                    st.just(b"\0\0\0\x01" * 3),
+                    st.just(LONG(3) + b"abc"),
+                ),
+            ),
+            st.just(OK_HEAD),
+            st.builds(
+                frames.room, st.integers(0, 9), st.integers(0, 9), st.integers(0, 4), st.integers(0, 9)
+            ),
+            st.builds(answer, st.integers(0, 4), st.binary(max_size=5), slot=st.integers(0, 2)),
+        ),
+        max_size=12,
+    ),
+    st.integers(1, 40),
+)
+def test_no_bytes_of_a_server_break_more_than_its_connection(sent: list[bytes], cut: int) -> None:
+    """Each request is called back once, with one whole answer or a failure; none waits for ever."""
+    asyncio.run(_hear(b"".join(sent), cut))
+
+
+async def _hear(data: bytes, cut: int) -> None:
+    loop, pool, sink = asyncio.get_running_loop(), _Pool(), _Sink()
+    client = HopClient(pool, ("a", 1), loop, sink)  # type: ignore[arg-type]
+    done: list[Response | UpstreamError] = []
+    client.begin(post(body=b"1"), 30, done.append)
+    _, waiter = client.wait(post(body=b"2"), 30)
+    _, opening = client.open(post(body=b"3"), 30, 30)
+    await asyncio.sleep(0)
+    for start in range(0, len(data), cut):
+        client.data_received(data[start : start + cut])
+    client.connection_lost(None)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(done) == 1
+    waited, opened = await asyncio.gather(waiter, opening, return_exceptions=True)
+    assert isinstance(waited, Response | UpstreamError)
+    assert isinstance(opened, Answer | UpstreamError)
+    if isinstance(opened, Answer):
+        opened.abort()
+    assert not client.busy
+    assert all(number >= 0 for number in pool.said)

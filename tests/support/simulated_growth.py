@@ -1,0 +1,111 @@
+"""`python -m tests.support.simulated_growth`: what added pods are worth to who waits, in simulated time.
+
+Four pods of one slot take 20 ms for a request, and half as many requests again come as these can do. After
+three seconds pods are added, with the load going on. For the requests that wait then it prints how long they
+wait from then on, beside what they would without the added pods, and what they would in one central queue
+(see `simulated_balance` for what is simulated).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import heapq
+import random
+from collections.abc import Sequence
+
+from bench.ledger import quantile
+from tests.support import fake_loop
+from tests.support.routed_pods import Routed
+from tests.support.simulated_balance import MODEL_SECONDS, WAY
+
+PODS = 4
+POD = (1, 0.02)
+"""Slots and seconds of each."""
+SHARE = 1.5
+"""Of what these can do together."""
+ADDED_AT, SECONDS = 3.0, 4.0
+"""When pods are added, and how long requests come."""
+
+
+def arrivals_of(*, routers: int, seed: int) -> list[tuple[float, int]]:
+    """When requests come, and to which router."""
+    chance, at, arrivals = random.Random(seed), 0.0, []
+    rate = SHARE * PODS * POD[0] / POD[1]
+    while (at := at + chance.expovariate(rate)) < SECONDS:
+        arrivals.append((at, chance.randrange(routers)))
+    return arrivals
+
+
+def still(times: Sequence[float], latencies: Sequence[float]) -> list[float]:
+    """How long those that wait when pods are added wait from then on, ascending."""
+    both = zip(times, latencies, strict=True)
+    return sorted(at + took - ADDED_AT for at, took in both if at < ADDED_AT < at + took)
+
+
+def simulate(*, routers: int, added: int, seed: int) -> list[float]:
+    """How long those that wait when so many pods are added wait from then on, ascending.
+
+    Args:
+        routers: that share the pods; each request goes to one of them by chance.
+        added: how many pods.
+        seed: of all chance.
+    """
+    arrivals = arrivals_of(routers=routers, seed=seed)
+    pod = (POD[0], POD[1] + MODEL_SECONDS)
+
+    async def run() -> list[float]:
+        routed = Routed([pod] * PODS, routers=routers, way=WAY)
+        await routed.start()
+        asyncio.get_running_loop().call_later(ADDED_AT, routed.add, [pod] * added)
+        latencies = await routed.load(arrivals)
+        begun = sum(len(each.begun) for each in routed.pods.values())
+        assert begun == len(arrivals), "each is answered, and runs once"
+        return latencies
+
+    latencies = fake_loop.run(run())
+    return still([at for at, _ in arrivals], latencies)
+
+
+def central(*, routers: int, added: int, seed: int) -> list[float]:
+    """The same in one central queue that costs nothing."""
+    times = [at for at, _ in arrivals_of(routers=routers, seed=seed)]
+    free = [0.0] * (PODS * POD[0]) + [ADDED_AT] * (added * POD[0])
+    latencies = []
+    for at in times:
+        begins = max(at, heapq.heappop(free))
+        heapq.heappush(free, begins + POD[1])
+        latencies.append(begins + POD[1] - at)
+    return still(times, latencies)
+
+
+def main() -> int:
+    """Run from the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.simulated_growth", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    names = [
+        "routers",
+        "pods added",
+        "who waits",
+        "p50, ms",
+        "p99, ms",
+        "÷ none added",
+        "one queue, p99",
+        "÷",
+    ]
+    print(f"| {' | '.join(names)} |\n{'| -- ' * len(names)}|")
+    for routers in (1, 3):
+        alone = quantile(simulate(routers=routers, added=0, seed=arguments.seed), 0.99)
+        for added in (0, PODS, 3 * PODS):
+            ours = simulate(routers=routers, added=added, seed=arguments.seed)
+            ideal = quantile(central(routers=routers, added=added, seed=arguments.seed), 0.99)
+            half, most = quantile(ours, 0.5), quantile(ours, 0.99)
+            cells = [f"{routers}", f"{added}", f"{len(ours)}", f"{half * 1000:.0f}", f"{most * 1000:.0f}"]
+            cells += [f"{most / alone:.2f}", f"{ideal * 1000:.0f}", f"{most / ideal:.2f}"]
+            print(f"| {' | '.join(cells)} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
