@@ -49,7 +49,7 @@ test: check ## Everything: `check`, the unit tests, the tests on a real Kubernet
 	$(BIN)/python -m devcluster --name penstock-test images --load && \
 	$(BIN)/pytest -q tests/unit --without-compiled; first=$$?; \
 	tail -n +1 -f --pid=$$beside $(BESIDE); wait $$beside; code=$$?; rm -f $(BESIDE); exit $$((code | first))
-	@$(BIN)/pytest --durations 25 --durations-min 10 -m "not interpreted" tests/cluster $$(test -f $(COMPILED) || echo $(COMPILED_TESTS))
+	@$(BIN)/pytest --durations 25 --durations-min 10 -m "not interpreted" --fight-seconds 600 tests/cluster $$(test -f $(COMPILED) || echo $(COMPILED_TESTS))
 
 # Without a compiler the target says so and does not fail: images then contain Python, on which all other tests run.
 compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire, sidecar and router on the compiled modules
@@ -109,7 +109,7 @@ weights: $(VENV)/.ready # ten rounds of weights 1, 10, 50, 100, 0 under the ledg
 	  --loss-results bench/results/weights.json $(LOSS)
 
 fights: $(VENV)/.ready # an hour of autoscaler, HPA and `kubectl scale` on one backend, under the ledger
-	@$(BIN)/pytest tests/cluster/test_ownership.py -k disagree -s --fight-seconds 3600 $(FIGHTS)
+	@$(BIN)/pytest tests/cluster/test_who_scales.py -s --fight-seconds 3600 $(FIGHTS)
 
 crds: $(VENV)/.ready ## Write crds/ and the chart's copy anew from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds

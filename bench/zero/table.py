@@ -14,6 +14,8 @@ BOUNDS = (
     ("to_scale_ms", 300.0, "first held request → `/scale` written, p99"),
     ("ready_to_sent_ms", 300.0, "pod ready → first held request sent, p99"),
 )
+OF_KEDA = 0.25
+"""Penstock may take so much of the time that KEDA takes until it has written `/scale`."""
 
 
 def figures(cycles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -75,6 +77,23 @@ def verdicts(found: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for name, bound, what in BOUNDS
     ]
+
+
+def beside_keda(found: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Ours held against a share of KEDA's; both of one machine, or it says nothing.
+
+    Args:
+        found: with KEDA, as `figures` returns it.
+        ours: without it.
+    """
+    name, _, what = BOUNDS[0]
+    bound, reached = OF_KEDA * found[name]["p99"], ours[name]["p99"]
+    return {
+        "what": f"{what}: Penstock's, at most {OF_KEDA:g} of KEDA's {found[name]['p99']:.0f} ms",
+        "bound_ms": bound,
+        "found_ms": reached,
+        "reached": reached <= bound,
+    }
 
 
 def page(document: Mapping[str, Any]) -> str:

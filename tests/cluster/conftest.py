@@ -6,6 +6,7 @@ import itertools
 import re
 import secrets
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -13,6 +14,7 @@ from devcluster import images
 from devcluster.cluster import Cluster
 from tests.support.circumstances import circumstances, components
 from tests.support.cluster_waits import wait_for
+from tests.support.fight import Fight
 from tests.support.k8s import INSTALLED_IN, ROOT, Load, Namespace
 from tests.support.release import leading_pod, upgrade
 
@@ -29,7 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-cluster", action="store_true", help="leave the test cluster up")
     parser.addoption("--fault-seconds", default="40", help="how long test_faults.py makes things fail")
     parser.addoption("--fault-seed", default="1", help="what fails, and what its user does")
-    parser.addoption("--fight-seconds", default="40", help="how long test_ownership.py lets scalers disagree")
+    parser.addoption(
+        "--fight-seconds", default="40", help="how long scalers disagree: tests/support/fight.py"
+    )
     parser.addoption("--loss-rounds", default="1", help="how often test_zero_loss.py makes all its changes")
     parser.addoption("--weights-rate", default="100", help="requests a second while weights change")
     parser.addoption("--loss-results", default="", help="JSON file for what the tests of losses found")
@@ -50,7 +54,8 @@ def pytest_runtest_makereport(
     """A failure reports the state of the cluster while the test's objects still exist."""
     report = yield
     if report.failed and "cluster" in getattr(item, "fixturenames", ()):
-        made = getattr(item, "funcargs", {}).get("namespace")
+        arguments = getattr(item, "funcargs", {})
+        made = arguments.get("namespace", getattr(arguments.get("fight"), "namespace", None))
         name = made.name if isinstance(made, Namespace) else None
         report.sections += circumstances(Cluster(NAME), name)
     if report.failed:
@@ -99,20 +104,42 @@ def second_node(penstock: Cluster) -> Iterator[Cluster]:
     penstock.remove_node("node1")
 
 
-@pytest.fixture
-def namespace(penstock: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
-    """A namespace of the test's own, restricted Pod Security enforced; deleted after it."""
-    slug = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")
+@contextmanager
+def fresh_namespace(cluster: Cluster, test: str) -> Iterator[Namespace]:
+    """A namespace named after a test, restricted Pod Security enforced; deleted after it."""
+    slug = re.sub(r"[^a-z0-9]+", "-", test.removeprefix("test_").lower()).strip("-")
     name = f"t{next(_numbers)}-{_RUN}-{slug[:40].strip('-')}"
-    penstock.kubectl("create", "namespace", name)
+    cluster.kubectl("create", "namespace", name)
     for mode in ("enforce", "warn"):
-        penstock.kubectl("label", "namespace", name, f"pod-security.kubernetes.io/{mode}=restricted")
-    made = Namespace(penstock, name)
+        cluster.kubectl("label", "namespace", name, f"pod-security.kubernetes.io/{mode}=restricted")
+    made = Namespace(cluster, name)
     # A pod that a test makes itself is refused before this is there, which the controllers make.
     wait_for("the namespace's own ServiceAccount", lambda: made.get("serviceaccount", "default"))
     yield made
     delete = ("delete", "namespace", name, "--wait=false", "--ignore-not-found")
     wait_for("the namespace's deletion to be accepted", lambda: [made.kubectl(*delete)])
+
+
+@pytest.fixture
+def namespace(penstock: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    """A namespace of the test's own."""
+    with fresh_namespace(penstock, request.node.name) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def fight(
+    penstock: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fight]:
+    """Scalers that disagree, from the first test that asks for it on, beside the tests that follow."""
+    seconds = float(pytestconfig.getoption("--fight-seconds"))
+    path = tmp_path_factory.mktemp("fight") / "states.json"
+    with (
+        fresh_namespace(penstock, "scalers that disagree") as made,
+        Load(made) as load,
+        Fight(made, load, seconds=seconds, path=path) as begun,
+    ):
+        yield begun
 
 
 @pytest.fixture

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.support.cluster_waits import wait_for
-from tests.support.k8s import (
-    Load,
-    Namespace,
-    assert_nothing_lost,
-    condition_of,
-    container_backend,
-    endpoint,
-    ledger_backend,
-    ledger_code,
-)
-from tests.support.watched import watched, writer_of_replicas
-
-YIELD = 300
-"""Seconds for which the autoscaler lets another scaler's number stand; twice as long if it comes back."""
+from tests.support.fight import Fight
+from tests.support.k8s import Namespace, condition_of, container_backend, endpoint
 
 SERVES = """
 import http.server
@@ -107,73 +90,11 @@ def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> Non
     assert condition["spec"]["replicas"] == 3
 
 
-@pytest.mark.timeout(4800)  # make fights lets them disagree for an hour
-def test_scalers_that_disagree_do_not_fight_and_lose_nothing(
-    namespace: Namespace, load: Load, pytestconfig: pytest.Config, tmp_path: Path
-) -> None:
-    """An HPA holds 2, a person wants 3, a controller reconciles again and again, and the load wants 4.
-
-    While numbers of others come, the autoscaler writes none; the HPA's alone it writes over after 5 minutes,
-    then after 10, and so on. `ForeignScaler` stands in all the states of the backend that a watch sees
-    meanwhile, and no request is lost to the pods that come and go.
-    """
-    seconds = float(pytestconfig.getoption("--fight-seconds"))
-    scaling = {
-        "minReplicas": 1, "maxReplicas": 4, "targetLoad": 2, "stableWindow": "4s", "downscaleDelay": "2s",
-    }  # fmt: skip
-    backend = ledger_backend("b", collector=load.port, init_kwargs={"delay_ms": 400}, autoscaling=scaling)
-    namespace.apply(ledger_code(), backend, endpoint("e", "b"))
-    namespace.wait_ready("modelendpoint", "e")
-    load.start(namespace.url("e"), rate=30)
-    wait_for("the autoscaler to want more than the HPA will", lambda: _replicas(namespace) >= 3)
-    hpa = {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "b"},
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "penstock.dev/v1alpha1", "kind": "ModelBackend", "name": "b"},
-            "minReplicas": 2,
-            "maxReplicas": 2,
-        },
-    }
-    namespace.apply(hpa)
-    namespace.wait_object("modelbackend", "b", "ScalingActive", "False", reason="ForeignScaler")
-    with watched(namespace, "b", tmp_path / "states.json") as states:
-        begun = time.monotonic()
-        for turn in itertools.count():
-            past = time.monotonic() - begun
-            if past > seconds:
-                break
-            namespace.kubectl("annotate", "--overwrite", "modelbackend", "b", f"example.com/turn={turn}")
-            if turn % 4 == 0 and past < seconds / 2:
-                namespace.kubectl("scale", "modelbackend", "b", "--replicas=3")
-            time.sleep(5)
-    summary = load.stop()
-    namespace.kubectl("delete", "hpa", "b")
-    assert_nothing_lost(summary)
-
-    changes = [(writer_of_replicas(state), state["spec"]["replicas"]) for state in states]
-    writes = [
-        owner
-        for (owner, number), before in zip(changes[1:], changes, strict=False)
-        if (owner, number) != before
-    ]
-    counted = ", ".join(f"{owner} {writes.count(owner)}" for owner in sorted(set(writes)))
-    print(f"{seconds:.0f} s, {len(states)} states, replicas written by: {counted}")
-    assert {"kubectl", "kube-controller-manager"} <= set(writes), changes
-    # The HPA is alone for the second half: 5 minutes, then 10, then 20.
-    assert writes.count("penstock-autoscaler") <= math.log2(seconds / 2 / YIELD + 1)
-    if "penstock-autoscaler" not in writes:
-        told = {(condition["status"], condition["reason"]) for condition in map(_scaling_active, states)}
-        assert told == {("False", "ForeignScaler")}
-
-
-def _replicas(namespace: Namespace) -> int:
-    return int((namespace.get("modelbackend", "b") or {})["spec"].get("replicas", 0))
-
-
-def _scaling_active(live: dict[str, Any]) -> dict[str, Any]:
-    return condition_of(live, "ScalingActive")
+def test_scalers_that_disagree_are_told(fight: Fight) -> None:
+    """At once. They go on beside the tests that follow; `test_who_scales.py` has the end."""
+    active = fight.namespace.condition("modelbackend", "b", "ScalingActive")
+    assert (active["status"], active["reason"]) == ("False", "ForeignScaler")
+    assert "writes the scale subresource too" in active["message"]
 
 
 def test_a_preview_of_a_live_cluster_tells_what_would_be_written(

@@ -10,7 +10,7 @@ from bench.autoscaling.compare import Run, approach, misses_at
 from bench.autoscaling.peers import Peer, PeerError, _to_knative, _to_ray, _ToHpa
 from bench.autoscaling.policies import MOST, Oracle, Penstock
 from bench.autoscaling.simulator import Model, Policy, Seen, Simulation
-from bench.autoscaling.steady import changes
+from bench.autoscaling.steady import changes, edge
 from bench.autoscaling.table import render
 from bench.autoscaling.traces import TRACES, Trace
 from penstock_operator.autoscaling import LoadWindow
@@ -47,6 +47,18 @@ def test_a_step_is_met_once(startup: float, objective: int | None) -> None:
     assert objective is None or all(
         abs(count - ideal) <= 0.1 * ideal + 1 for at, count in done.replicas if at >= 150
     )
+
+
+def test_a_step_to_twenty_times_the_load_is_within_a_tenth_of_what_it_takes() -> None:
+    """Within two windows, and never more than a tenth beyond it."""
+    model = Model()
+    trace = Trace(name="step", seconds=240, pods=lambda at: 0.5 if at < 30 else 10.0)
+    done = Simulation(trace, model, Penstock(model)).run()
+    ideal = 10.0 / edge(model)
+    assert done.peak() <= 1.1 * ideal
+    assert {count for at, count in done.replicas if at >= 150} <= {
+        count for count in range(40) if abs(count - ideal) <= 0.1 * ideal
+    }
 
 
 def test_a_steady_load_beside_an_edge_changes_nothing() -> None:

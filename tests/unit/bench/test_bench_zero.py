@@ -8,7 +8,7 @@ import pytest
 
 from bench.zero import resources
 from bench.zero.cycles import Seen
-from bench.zero.table import figures, page, verdicts, wrong
+from bench.zero.table import beside_keda, figures, page, verdicts, wrong
 from penstock_operator.api import KINDS
 from tests.support.page import DOCS, Page
 
@@ -87,3 +87,12 @@ def test_verdicts() -> None:
     text = page(document)
     assert (text.count("| reached |"), text.count("| missed |")) == (1, 1)
     assert "100 cycles, 5000 requests: none lost" in text
+
+
+@pytest.mark.parametrize(("ours", "reached"), [(250.0, True), (251.0, False)])
+def test_ours_is_held_against_a_quarter_of_kedas(ours: float, reached: bool) -> None:
+    """By the 99th percentile of both."""
+    keda = figures(20 * [cycle(to_scale_ms=1000.0)])
+    verdict = beside_keda(keda, figures(100 * [cycle(to_scale_ms=ours)]))
+    assert (verdict["bound_ms"], verdict["found_ms"], verdict["reached"]) == (250.0, ours, reached)
+    assert "| reached |" in page({"figures": keda, "verdicts": [verdict]}) or not reached
