@@ -230,14 +230,25 @@ def _look(asking: Asking, window: float, now: float) -> _Look:
         return _Look(load=load, by_load=by_load)
     rate = counted.rate
     clears = (rate + load / stable) / able.rate
+    chance = 0.0 if _is_first(asking, counted) else counted.chance(forecast.SIGMAS)
     return _Look(
         load=load,
         by_load=min(by_load, max(asking.ready + 1, clears)),
         arrivals=counted,
         by_rate=rate / (BUSY * able.rate),
-        surely_by_rate=max(rate - counted.chance(forecast.SIGMAS), 0.0) / (BUSY * able.rate),
+        surely_by_rate=max(rate - chance, 0.0) / (BUSY * able.rate),
         likely_by_rate=(rate + counted.chance(1.0)) / (BUSY * able.rate),
     )
+
+
+def _is_first(asking: Asking, counted: Arrivals) -> bool:
+    """Whether this is the first that is known of a load: less than what a rise is averaged over.
+
+    Nobody has chosen the number of pods for it yet, so the mean is the best guess. Somebody may have chosen
+    it where pods ran before they were heard: a new leader has counted little, too.
+    """
+    little = counted.seconds < asking.stable_window / _RISE_SHARE
+    return little and all(pod.since == -math.inf for pod in asking.pods)
 
 
 def _words(asking: Asking, look: _Look, load: int) -> str:

@@ -14,7 +14,8 @@ arrive is a term beside the load:
 A load of more than the ready pods should have is a queue: where it comes from too few pods, the rate says how
 many, and the queue goes as soon as they are there. It would only ask for more and more pods while they start.
 N rises by the last third of the window alone, extrapolated by its trend until pods are ready that start now
-(`forecast`), and only where chance does not explain it, lest that make it rise and fall.
+(`forecast`), and only where chance does not explain it, lest that make it rise and fall; the first seconds of
+a new load count as they are.
 
 It falls to what was wanted within half a stable window, and no further than leaves room for the greatest rise
 within `downscaleDelay`; where none of that is known, to the most that was wanted within `downscaleDelay`.

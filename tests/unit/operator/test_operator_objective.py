@@ -280,10 +280,20 @@ def test_rates_are_watched_anew_after_a_gap() -> None:
 
 def test_a_second_counts_as_a_second() -> None:
     """What a new leader has counted in its first second is less sure than what it counts in twenty."""
-    begun = [pod(name, rate=33, load=5, seconds=1) for name in ("a", "b")]
+    begun = [pod(name, rate=33, load=5, seconds=1, since=99.0) for name in ("a", "b")]
     assert look(begun, current=2).replicas == 2
-    watched = [pod(name, rate=33, load=5, seconds=60) for name in ("a", "b")]
+    watched = [pod(name, rate=33, load=5, seconds=60, since=40.0) for name in ("a", "b")]
     assert look(watched, current=2).replicas == 3
+
+
+@pytest.mark.parametrize(("seconds", "replicas"), [(1, 3), (19, 3), (20, 2)])
+def test_the_first_of_a_load_counts_as_it_is(seconds: int, replicas: int) -> None:
+    """Of pods that were heard from their first item on; after a third of the window, what exceeds chance.
+
+    (2 pods have 60.7 a second at 76 %; two deviations of 64 a second in 20 s are 3.6.)
+    """
+    pods = [pod(name, rate=32, load=5, seconds=seconds) for name in ("a", "b")]
+    assert look(pods, current=2).replicas == replicas
 
 
 @pytest.mark.parametrize("window", [12, 60])
