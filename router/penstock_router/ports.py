@@ -74,6 +74,8 @@ class Ports:
         self._make_service = make_service
         self._settled = settled
         self._wanted: frozenset[int] = frozenset()
+        self._leaving: frozenset[int] = frozenset()
+        self._sent_away: set[int] = set()
         self._listeners: dict[int, Listener] = {}
         self._errors: dict[int, str] = {}
         self._changed = asyncio.Event()
@@ -94,9 +96,15 @@ class Ports:
         """Whether each wanted port is bound or has failed."""
         return all(port in self._listeners or port in self._errors for port in self._wanted)
 
-    def want(self, ports: Iterable[int]) -> None:
-        """Have these ports and no others bound, soon."""
+    def want(self, ports: Iterable[int], leaving: Iterable[int] = ()) -> None:
+        """Have these ports and no others bound, soon.
+
+        Args:
+            ports: the ports.
+            leaving: those of them at which each answer is to close its connection.
+        """
         self._wanted = frozenset(ports)
+        self._leaving = frozenset(leaving)
         self._changed.set()
 
     async def run(self) -> None:
@@ -119,11 +127,21 @@ class Ports:
             log("port closed", port=port)
         for port in [port for port in self._errors if port not in self._wanted]:
             del self._errors[port]
+        self._send_away()
         news = False
         for port in sorted(self._wanted - self._listeners.keys()):
             news = await self._bind(port) or news
         if news or not self._errors:
             self._settled()
+
+    def _send_away(self) -> None:
+        """Have each answer at the ports that are leaving close its connection, and at no others."""
+        for port in self._sent_away - self._leaving:
+            if port in self._listeners:
+                self._listeners[port].open_keepalive()
+        self._sent_away = {port for port in self._leaving if port in self._listeners}
+        for port in self._sent_away:
+            self._listeners[port].close_keepalive()
 
     async def _bind(self, port: int) -> bool:
         """Try to bind; returns whether anything is new."""

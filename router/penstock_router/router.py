@@ -212,7 +212,8 @@ class Router:
         for name, conflict in self._owner_errors.items():
             log("endpoint has no port", level="warning", endpoint=name, error=conflict)
         self.settings = settings
-        self.ports.want(self._owners)
+        leaving = [endpoint.port for endpoint in settings.endpoints if endpoint.leaving and endpoint.port]
+        self.ports.want(self._owners, leaving)
 
     def front_door(self, exchange: Exchange) -> None:
         """Take a request that came to the common front door (a `Service`)."""

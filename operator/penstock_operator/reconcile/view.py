@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
+
 from penstock_operator.api import (
     BatchPolicy,
     ModelBackend,
@@ -348,7 +350,15 @@ class View:
                 else planned_endpoint.name in lingering or self._is_shared(planned_endpoint)
             )
         ]
-        return settings.for_router(traffic.router_endpoints(served, planned.plan, planned.ports, closed))
+        endpoints = traffic.router_endpoints(served, planned.plan, planned.ports, closed)
+        # Those that routers of their own serve by now: their clients are to go there.
+        leaving = {each.name for each in served if not endpoint and not self._is_shared(each)}
+        return settings.for_router(
+            tuple(
+                msgspec.structs.replace(each, leaving=True) if each.name in leaving else each
+                for each in endpoints
+            )
+        )
 
     def _is_shared(self, endpoint: ModelEndpoint) -> bool:
         """Whether the namespace's router serves an endpoint: also one that leaves it, or comes back to it."""

@@ -52,7 +52,8 @@ def test_who_applies_a_number_again_and_again_is_not_fought(every: int, takeover
     fight.run(7200, every, GIT, "argocd")
     assert fight.takeovers[:2] == [0, every]
     assert min(fight.told) == 2 * every
-    assert set(fight.told.values()) == {OtherScaler(manager="argocd", applies=True)}
+    assert {(other.manager, other.applies) for other in fight.told.values()} == {("argocd", True)}
+    assert {other.stands for other in fight.told.values()} <= {300.0 * 2**turn for turn in range(6)}
     assert len(fight.takeovers) <= takeovers
 
 
@@ -69,7 +70,9 @@ def test_a_number_written_through_scale_stands_from_the_first_time() -> None:
     fight = Fight()
     fight.run(1200, 60, HPA, "hpa", "scale")
     assert fight.takeovers == [300, 960]
-    assert set(fight.told.values()) == {OtherScaler(manager="hpa")}
+    stands = [other.stands for other in fight.told.values()]
+    assert set(fight.told.values()) == {OtherScaler(manager="hpa", stands=each) for each in set(stands)}
+    assert list(dict.fromkeys(stands)) == [300.0, 600.0, 1200.0], "each time for twice as long"
 
 
 def test_a_zero_that_somebody_wrote_stays() -> None:

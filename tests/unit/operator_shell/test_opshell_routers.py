@@ -116,6 +116,10 @@ async def test_a_change_over_ends_nothing_before_its_successor_serves() -> None:
     assert leads_to_own(harness)
     await harness.turn(LINGER_SECONDS - 1)
     assert served(harness) == ["e"]
+    assert settings(harness, SHARED_SETTINGS)["endpoints"][0]["leaving"], (
+        "its clients are sent to the new ones"
+    )
+    assert not settings(harness, OWN_SETTINGS)["endpoints"][0]["leaving"]
     await harness.turn(1.5)
     assert served(harness) == []
 
@@ -123,6 +127,7 @@ async def test_a_change_over_ends_nothing_before_its_successor_serves() -> None:
     harness.apply(endpoint())
     await harness.run()
     assert served(harness) == ["e"]
+    assert not settings(harness, SHARED_SETTINGS)["endpoints"][0]["leaving"]
     assert leads_to_own(harness)
     assert harness.cluster.find(DEPLOYMENT, "n", OWN)
     report(harness)

@@ -91,6 +91,34 @@ async def test_a_deleted_endpoint_answers_what_is_under_way(upstream: Any, route
     assert (await asking).status == 200
 
 
+async def test_clients_of_an_endpoint_that_leaves_are_sent_away(upstream: Any, router: Any) -> None:
+    """Each answer closes its connection, and none is lost; an endpoint that comes back keeps connections."""
+    server = await upstream()
+    port = free_port()
+
+    def document(**more: Any) -> dict[str, Any]:
+        return endpoint("e", backend("b", server.target), port=port, **more)
+
+    process = await router().start(document())
+    async with aiohttp.ClientSession() as session:
+
+        async def kept() -> bool:
+            async with session.get(f"http://127.0.0.1:{port}/") as answer:
+                assert answer.status == 200
+                return answer.headers.get("connection") != "close"
+
+        assert await kept()
+        process.settle(document(leaving=True))
+        async with asyncio.timeout(SECONDS):
+            while await kept():
+                pass
+        assert not await kept(), "a new connection has one answer, too"
+        process.settle(document())
+        async with asyncio.timeout(SECONDS):
+            while not await kept():
+                pass
+
+
 async def test_two_endpoints_swap_ports_in_one_change(upstream: Any, router: Any) -> None:
     first, second = await upstream(), await upstream()
     port, other = free_port(), free_port()

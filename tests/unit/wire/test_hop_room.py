@@ -210,7 +210,7 @@ async def test_the_room_of_a_server_that_ends_as_it_switches_is_unknown() -> Non
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     upstream = HopUpstream(H1Upstream())
     heard: list[tuple[int, int]] = []
-    upstream.on_room = lambda key, free, waiting: heard.append((free, waiting))
+    upstream.on_room = lambda key, free, waiting, capacity: heard.append((free, waiting))
     upstream.keep([server.sockets[0].getsockname()[:2]])
     await until(lambda: heard[:2] == [(7, 0), (-1, 0)])
     await upstream.close()

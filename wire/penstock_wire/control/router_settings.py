@@ -142,6 +142,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         static: answers of the router's own.
         closed: paths that are refused in every spelling: those where a sidecar alone may ask its model.
         mirrors: who gets copies of its requests.
+        leaving: other routers serve it by now. Each answer at its port closes the connection, so that its
+            clients go there before this router ends to serve it.
     """
 
     name: str
@@ -160,6 +162,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     static: tuple[StaticAnswer, ...] = ()
     closed: tuple[str, ...] = ()
     mirrors: tuple[Mirror, ...] = ()
+    leaving: bool = False
 
     @property
     def effective_route(self) -> str:

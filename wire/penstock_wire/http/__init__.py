@@ -156,6 +156,14 @@ class Listener(Protocol):
         """Host and port that are bound (the real port where 0 was asked for)."""
         ...
 
+    def close_keepalive(self) -> None:
+        """Have each answer close its connection; idle connections stay for one more request."""
+        ...
+
+    def open_keepalive(self) -> None:
+        """Take `close_keepalive` back."""
+        ...
+
     async def close(self) -> None:
         """Stop to listen here; connections that are open end after their current answer."""
         ...

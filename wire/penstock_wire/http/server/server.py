@@ -162,7 +162,7 @@ class H1Front:
         """See `Front.open_keepalive`."""
         self.closing = False
         for listener in self._listeners:
-            listener.closing = not listener.server.is_serving()
+            listener.open_keepalive()
 
     async def close(self, grace: float) -> None:
         """See `Front.close`."""
@@ -244,6 +244,16 @@ class H1Listener:
             self.empty.set()
         if self.acceptor is not None:
             self.acceptor.release(connection)
+
+    def close_keepalive(self) -> None:
+        """See `Listener.close_keepalive`."""
+        self.closing = True
+        for connection in list(self.connections):
+            connection.send_away()
+
+    def open_keepalive(self) -> None:
+        """See `Listener.open_keepalive`."""
+        self.closing = self._front.closing or not self.server.is_serving()
 
     async def close(self, grace: float | None = None) -> None:
         """See `Listener.close`; after `grace` seconds what is still under way is cut."""
