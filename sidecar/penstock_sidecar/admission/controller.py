@@ -1,11 +1,11 @@
-"""The admission controller: whether a request gets into the queue, which is decided here alone.
+"""The admission controller, which alone decides whether a request enters the queue.
 
-A request is rejected while all are (a drain), where its time was over on arrival, where there is no room, and
-where its answer would come too late. Where there is no room, a policy with levels or fairness may evict
-others instead (`queue.eviction`). A rejection holds for the requests behind it as well, until the queue gets
+A request is rejected while all are (a drain), if its time was over on arrival, if there is no room, and
+if its answer would come too late. If there is no room, a policy with levels or fairness may evict other
+requests instead (`queue.eviction`). A rejection also holds for the next requests, until the queue gets
 shorter, a slot falls free, or a batch has shown more of the model's pace: `errors.RejectionCache` keeps it.
 
-Nearly all requests are admitted by one look, the fast paths `may_reject` (by the head) and `admit`.
+Nearly all requests are admitted by a quick check: the fast paths `may_reject` (by the head) and `admit`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from penstock_wire.control.settings import Batching
 from penstock_wire.errors import PenstockError
 
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
-"""Bytes of items that may wait, whatever their number: a bound on the sidecar's own memory."""
+"""Maximum bytes of items that wait, whatever their number: a bound on the sidecar's own memory."""
 
 _KEPT = 0.5
-"""The share of the time until the next cut that is left when a rejection is kept no longer."""
+"""Share of the time until the next cut that remains when a cached rejection ends."""
 
 
 class AdmissionController:
-    """The way into one queue.
+    """Admits requests to one queue, or rejects them.
 
     Args:
         queue: the queue.
         slots: the slots that its batches run in.
-        pace: what is known of the model's pace.
-        batching: the policy to begin with.
+        pace: the model's pace.
+        batching: the initial policy.
 
     Attributes:
         refusing: the error of all new requests; None while they are not all refused.
-        room: items that may wait beyond what free slots take.
+        room: items that may wait, in addition to those that free slots take.
     """
 
     __slots__ = (
@@ -69,7 +69,7 @@ class AdmissionController:
         self.apply(batching)
 
     def apply(self, batching: Batching) -> None:
-        """Obey another policy; the slots and the pace obey it already."""
+        """Use another policy; the slots and the pace use it already."""
         self._batching = batching
         self._batch = batching.max_batch_size
         self._status = batching.overflow_status
@@ -77,14 +77,14 @@ class AdmissionController:
         self.size_queue()
 
     def size_queue(self) -> None:
-        """Let so many items wait as the policy says, or as can be answered in time."""
+        """Set `room` to the policy's limit, or to the items that can be answered in time."""
         objective = self._pace.objective
         seconds = self._timeout if objective is None else objective
         self.room = self._batching.queue_limit(self._slots.count, self._pace.rate * seconds)
         self._rejections.clear()
 
     def deadlines(self, arrived: float, timeout_ms: int | None) -> tuple[float, float]:
-        """When the answer to a request is of no more use, and when its client waits no longer.
+        """Return until when the answer to a request is of use, and until when its client waits.
 
         Args:
             arrived: when it arrived.
@@ -111,11 +111,11 @@ class AdmissionController:
     def check_head(
         self, target: str, fields: RequestFields, arrived: float, deadline: float, expires: float
     ) -> PenstockError | None:
-        """The error with which `admit` would reject a request whatever its body holds; None if it depends.
+        """Return the error with which `admit` would reject a request whatever its body, or None.
 
         Args:
             target: path and query.
-            fields: what its header fields say.
+            fields: the values of its header fields.
             arrived: when it arrived.
             deadline: until when its answer is of use.
             expires: until when its client waits.
@@ -131,11 +131,11 @@ class AdmissionController:
                 return None
             return self.queue_full(1)
         late = self._cached().late
-        # NB: a deadline before the latest one may be kept though that one cannot; a share may be the next.
+        # NB: a deadline before the latest one may be kept even if the latest cannot; a share may be next.
         if late and not fields.share and deadline >= queue.latest:
             rejection = late.get(class_of(target, fields.fields))
             if rejection is not None and rejection[0] > deadline and arrived < rejection[1]:
-                # NB: the head of a large body is looked at twice, and counts twice.
+                # NB: the head of a request with a large body is checked twice, and counts twice.
                 self._pace.wait_estimator.refused += 1
                 return rejection[2]
         return None
@@ -152,7 +152,7 @@ class AdmissionController:
             PenstockError: it is rejected.
         """
         if self.refusing is not None:
-            # NB: raised as it is, it would keep the frames of every request that it refused.
+            # NB: otherwise the traceback of the shared error would keep the frames of all refused requests.
             raise self.refusing.with_traceback(None)
         if work.expires <= work.arrived:
             raise self._late.with_traceback(None)
@@ -160,7 +160,7 @@ class AdmissionController:
         queued = queue.items
         if queued or slots.paused or slots.busy >= slots.count:
             after = queued + work.size
-            # NB: the fast path: `_check` says it in full.
+            # NB: the fast path; `_check` is the full check.
             if (
                 after > self.room
                 or queue.bytes + work.bytes_left > MAX_QUEUED_BYTES
@@ -170,11 +170,11 @@ class AdmissionController:
         return None
 
     def _check(self, work: QueuedRequest) -> list[QueuedRequest] | None:
-        """`admit` in full, of a request whose time is not over."""
+        """The full check of `admit`, for a request that still has time."""
         queue, slots, pace = self._queue, self._slots, self._pace
         queued, free = queue.items, slots.free
         evicts = self._needs_eviction(work, free)
-        # Nearly all deadlines are far beyond twice the time that the queue takes: they cost no prediction.
+        # Nearly all deadlines are far beyond twice the time that the queue takes, and need no prediction.
         batches = (queued + work.size) // pace.usual + 2
         if work.arrived + 2.0 * batches * pace.slow >= work.deadline and (queued or not free):
             size = pace.size(work.arrived, work.key.cls)
@@ -183,7 +183,7 @@ class AdmissionController:
         return self._evict(work, free) if evicts else None
 
     def queue_full(self, size: int) -> PenstockError:
-        """The error of a request of so many items for which there is no room; the same object each time."""
+        """Return the error if there is no room for `size` items; the same object each time."""
         error = self._cached().full.get(size)
         if error is None:
             error = self._full(
@@ -234,7 +234,7 @@ class AdmissionController:
 
         Args:
             work: the request.
-            size: items of a batch of its class at most.
+            size: maximum items of a batch of its class.
             free: slots that are free.
         """
         queue, now, cls, slots = self._queue, work.arrived, work.key.cls, self._slots.count
@@ -248,7 +248,7 @@ class AdmissionController:
             return
         estimator.refused += work.size
         if work.level == 1 and not work.share:
-            # Of one item, and if nothing comes for as long as the rejection is kept.
+            # The least time: for one item, and if nothing arrives for as long as the rejection is kept.
             least = (
                 estimator.finish(
                     now,

@@ -3,9 +3,9 @@
 A rejection must be cheap, since under overload most requests are rejected. Two answers with the same error
 differ in the request's id alone, so the rest of the document is kept as bytes.
 
-The cost that is left is the sending. The model's answer comes to a socket like any request: if very many
+The remaining cost is the sending. The model's answer comes to a socket like any request: if very many
 rejections were sent at once, it would wait behind all of them, and so would the next batch. So one turn of
-the event loop sends a few of them. The others go out in the turns after it, and between two turns the loop
+the event loop sends only a few of them. The others are sent in later turns, and between two turns the loop
 reads its sockets. (Meanwhile their clients wait, and so send less.)
 """
 
@@ -33,7 +33,7 @@ class _Form:
         backend: name of the backend.
         pod: name of the pod.
 
-    `parts` is the text before and behind the request's id; empty where the id cannot be found.
+    `parts` is the text before and after the request's id; empty if the id cannot be found.
     """
 
     __slots__ = ("backend", "fields", "parts", "status")
@@ -63,7 +63,7 @@ class ErrorResponder:
         self._pod = pod
         self._queued = queued
         self._forms: dict[PenstockError, _Form] = {}
-        # How many were answered in this turn of the loop, -1 = none so far; and those for the next turns.
+        # Rejections sent in this turn of the loop, -1 = no turn is scheduled; and those for the next turns.
         self._sent = -1
         self._line: collections.deque[tuple[Exchange, PenstockError, bytes]] = collections.deque()
 
@@ -71,8 +71,8 @@ class ErrorResponder:
         """Answer a request with an error, now or a few turns of the event loop later.
 
         Args:
-            exchange: where to; the caller must not use it any more.
-            error: why; the same object for the same answer.
+            exchange: the exchange to answer; the caller must not use it any more.
+            error: the reason; the same object for the same answer.
             request_id: the request's id, visible ASCII.
         """
         if self._sent < 0:
@@ -86,10 +86,10 @@ class ErrorResponder:
         self._line.append((exchange, error, request_id))
 
     def response(self, error: PenstockError, request_id: bytes) -> Response:
-        """The answer to one request; equal to the error's own.
+        """Return the answer to one request; it equals the result of `own`.
 
         Args:
-            error: why; the same object for the same answer.
+            error: the reason; the same object for the same answer.
             request_id: the request's id, visible ASCII.
         """
         backend = self._backend()
@@ -106,7 +106,7 @@ class ErrorResponder:
         return answer
 
     def own(self, error: PenstockError, request_id: bytes) -> Response:
-        """The answer with an error that no other request gets; arguments as for `response`."""
+        """Return the answer with an error that no other request gets; arguments as for `response`."""
         answer = error.response(request_id=request_id.decode(), backend=self._backend(), pod=self._pod)
         answer.headers = (*answer.headers, (QUEUE, b"%d" % self._queued()))
         return answer

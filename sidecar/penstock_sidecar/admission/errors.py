@@ -1,6 +1,6 @@
 """Errors for requests that are rejected or dropped. Pure.
 
-A rejection must be cheap: everything beyond the model's capacity is rejected, on the core that the model's
+A rejection must be cheap: all load beyond the model's capacity is rejected, on the core that the model's
 batches need as well. Usually the error of one request also holds for the next ones, until the queue gets
 shorter: `RejectionCache` keeps it, so that a request's head is enough to reject it.
 """
@@ -16,20 +16,20 @@ _MAX_KEPT = 1024
 class RejectionCache:
     """The rejections that hold for the next requests as well.
 
-    NB: while nothing leaves the queue and no batch ends, more arrivals can only put off the time until which
-    a class is late, and so does a batch that is overdue. It comes nearer where fewer arrive than were
-    expected: therefore only what is late even so is kept, and not for long. It may also come nearer when
-    samples of the latency model expire, 10 s after their batch: then a cached rejection is too strict until
-    the next batch ends.
+    NB: while nothing leaves the queue and no batch ends, more arrivals, or an overdue batch, can only delay
+    the predicted answers of a class. Answers come earlier if fewer requests arrive than were expected:
+    therefore a rejection is cached only if the request is late even then, and not for long. Answers may also
+    come earlier when samples of the latency model expire, 10 s after their batch: then a cached rejection is
+    too strict until the next batch ends.
 
     Attributes:
-        epoch: of the queue and the pace when they were made: it changes when the queue gets shorter, and
-            with each batch that was learned from.
+        epoch: that of the queue and the pace when the rejections were made: it changes when the queue gets
+            shorter, and with each batch that was learned from.
         free: slots that were free then; -1 while no batch may begin.
         full: the error of a request for which there is no room, by its items.
-        late: of a class, until when (in the clock's time) a request without a share is not answered, whatever
-            its items and level; until when that holds of those that come; and the error of one whose deadline
-            is before.
+        late: by class: the earliest answer (in the clock's time) to a request without a share, whatever its
+            items and level; until when this holds for arriving requests; and the error of a request with an
+            earlier deadline.
     """
 
     __slots__ = ("epoch", "free", "full", "late")
@@ -41,35 +41,35 @@ class RejectionCache:
         self.late: dict[str, tuple[float, float, PenstockError]] = {}
 
     def clear(self) -> None:
-        """Forget all: requests are judged otherwise now."""
+        """Forget all rejections, since the conditions have changed."""
         if self.full:
             self.full.clear()
         if self.late:
             self.late.clear()
 
     def keep(self, cls: str, finish: float, until: float, error: PenstockError) -> None:
-        """Keep the error of those that are answered too late.
+        """Keep the error of requests that would be answered too late.
 
         Args:
-            cls: a class.
-            finish: one of its requests that comes before `until` is answered then, or later.
+            cls: their class.
+            finish: the earliest answer to a request of the class that arrives before `until`.
             until: see `finish`.
-            error: of one whose deadline is before `finish`.
+            error: the error of a request with a deadline before `finish`.
         """
         if cls in self.late or len(self.late) < _MAX_KEPT:
             self.late[cls] = finish, until, error
 
     def keep_full(self, size: int, error: PenstockError) -> None:
-        """A request of so many items gets `error`."""
+        """Keep the error of a request of `size` items for which there is no room."""
         if len(self.full) < _MAX_KEPT:
             self.full[size] = error
 
 
 def whose(seconds: float, default_ms: int) -> str:
-    """Whose time a request had, for people.
+    """Return the origin of a request's timeout, as text.
 
     Args:
-        seconds: the time that it had.
+        seconds: the timeout.
         default_ms: the policy's `defaultTimeout`.
     """
     chosen = seconds < default_ms / 1000 - 0.0005  # a router rounds to milliseconds
@@ -78,12 +78,12 @@ def whose(seconds: float, default_ms: int) -> str:
 
 
 def late_on_arrival() -> PenstockError:
-    """The error of a request whose deadline had passed when it came."""
+    """Return the error of a request with a deadline that had passed on arrival."""
     return PenstockError(Reason.DEADLINE, "the deadline had passed on arrival", status=503, not_admitted=True)
 
 
 def unmeetable(finish: float, allowed: float) -> PenstockError:
-    """The queue is too long for the request's deadline.
+    """Return the error of a request with a deadline for which the queue is too long.
 
     Args:
         finish: seconds until it would be answered.
@@ -99,10 +99,10 @@ def unmeetable(finish: float, allowed: float) -> PenstockError:
 
 
 def full(detail: str, *, status: int, retry_after: float) -> PenstockError:
-    """There is no room.
+    """Return the error of a request for which there is no room.
 
     Args:
-        detail: what was expected, what was found.
+        detail: the expected and the actual state, as text.
         status: the policy's `overflowStatus`.
         retry_after: seconds until there may be room.
     """
@@ -110,17 +110,17 @@ def full(detail: str, *, status: int, retry_after: float) -> PenstockError:
 
 
 def expired(waited: float) -> PenstockError:
-    """The error of a request whose time was over while it waited."""
+    """Return the error of a request that expired while it waited."""
     return PenstockError(Reason.DEADLINE, f"the deadline passed after {waited:.3f} s in the queue")
 
 
 def handed_back() -> PenstockError:
-    """The error of a request that goes to another pod, which would begin it at once."""
+    """Return the error of a request that goes to another pod, which would begin it at once."""
     return PenstockError(Reason.MOVED, "the request was handed back before it began", not_admitted=True)
 
 
 def dropped(waited: float, service: float) -> PenstockError:
-    """The error of a request that could not be answered in time any more, while others could."""
+    """Return the error of a request that could no longer be answered in time, while others could."""
     return PenstockError(
         Reason.DEADLINE,
         f"dropped after {waited:.3f} s in the queue: its batch takes {service:.3f} s and would be late",

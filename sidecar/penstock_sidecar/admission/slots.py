@@ -1,4 +1,4 @@
-"""The slots: the right to have so many batches with the model at once."""
+"""The slots: each is the right to have one batch in the model."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ class Slots:
     """Slots that batches hold while they are with the model.
 
     Attributes:
-        count: slots that there are now.
-        busy: slots that are held; more than `count` where there were more slots before.
+        count: present number of slots.
+        busy: slots that are held; more than `count` if there were more slots before.
         paused: no batch may begin, whatever is free.
     """
 

@@ -1,4 +1,4 @@
-"""What one batch is while it holds its slot."""
+"""The state of a batch while it holds its slot."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ NEVER: Final = float("inf")
 
 
 class Batch:
-    """What holds one slot.
+    """A batch, which holds one slot.
 
     Args:
-        parts: what it holds.
-        items: their items.
-        limit: what it could have held.
+        parts: its parts of requests.
+        items: the items of all parts.
+        limit: the items that it could have held.
         began: when it was cut.
 
-    `sent` is when it went to the model first; `give_up` ends that exchange where no `task` waits for it. Of
-    the requests that begin here, `waits` has the seconds that they have waited. `turn` is its slot's time
-    with it, which the dispatcher notes; `merged` says that some of it came while the slot was held for it.
-    `given_up` says that it was ended since nobody waits for it; `drop_departed` is there while its answer is
-    a stream, for those that leave before their own part of it has begun.
+    `sent` is when it was first sent to the model; `give_up` ends that exchange if no `task` waits for it.
+    `waits` has the seconds that its requests have waited, for those that begin in this batch. `turn` is the
+    slot's turn with it, set by the cutter. `merged`: some of its requests came while the slot was held.
+    `given_up`: it was ended since no client waits for it. `drop_departed` is set while its answer is a
+    stream; it drops clients that leave before their own part of it has begun.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Batch:
         self.task: asyncio.Task[None] | None = None
         self.give_up: GiveUp | None = None
         self.drop_departed: Callable[[], None] | None = None
-        self.done_parts = 0  # so many at its beginning have their outcomes
+        self.done_parts = 0  # at least this many parts at its beginning have their outcomes
 
     def is_wanted(self) -> bool:
         """Whether one of its requests still waits for its outcome."""
@@ -72,5 +72,5 @@ class Batch:
         return count < len(parts)
 
     def streams(self, drop_departed: Callable[[], None]) -> None:
-        """Its answer is a stream that has begun; see `streaming.StreamedSends.send`."""
+        """Record that the answer is a stream that has begun; see `streaming.StreamedSends.send`."""
         self.drop_departed = drop_departed

@@ -1,6 +1,6 @@
-"""What the next batch holds: batches are cut from the queue while slots are free, without what expired.
+"""Cuts batches from the queue while slots are free, without requests that expired.
 
-And when it is cut: at once, unless the last free slot is held for callers who are about to ask again
+A batch is cut at once, unless the last free slot is held for callers who are about to ask again
 (`estimators.hold_policy`), or a user lets part-full batches wait (`batchWaitTimeout`).
 """
 
@@ -26,10 +26,10 @@ from penstock_wire.control.settings import Batching
 from penstock_wire.timers import TIMER_SLACK
 
 WAIT_MARGIN = 2.0
-"""A part-full batch waits no longer than this many batch times before its earliest deadline."""
+"""Batch times before its earliest deadline at which a part-full batch stops waiting."""
 
 _CLOSED = 0.5
-"""The share of batches of callers who just ask again from which on none waits as long as a user says."""
+"""Share of batches with only returning callers above which the user's wait does not apply."""
 _CLOSED_WEIGHT = 1 / 4
 
 
@@ -37,16 +37,16 @@ class Cutter:
     """Cuts batches for free slots.
 
     Args:
-        queue: what waits.
-        slots: what is free.
-        pace: what is known of the model's pace.
+        queue: the queue.
+        slots: the slots.
+        pace: the model's pace.
         keys: the keys of the queue.
         runner: sends batches.
         outcomes: gives requests their outcomes.
 
     Attributes:
         counts: batches that were cut.
-        held_until: until when the last free slot is held; 0 where none is.
+        held_until: until when the last free slot is held; 0 if it is not.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Cutter:
         self._runner = runner
         self._outcomes = outcomes
         self._limits = self._eager = Limits(size=1, bytes=1)
-        # What a user says of waiting; None = nothing.
+        # The user's maximum wait in seconds; None = unset.
         self._wait: float | None = None
         self._hold_policy: HoldPolicy | None = None
         self._closed = 0.0
@@ -94,14 +94,14 @@ class Cutter:
 
     @property
     def wait(self) -> float:
-        """Seconds that a part-full batch waits at most now."""
+        """The present maximum wait of a part-full batch, in seconds."""
         hold = BOUND * self._pace.throughput.seconds
         if self._wait is None:
             return hold
         return self._wait if self._choosing() is not self._eager else min(hold, self._wait)
 
     def apply(self, batching: Batching) -> None:
-        """Obey another policy from the next cut on."""
+        """Use another policy from the next cut on."""
         timeout = batching.batch_wait_timeout_ms
         wait = None if isinstance(timeout, UnsetType) else timeout / 1000
         if wait != self._wait or self._hold_policy is None:
@@ -111,12 +111,12 @@ class Cutter:
         self._eager = dataclasses.replace(self._limits, wait=0.0)
 
     def arrived(self, work: QueuedRequest) -> None:
-        """A request was accepted."""
+        """Record that a request was accepted."""
         if self._hold_policy is not None:
             self._hold_policy.arrived(work.arrived, work.key)
 
     def released(self, now: float, batch: Batch) -> None:
-        """A batch has left the model: those whose requests it has completed are answered now."""
+        """Record that a batch has left the model: the callers of the requests it completed are answered."""
         if batch.merged and not self._queue.items:
             self.counts.saved_calls += 1
         policy, parts = self._hold_policy, batch.parts
@@ -132,9 +132,9 @@ class Cutter:
             policy.answered(now, key, requests, seconds)
 
     def fill(self, now: float) -> float | None:
-        """Cut batches while slots are free; returns when to ask again, where what waits may wait.
+        """Cut batches while slots are free; returns when to call again, if part-full batches wait.
 
-        Where the last free slot is held, `held_until` is when to ask again.
+        If the last free slot is held, `held_until` is when to call again.
         """
         queue, slots = self._queue, self._slots
         self.held_until = 0.0
@@ -151,10 +151,10 @@ class Cutter:
         return None
 
     def expire(self, now: float) -> float | None:
-        """Answer those in the queue whose time is over; returns when the next one's is.
+        """Answer expired requests in the queue; returns when the next one expires.
 
-        A request that is past its deadline while its client still waits goes too, but for the last one: a
-        slot that falls free will run that.
+        A request past its deadline is answered even if its client still waits, except for the last one in
+        the queue: the next free slot will run it.
         """
         queue = self._queue
         while (work := queue.first()) is not None and work.deadline <= now:
@@ -165,7 +165,7 @@ class Cutter:
         return None if work is None else work.deadline
 
     def _choosing(self) -> Limits:
-        """By a user's wait, but for callers who just ask again: those of whom waiting brings no more."""
+        """The limits to choose by; without the user's wait if only returning callers ask (no gain)."""
         if not self._wait or self._closed > _CLOSED:
             return self._eager
         return dataclasses.replace(self._limits, service=WAIT_MARGIN * self._pace.throughput.seconds)
@@ -205,14 +205,14 @@ class Cutter:
         return True
 
     def _cut_limits(self, now: float, key: Key) -> Limits:
-        """What the next batch of a key may hold."""
+        """The limits of the next batch of a key."""
         size = self._pace.size(now, key.cls)
         if key.faults is not None and key.faults.limit < size:
             size = key.faults.limit
         return self._limits if size == self._limits.size else dataclasses.replace(self._limits, size=size)
 
     def _cut(self, now: float, key: Key) -> None:
-        """Send the next batch of a key, without those at its head that would be late."""
+        """Send the next batch of a key, and drop requests at its head that would be late."""
         queue, pace, cls = self._queue, self._pace, key.cls
         latency_model = pace.latency_model
         limits = self._cut_limits(now, key)
@@ -236,7 +236,7 @@ class Cutter:
             return
         came, self._left = max(0, before - self._left), queue.items
         batch = self._runner.start(parts, items, self._limits.size)
-        # NB: all that can be noted after the sending is: the model waits for it.
+        # NB: all bookkeeping that can follow the sending is done here, since the model waits for the batch.
         batch.turn = pace.wait_estimator.begin(
             now - TIMER_SLACK, cls, items, possible=size, waited=waited, came=came
         )
@@ -247,7 +247,7 @@ class Cutter:
         self._keys.forget(queue.lines)
 
     def _note(self, policy: HoldPolicy, now: float, key: Key, batch: Batch) -> None:
-        """A batch was cut: of what waiting for it was."""
+        """Count how long a batch's slot was held, and whether requests came meanwhile."""
         counts, held = self.counts, policy.cut(now, key, len(batch.parts))
         if held > 0.0:
             counts.held_seconds += held

@@ -1,8 +1,8 @@
 """The dispatcher: takes admitted requests, has them cut into batches for free slots, gives each its outcome.
 
-What a batch holds is decided when a slot falls free, never when a timer fires (late binding): a busy model
-makes its own batches. The parts: `cutter` (what the next batch holds), `runner` (batches with the model),
-`turns` (when to look), `admission` (who gets in) and `estimators` (how fast the model is).
+The items of a batch are chosen when a slot falls free, never when a timer fires (late binding): requests
+gather while the model is busy. The parts: `cutter` (what the next batch holds), `runner` (batches with the
+model), `turns` (when to look), `admission` (which requests enter) and `estimators` (how fast the model is).
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ class Dispatcher:
     Args:
         send: sends to the model.
         protocol: joins and splits.
-        batching: the policy to begin with.
+        batching: the initial policy.
         observer: counts runs.
         clock: the monotonic time in seconds.
-        unbatched: the path of requests that are not batched; what changes here changes there, too.
-        on_room: called when `free`, or what waits, may have changed.
-        trace: sends in a span of each batch, None where nothing is traced.
-        streamed: sends what may be answered by a stream for several clients, None where nothing is.
-        begin: begins to send without a task, where that is possible; see `runner.BatchRunner`.
+        unbatched: the path of requests that are not batched; changes are passed on to it.
+        on_room: called when `free`, or the queue, may have changed.
+        trace: sends in a span for each batch, None if tracing is off.
+        streamed: sends batches that may be answered by a stream for several clients, None if none are.
+        begin: begins to send without a task, if that is possible; see `runner.BatchRunner`.
         exact_timer: makes a timer for waits of less than the loop's own resolution.
         cancellable: whether the model ends a call of a request's method when its connection is closed.
 
     Attributes:
-        admission: decides whether a request gets in.
+        admission: decides whether a request enters the queue.
         queue: the queue.
         keys: reads header fields under the policy in effect.
-        pace: what is known of the model's pace.
-        unbatched: the path of requests that are not batched; None where there is none.
-        adapts: what one batch took decides what the next one holds.
+        pace: the model's pace.
+        unbatched: the path of requests that are not batched; None if there is none.
+        adapts: the time of one batch affects the size of the next.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Dispatcher:
         self.adapts = False
         self._apply(batching)
 
-    # What is shown
+    # State
 
     @property
     def batching(self) -> Batching:
@@ -163,12 +163,12 @@ class Dispatcher:
 
     @property
     def capacity(self) -> int:
-        """Items that begin at once where nothing waits and nothing is with the model."""
+        """Items that would begin at once if nothing were queued or ongoing."""
         return self._slots.count * self.batch_limit
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits and nothing is with the model."""
+        """Whether nothing is queued or ongoing."""
         return not (self.queue.items or self._runner.items) and not (self.queued or self.ongoing)
 
     @property
@@ -179,7 +179,7 @@ class Dispatcher:
 
     @property
     def batch_limit(self) -> int:
-        """See `RequestPath`: fewer than the policy's where bad requests keep coming."""
+        """See `RequestPath`: lower than the policy's while bad requests keep coming."""
         return self._faults.limit(self._batching.max_batch_size)
 
     @property
@@ -294,7 +294,7 @@ class Dispatcher:
         return len(works) + (0 if self.unbatched is None else self.unbatched.refuse_queued(error))
 
     async def abort(self) -> None:
-        """See `RequestPath`; what batches held is answered as unreachable."""
+        """See `RequestPath`; the requests of the batches are answered with `model_unreachable`."""
         await self._runner.abort()
         if self.unbatched is not None:
             await self.unbatched.abort()
@@ -309,8 +309,8 @@ class Dispatcher:
         """
         evicted = self.admission.admit(work)
         if evicted is not None:
-            # NB: their errors go out later: a client's next request, which its connection may have read,
-            # comes then.
+            # NB: their errors are sent later: an answer may start the client's next request, if its
+            # connection has read it already.
             self._loop.call_soon(self._settle_all, evicted, self.admission.evicted())
         self.queue.add(work)
         self._cutter.arrived(work)
@@ -318,7 +318,7 @@ class Dispatcher:
             self._turns.schedule()
 
     def leave(self, work: QueuedRequest) -> None:
-        """The client went away: nothing of the request is sent any more, and an answer is dropped."""
+        """Withdraw a request of a client that left: no more of it is sent, and an answer is dropped."""
         work.done = True
         if work.executed:
             self._runner.departed()
@@ -350,14 +350,14 @@ class Dispatcher:
             self._quiet.set()
         items = self.queue.items
         if items >= self.pace.usual and self._turns.alive:
-            # A whole batch waits: the model has it at once, before what it answered goes out.
+            # A whole batch waits: send it to the model at once, before the answers to clients.
             try:
                 self._cutter.fill(self._clock() + TIMER_SLACK)
             except Exception as error:
                 log("dispatch failed", level="error", error=repr(error))
         self._check_idle()
         if items:
-            # A part-full one first takes in what has come to the sockets meanwhile.
+            # A part-full batch first takes in the requests that have come to the sockets meanwhile.
             self._turns.schedule_after_reading()
         else:
             self._on_room()
@@ -376,7 +376,7 @@ class Dispatcher:
         if self._auto is None:
             return
         now = self._clock()
-        # A client that gives the model less time than it takes says nothing of how many batches it bears.
+        # A client's timeout below the model's usual time does not show that the model has too many batches.
         if not timeout or seconds >= (self.pace.latency_model.predict(now, work.key.cls, items) or 0.0):
             self._tune(self._auto, now, items, seconds, ok=False)
 
@@ -406,7 +406,7 @@ class Dispatcher:
         self._cutter.apply(batching)
 
     def _tune(self, auto: ConcurrencyTuner, now: float, items: int, seconds: float, *, ok: bool) -> None:
-        """A batch has ended: perhaps more or fewer of them at once are better."""
+        """Adjust the number of slots after a batch has ended."""
         self._slots.count = auto.ended(now, items, seconds, pressed=self.queue.items > 0, ok=ok)
         self.admission.size_queue()
 
@@ -419,7 +419,7 @@ class Dispatcher:
             self._idle.set()
 
     def _look(self) -> float | None:
-        """Answer what expired, fill the free slots; returns when to look again, if ever."""
+        """Answer expired requests and fill the free slots; returns when to look again, if ever."""
         now = self._clock() + TIMER_SLACK
         again = self._cutter.fill(now)
         self._turns.ring_exactly(self._cutter.held_until)

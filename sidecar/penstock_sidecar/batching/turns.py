@@ -1,4 +1,4 @@
-"""When the dispatcher looks at its queue: once after each turn of the loop that had news, and by a timer."""
+"""Schedules the dispatcher's looks at its queue: after each turn of the loop with news, and by a timer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from penstock_wire.process import log
 from penstock_wire.timers import EarliestTimer
 
 RETRY_SECONDS = 1.0
-"""After a look that failed, which is a fault of ours."""
+"""Seconds until the next look after a look that failed, which is a bug of the sidecar."""
 
 
 class Timer(Protocol):
     """Calls back at a time."""
 
     def ring_at(self, when: float) -> None:
-        """Ring at this time of the clock, and at no other that was asked for before."""
+        """Ring at this time of the clock; it replaces times that were set before."""
         ...
 
     def cancel(self) -> None:
@@ -26,20 +26,20 @@ class Timer(Protocol):
 
 
 MakeTimer = Callable[[Callable[[], object]], Timer]
-"""Makes a timer that calls this."""
+"""Makes a timer that calls the given function."""
 
 
 class Turns:
-    """Calls `look` soon after each `schedule`, once for all of them, and at the time that it returned last.
+    """Calls `look` soon after `schedule`, once for several calls, and at the time that `look` last returned.
 
     Args:
-        look: looks; returns when to look again, in the clock's time, None where only an event asks for it.
+        look: returns when to call it again, in the clock's time; None if only an event can require it.
         clock: the monotonic time in seconds.
         exact_timer: makes a timer for times that must be met to less than the loop's resolution.
 
     Attributes:
-        alive: whether anything is looked at.
-        scheduled: the next look is under way.
+        alive: whether `look` is called at all.
+        scheduled: the next look is scheduled.
     """
 
     __slots__ = (
@@ -79,12 +79,12 @@ class Turns:
             self._loop.call_soon(self._turn)
 
     def schedule_after_reading(self) -> None:
-        """Look when the loop has read what has come to its sockets."""
+        """Look after the loop has read the data that has come to its sockets."""
         self._reads_on = True
         self.schedule()
 
     def ring_exactly(self, when: float) -> None:
-        """Look at this time as well; 0 = at no such time any more."""
+        """Look at this time as well; 0 cancels it."""
         if when == self._rings_at:
             return
         self._rings_at = when
@@ -95,7 +95,7 @@ class Turns:
     def _turn(self) -> None:
         self.scheduled = self._reads_on
         if self._reads_on:
-            # NB: what is called soon from here is called after the loop has read what is there to be read.
+            # NB: a `call_soon` from here is called after the loop has read its sockets.
             self._reads_on = False
             self._loop.call_soon(self._turn)
             return

@@ -1,24 +1,24 @@
-"""`maxConcurrentBatches: auto`: finds out how many batches at once pay. Pure: time is an argument.
+"""`maxConcurrentBatches: auto`: finds the best number of concurrent batches. Pure: time is an argument.
 
-A hill climber on throughput. It rests at C slots; from time to time it tries more (or fewer), alternating
-stretches of batches at C and at the other number, and compares the items a second of both:
+A hill climber on throughput. It rests at C slots. From time to time it tries more (or fewer): it alternates
+stretches of batches at C and at the other number, compares their items a second, and moves
 
-- up, where more slots bring at least `GAIN` more throughput, within `max_seconds` a batch;
-- down, where fewer slots lose at most `LOSS` of it: what only waits inside the model is better off in our
-  queue, where it still can be batched, dropped and put in order.
+- up, if more slots bring at least `GAIN` more throughput, within `max_seconds` a batch;
+- down, if fewer slots lose at most `LOSS` of it: requests that only wait inside the model are better off in
+  the sidecar's queue, where they can still be batched, dropped and put in order.
 
-It only tries while work waits at each ended batch: otherwise throughput is what arrives and says nothing of
+It only tries while work waits at each ended batch: otherwise throughput equals the arrivals, whatever the
 slots. Each trial without a change doubles the rest before the next, up to `MAX_REST` batches; a throughput
 that leaves its band, or a change, ends the long rest.
 
-A batch fails where it was too much for the model: what it answered with 5xx or 429, lost or kept too long.
-One failure ends a trial, `FAILURES` in a row take slots back; batches that ran already when that happened
-say no more. What is wrong with a request is no failure, and no measurement.
+A batch fails if it was too much for the model, which answered 5xx or 429, lost it or kept it too long. One
+failure ends a trial; `FAILURES` in a row lower the slots, and batches that began before that do not count.
+A fault of a request is neither a failure nor a measurement.
 
 Netflix's concurrency-limits (Gradient2, Vegas: github.com/Netflix/concurrency-limits) and TCP Vegas (Brakmo
 and Peterson 1995) steer by the latency's rise over its minimum. Here latency depends on the size of the
-batch, which changes with the number of slots, so that rise says little; items a second say it directly, and
-comparing alternating stretches instead of consecutive ones keeps a drift of the load out.
+batch, which changes with the number of slots, so that rise shows little. Items a second show it directly, and
+comparing alternating stretches instead of consecutive ones excludes a drift of the load.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ import math
 GAIN = 0.10
 LOSS = 0.08
 CLEAR = 0.30
-"""A difference of this much after the first round needs no more rounds."""
+"""A difference after the first round that needs no further rounds."""
 ROUNDS = 4
-"""Stretches of each arm of a trial at most."""
+"""Maximum stretches of each arm of a trial."""
 STRETCH = 10
-"""Measured batches of a stretch at least, and four for each slot."""
+"""Minimum measured batches of a stretch, which has at least four for each slot."""
 REST = 40
-"""Batches between two trials at first, doubled by each that changes nothing."""
+"""Batches between two trials at first, doubled by each trial that changes nothing."""
 MAX_REST = 1280
 BAND = 0.3
-"""Change of throughput at rest that says the model is another one now."""
+"""Relative change of throughput at rest that shows that the model behaves differently now."""
 IDLE_PATIENCE = 3
 """Ended batches in a row without waiting work that end a trial."""
 FAILURES = 3
-"""Failed batches in a row from which there are too many slots."""
+"""Failed batches in a row that show that there are too many slots."""
 ROUNDING = 1e-6
-"""Seconds by which a batch may seem to be older than it is."""
+"""Tolerance, in seconds, of the time at which a batch began."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -60,7 +60,7 @@ class _Stretch:
     latest: float = 0.0
 
     def add(self, now: float, items: int, seconds: float) -> bool:
-        """Take in an ended batch; True once complete. The first ones began under the number before."""
+        """Count an ended batch; True once complete. The first `skip` began under the previous number."""
         if self.skip > 0:
             self.skip -= 1
             return False
@@ -76,7 +76,7 @@ class _Stretch:
 
 @dataclasses.dataclass(slots=True)
 class _Arm:
-    """What the stretches of one number of slots add up to."""
+    """The sum of the stretches with one number of slots."""
 
     items: int = 0
     seconds: float = 0.0
@@ -96,14 +96,14 @@ class _Arm:
 
 
 class ConcurrencyTuner:
-    """The number of slots, from what batches show.
+    """The number of slots, tuned by the batches that end.
 
-    `slots` is the number now; `max_seconds` may be set anew at any time.
+    `slots` is the present number; `max_seconds` can be changed at any time.
 
     Args:
-        start: slots to begin with.
-        highest: slots at most.
-        max_seconds: seconds that a batch may take on average with more slots, or None for any.
+        start: initial slots.
+        highest: maximum slots.
+        max_seconds: maximum mean seconds of a batch with more slots, or None for no maximum.
     """
 
     def __init__(self, start: int = 1, highest: int = 64, max_seconds: float | None = None) -> None:
@@ -120,19 +120,19 @@ class ConcurrencyTuner:
         self._known_rate = 0.0
         self._unpressed = 0
         self._failures = 0
-        # What was sent before says nothing of the slots since then.
+        # When slots were last lowered; failures of batches that began before that do not count.
         self._yielded = -math.inf
         self._long_ago = 0
 
     def ended(self, now: float, items: int, seconds: float, *, pressed: bool, ok: bool = True) -> int:
-        """Take in a batch that ended; returns the slots from now on. ~1 µs.
+        """Learn from a batch that ended; returns the slots from now on. ~1 µs.
 
         Args:
             now: the clock's time.
             items: items it held.
-            seconds: what it took.
+            seconds: the time it took.
             pressed: work was waiting when it ended, before the next batch was cut.
-            ok: the model answered it with success; else it was too much for it.
+            ok: the model answered it with success; False if it was too much for the model.
         """
         if not ok:
             self._fail(now, seconds)
@@ -170,7 +170,7 @@ class ConcurrencyTuner:
             self._try()
 
     def _watch(self, rate: float) -> None:
-        """Shorten the rest when throughput has left its band for two stretches in a row."""
+        """End the rest when throughput has left its band for two stretches in a row."""
         if not self._known_rate:
             self._known_rate = rate
         elif abs(rate - self._known_rate) > BAND * self._known_rate:
@@ -186,7 +186,7 @@ class ConcurrencyTuner:
 
     def _try(self) -> None:
         base = self.slots
-        # At more slots one more is a small change: a quarter more, so that a gain shows over the noise.
+        # One slot more is a small change if there are many: a quarter more shows a gain above the noise.
         step = max(1, base // 4)
         other = min(self._highest, base + step) if self._upward else max(1, base - step)
         if other == base:
@@ -219,7 +219,7 @@ class ConcurrencyTuner:
         self._known_rate = 0.0
         if better:
             self._settle(self._other, REST)
-            # More of what helped.
+            # Try a further step soon: at once if it was upward.
             self._rest_left = 0 if up else STRETCH
         else:
             self._upward = not up
@@ -233,7 +233,7 @@ class ConcurrencyTuner:
         self._set(slots)
 
     def _calm(self) -> None:
-        """Nothing waits: a trial would measure what arrives."""
+        """End a trial, since no work waits: it would measure the arrivals."""
         self._unpressed = 0
         if self._arms is not None:
             self._arms = None

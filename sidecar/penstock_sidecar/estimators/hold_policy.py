@@ -1,31 +1,34 @@
-"""Whether a free slot is held for those who were just answered and are about to ask again.
+"""Decides whether a free slot is held for callers who were just answered and are about to ask again.
 
-The model: a batch service queue with a closed population. Each of N callers asks again some time after it was
-answered (`return_times`); a batch of W takes L(W), most of which W hardly changes. Whoever comes just after a
-batch has left waits for all of it, so callers fall into two cohorts, one with the model while the other
-waits, and two calls go where one would do. With a slot free and w requests waiting, holding it for x seconds
+The model is a batch service queue with a closed population. Each of N callers asks again some time after it
+was answered (`return_times`); a batch of W takes L(W), which hardly depends on W. A caller that comes just
+after a batch has left waits for all of it. So callers fall into two cohorts, one with the model while the
+other waits, and take two calls where one would do. With a slot free and w requests waiting, holding it for
+x seconds
 
-    costs   w · x + the time that those wait who come meanwhile, and
+    costs   w · x + the wait of callers who come meanwhile, and
     saves   n(x) · D · `WEIGHT`
 
-of the callers' time: n(x) of those who are out come back within x, and each would otherwise wait until the
-slot falls free again, D later. The x with the largest gain is taken, none where no gain is positive; at the
-end of x the choice is made anew, and when all are back the batch goes. This is the threshold policy of Deb
-and Serfozo (1973, doi:10.2307/1426040: serve as soon as w reaches a threshold that depends on the state) for
-arrivals whose rate depends on who was answered when, with one step of look-ahead. In a closed population
-the sum of the callers' times is the rate (Little: N = rate · time), so a gain for those who wait is one for
-the rate.
+of the callers' time: n(x) of the callers who are out come back within x, and each would otherwise wait until
+the slot falls free again, D later. The policy takes the x with the largest gain, or does not hold if no gain
+is positive. At the end of x it chooses again; when all callers are back the batch goes. This is the threshold
+policy of Deb and Serfozo (1973, doi:10.2307/1426040: serve as soon as w reaches a threshold that depends on
+the state), with one step of look-ahead, for an arrival rate that depends on who was answered when. In a
+closed population the sum of the callers' times determines the rate (Little: N = rate · time), so a gain for
+callers who wait is a gain for the rate.
 
-`WEIGHT` is more than 1 because who misses a batch makes the p99: without it the slot goes when the last one
-is not worth its wait in the mean, each time a few of a hundred callers wait for two batches.
+`WEIGHT` is more than 1 because callers who miss a batch make the p99: with 1, the slot would go as soon as
+the last caller is not worth the wait on average, and each time a few of a hundred callers wait for two
+batches.
 
 A slot is never held
 
-- for callers of whom few come back within the bound (`return_times.SURE`): independent ones, who think;
-- where all who are out are back, which a lone caller is when it asks;
-- where slots were mostly held in vain: callers come back, but to another pod;
-- where those who are out would not find room: then batches are nearly full as it is;
-- beyond half of a batch's time in all (a third leaves stragglers, who split the cohort again).
+- for a key with few callers who come back within the bound (`return_times.SURE`): they are independent, or
+  think;
+- if all callers who were out are back, as a lone caller is when it asks;
+- if slots were mostly held in vain: callers come back, but to another pod;
+- if the callers who are out would not find room: then batches are nearly full anyway;
+- for longer than half of a batch's time in all (a third leaves stragglers, who split the cohort again).
 
 The time is an argument.
 """
@@ -39,21 +42,21 @@ from typing import Final
 from penstock_sidecar.estimators.return_times import ReturnTimes
 
 BOUND: Final = 0.5
-"""The share of a batch's time that a slot is held at most."""
+"""Maximum time that a slot is held, as a share of a batch's time."""
 WEIGHT: Final = 8.0
-"""How much a caller's time counts that misses the batch, against that of one who waits for it."""
+"""Weight of the time of a caller that misses the batch; that of a caller that waits for it has weight 1."""
 KEYS: Final = 16
-"""Keys that are kept; beyond, the one that was answered least recently is forgotten."""
+"""Keys that are kept; one more drops the least recently answered one."""
 
 _ROUNDING: Final = 1e-6
-"""Seconds that are no time to wait."""
+"""Seconds that are too short to wait."""
 
 
 class HoldPolicy:
-    """Learns who comes back, and decides. Keys are of the queue; they compare by identity.
+    """Learns which callers come back, and decides. Keys are the queue's; they compare by identity.
 
     Attributes:
-        merged: of the batch that was cut last, some came while its slot was held.
+        merged: some requests of the latest batch came while its slot was held.
     """
 
     __slots__ = (
@@ -69,23 +72,23 @@ class HoldPolicy:
 
     def __init__(self) -> None:
         self._keys: OrderedDict[Hashable, ReturnTimes] = OrderedDict()
-        # Of the key that was asked for last.
+        # The latest key that was looked up, and its return times.
         self._latest_key: Hashable | None = None
         self._latest: ReturnTimes | None = None
-        # For which key a slot is held, since and until when, and how many requests waited at first.
+        # The key for which a slot is held, since and until when, and how many requests waited at first.
         self._key: Hashable | None = None
         self._since = self._until = 0.0
         self._requests = 0
         self.merged = False
 
     def answered(self, now: float, key: Hashable, requests: int, seconds: float) -> None:
-        """The callers of a batch were answered; ~1 µs.
+        """Record that the callers of a batch were answered; ~1 µs.
 
         Args:
             now: the time.
-            key: the batch's.
-            requests: how many.
-            seconds: what such a batch takes.
+            key: the batch's key.
+            requests: the batch's requests.
+            seconds: the time of such a batch.
         """
         returns = self._find(key)
         if returns is None:
@@ -95,24 +98,24 @@ class HoldPolicy:
         returns.answered(now, requests, BOUND * seconds)
 
     def crowded(self, key: Hashable) -> None:
-        """A batch was full, and others wait: its callers do not fit into one."""
+        """Record that a batch was full while others wait: the key's callers do not fit into one batch."""
         returns = self._find(key)
         if returns is not None:
             returns.crowded()
 
     def arrived(self, now: float, key: Hashable) -> None:
-        """A request came; ~0.2 µs."""
+        """Record an arrival; ~0.2 µs."""
         returns = self._latest if key is self._latest_key else self._find(key)
         if returns is not None:
             returns.arrived(now)
 
     def out(self, key: Hashable) -> int:
-        """Callers who are about to come back: 0 where nobody is waited for."""
+        """How many callers are about to come back; 0 if a slot is not to be held for them."""
         returns = self._latest if key is self._latest_key else self._find(key)
         return returns.out if returns is not None and returns.sure and returns.paying else 0
 
     def closed(self, key: Hashable) -> bool:
-        """Whether those who come are those who were answered, so that nobody else is left to wait for."""
+        """Whether nearly all requests come from callers who were answered, so that no others are expected."""
         returns = self._find(key)
         return returns is not None and returns.closed
 
@@ -127,15 +130,15 @@ class HoldPolicy:
         bound: float,
         latest: float,
     ) -> float:
-        """Until when to hold a free slot; not after `now` where its batch shall go.
+        """Return until when to hold a free slot; at most `now` if its batch is to go.
 
         Args:
             now: the time.
-            key: whose requests wait, no others.
+            key: the key of all requests that wait.
             requests: how many wait.
-            room: how many more of them a batch holds.
+            room: how many more requests fit into the batch.
             saved: seconds until a slot falls free again, once this one is taken.
-            bound: seconds that a slot is held at most.
+            bound: maximum seconds that a slot is held.
             latest: when the batch must go.
         """
         out = self.out(key)
@@ -163,7 +166,7 @@ class HoldPolicy:
         return until
 
     def cut(self, now: float, key: Hashable, requests: int) -> float:
-        """A batch was cut of so many requests; returns the seconds for which its slot was held."""
+        """Record that a batch of `requests` requests was cut; returns the seconds that its slot was held."""
         held, self._key = self._key, None
         self.merged = False
         if held is not key or now <= self._since:
@@ -175,7 +178,7 @@ class HoldPolicy:
         return now - self._since
 
     def forget_hold(self) -> None:
-        """Nothing waits any more: no slot is held."""
+        """End the hold, since no request waits any more."""
         self._key = None
 
     def _find(self, key: Hashable) -> ReturnTimes | None:

@@ -1,13 +1,12 @@
-"""How long a batch of W items takes: L(W), learned from the batches that the model answered.
+"""The latency model: L(W), the time of a batch of W items, learned from the batches that the model answered.
 
     L(W) = 1.05 · max(a + b·W, p80 of the batches of W's size)
 
-`a + b·W` is a robust line through the successes of the latest 200 batches and the last 10 s, one line for
-each class of requests; the p80 counts where at least 8 samples of about W's size exist, and never falls as W
-grows. (Not the p95: where one batch in twenty stalls, whatever its size, it would make all batches small and
-all queues short for the sake of those few: docs/adr/0005-predict-by-p80.md.) Samples expire, so that one slow
-start is not held against a model for ever: nothing is known where nothing succeeded lately. The time is an
-argument.
+`a + b·W` is a robust line through the successes among the latest 200 batches and within the last 10 s, one
+line for each class of requests. The p80 counts if at least 8 samples of about W's size exist, and never falls
+as W grows. (Not the p95: if one batch in twenty stalls, whatever its size, a p95 would make all batches small
+and all queues short because of those few: docs/adr/0005-predict-by-p80.md.) Samples expire, so that one slow
+start does not count for ever; L is unknown if no batch succeeded lately. The time is an argument.
 """
 
 from __future__ import annotations
@@ -19,38 +18,38 @@ from collections.abc import Sequence
 from statistics import median
 
 LAST = 200
-"""Batches of one class that are looked back upon at most."""
+"""Maximum samples of one class."""
 HORIZON = 10.0
 """Seconds after which a sample expires."""
 CLASSES = 16
-"""Classes that are kept; beyond, the one that was observed least recently is forgotten."""
+"""Classes that are kept; one more drops the least recently observed one."""
 MARGIN = 1.05
 BUCKET_SAMPLES = 8
-"""Samples of about one size from which their p80 counts."""
+"""Samples of about one size that are needed for their p80 to count."""
 TAIL = 0.8
-"""The share that the p80 is of."""
+"""The percentile of `p80`, as a share."""
 REFIT = 0.1
-"""Seconds between two fits of one class, once it has `EAGER` samples."""
+"""Minimum seconds between two fits of one class that has `EAGER` samples or more."""
 EAGER = 16
 GROUPS = 12
-"""Groups of samples between which slopes are taken: 66 pairs at most."""
+"""Groups of samples between which slopes are computed: 66 pairs at most."""
 _BOUNDS = tuple(sorted({1 << n for n in range(14)} | {3 << n for n in range(12)}))
 """Upper bounds of the size buckets: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …"""
 _LAST_BUCKET = len(_BOUNDS) - 1
 
 Sample = tuple[float, int, float]
-"""When it was taken, items, seconds."""
+"""The time of the sample, items, seconds."""
 
 
 def fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """A robust line y = a + b·x with a ≥ 0 and b ≥ 0.
+    """Fit a robust line y = a + b·x with a ≥ 0 and b ≥ 0.
 
     The points, in order of x, are put into at most `GROUPS` groups of about equal number (equal x stay
-    together); b is the weighted median of the slopes between the groups' medians, with the product of both
-    groups' numbers as the weight; a is the weighted median of what then remains. This is the estimator of
+    together). b is the weighted median of the slopes between the groups' medians; the weight is the product
+    of both groups' numbers. a is the weighted median of the residuals y - b·x. This is the estimator of
     Theil (1950) and Sen (1968, doi:10.1080/01621459.1968.10480934) on group medians instead of on all pairs:
     66 slopes instead of 19 900, the same breakdown at 1 - √½ ≈ 29 % outliers. A negative b becomes 0 (a: the
-    median of y), a negative a becomes 0 (b: the weighted median of y / x). With one size only the line is
+    median of y), a negative a becomes 0 (b: the weighted median of y / x). If all x are equal, the line is
     flat.
 
     Args:
@@ -105,13 +104,13 @@ def _weighted_median(values: list[tuple[float, int]]) -> float:
 
 
 def p80(values: list[float]) -> float:
-    """The 80th percentile by nearest rank: the smallest value that at least 80 % do not exceed."""
+    """Return the 80th percentile by nearest rank: the smallest value that at least 80 % do not exceed."""
     values.sort()
     return values[math.ceil(TAIL * len(values)) - 1]
 
 
 class _Class:
-    """The samples of one class, and what was made of them."""
+    """The samples of one class, and the fit to them."""
 
     __slots__ = ("a", "again", "b", "floors", "horizon", "kept", "largest", "n", "samples")
 
@@ -123,7 +122,7 @@ class _Class:
         self.a = self.b = 0.0
         self.floors: list[float] = []
         self.largest = 0
-        # The latest question to `largest` and its answer, while the fit stands.
+        # The latest arguments of `LatencyModel.largest` and their result, valid until the next fit.
         self.kept = (0, 0.0, 0.0, 0)
 
     def fit(self, now: float) -> None:
@@ -136,7 +135,7 @@ class _Class:
             self.again = math.inf
             self.largest = 0
             return
-        # Again when the next sample expires, though not at each of them.
+        # Fit again when the next sample expires, but no sooner than `REFIT`.
         self.again = max(samples[0][0] + self.horizon, now + REFIT)
         self.a, self.b = fit_line([(items, seconds) for _, items, seconds in samples])
         buckets: list[list[float]] = [[] for _ in _BOUNDS]
@@ -158,7 +157,7 @@ def _bucket(items: int) -> int:
 class LatencyModel:
     """L(W) for each class of requests.
 
-    `learning` is False while nothing shall be learned: before the model is loaded.
+    `learning` is False while batches are not to be learned from: before the model is loaded.
 
     Args:
         horizon: seconds after which a sample expires.
@@ -172,13 +171,13 @@ class LatencyModel:
         self.learning = True
 
     def observe(self, now: float, cls: str, items: int, seconds: float) -> None:
-        """Take in one batch that the model answered with success; ~0.5 µs, and every 0.1 s ~0.2 ms.
+        """Learn from a batch that the model answered with success; ~0.5 µs, and every 0.1 s ~0.2 ms.
 
         Args:
             now: when the answer came, in the clock's time; never falls.
             cls: its class: path and `x-penstock-method`.
             items: items it held, ≥ 1.
-            seconds: what it took, ≥ 0.
+            seconds: the time it took, ≥ 0.
         """
         if not self.learning:
             return
@@ -196,11 +195,11 @@ class LatencyModel:
             known.again = now + REFIT
 
     def forget(self) -> None:
-        """The model is gone or another one: nothing is known."""
+        """Forget all samples, since the model is gone or has changed."""
         self._classes.clear()
 
     def predict(self, now: float, cls: str, items: int) -> float | None:
-        """L(items) in seconds, or None where nothing succeeded in the last 10 s; ~0.5 µs.
+        """Return L(items) in seconds, or None if no batch succeeded in the last 10 s; ~0.5 µs.
 
         Never falls as `items` grows.
         """
@@ -216,7 +215,7 @@ class LatencyModel:
         return MARGIN * max(line, floor)
 
     def middle(self, now: float, cls: str, items: int) -> float | None:
-        """The line at `items`: what half of such batches take; None where nothing succeeded lately."""
+        """The line at `items`: the median time of a batch; None if no batch succeeded lately."""
         known = self._classes.get(cls)
         if known is None:
             return None
@@ -225,20 +224,20 @@ class LatencyModel:
         return known.a + known.b * items if known.n else None
 
     def largest(self, now: float, cls: str, limit: int, seconds: float, most: float = 0.0) -> int:
-        """Items of the largest batch that keeps within `seconds`: 1 at least, `limit` at most.
+        """Return the items of the largest batch that takes at most `seconds`: from 1 to `limit`.
 
-        Where not even one item does, small batches would bring nothing and cost all throughput: then those
-        count that keep within `most`; and where no batch does that either, nothing is lost by full ones.
+        If even one item takes longer, small batches would gain nothing and cost all throughput: then the
+        bound is `most`. If one item exceeds `most` as well, full batches lose nothing.
 
-        Nothing is known of sizes far beyond those seen, so a batch is never more than twice the largest
-        batch of the samples, and of one item where there are none: 1, 2, 4, … from a cold start.
+        Sizes far beyond the samples are unknown, so a batch is never more than twice the largest batch of the
+        samples, and has one item if there are no samples: 1, 2, 4, … from a cold start.
 
         Args:
             now: the clock's time.
             cls: the class.
-            limit: items at most, ≥ 1.
-            seconds: what a batch should take at most.
-            most: what it may take at most, where that cannot be; not used where it is less than `seconds`.
+            limit: maximum items, ≥ 1.
+            seconds: the time that a batch should take at most.
+            most: the bound if `seconds` cannot be kept; ignored if it is less than `seconds`.
         """
         known = self._classes.get(cls)
         if known is None:
@@ -270,7 +269,7 @@ class LatencyModel:
         return low
 
     def fits(self, now: float) -> dict[str, tuple[float, float, int]]:
-        """Of each class with samples: a in seconds, b in seconds an item, the number of samples."""
+        """The fit of each class with samples: a in seconds, b in seconds an item, the number of samples."""
         fits: dict[str, tuple[float, float, int]] = {}
         for cls, known in self._classes.items():
             if now >= known.again:

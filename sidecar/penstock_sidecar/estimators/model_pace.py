@@ -1,4 +1,4 @@
-"""What is known of the model's pace: how long batches take, their size, when an answer would come."""
+"""The model's pace: how long batches take, their size, and when an answer would come."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from penstock_sidecar.estimators.throughput import Throughput
 from penstock_sidecar.estimators.wait_estimator import WaitEstimator
 
 SERVICE_SHARE = 1 / 1.5
-"""Share of the objective that a batch may take: one that arrives waits half a batch's time on average."""
+"""Share of the objective that a batch may take: an arriving request first waits half a batch on average."""
 _KEEP = 0.9
-"""What is left of an extreme with each further batch."""
+"""Factor by which a maximum decays with each further batch."""
 
 
 class ModelPace:
     """All estimates of one model.
 
     Args:
-        limit: items of a batch at most, by the policy.
+        limit: maximum items of a batch, by the policy.
 
     Attributes:
-        latency_model: how long a batch of so many items takes.
+        latency_model: how long a batch takes, by its items.
         wait_estimator: when an arriving request would be answered.
         throughput: means over the latest batches.
-        limit: items of a batch at most, by the policy.
-        objective: seconds within which answers are wanted; None where any time will do.
+        limit: maximum items of a batch, by the policy.
+        objective: seconds within which answers are wanted; None if the policy has no objective.
         service: the part of the objective that a batch may take, in seconds.
-        usual: items of a batch of the latest class at most.
-        slow: seconds that a batch takes at most, of the classes that ran lately.
-        rate: items that one slot answers in a second, of the fastest class that ran lately; 0 while unknown.
+        usual: maximum items of a batch of the latest class.
+        slow: seconds of a batch of the slowest class that ran lately.
+        rate: items that one slot answers in a second, for the fastest recent class; 0 while unknown.
         epoch: changes with each batch that was learned from, and when all is forgotten.
     """
 
@@ -56,27 +56,27 @@ class ModelPace:
         self.epoch = 0
 
     def apply(self, *, limit: int, objective: float | None) -> None:
-        """Obey another policy: items of a batch at most, and the objective in seconds."""
+        """Use another policy: the maximum items of a batch, and the objective in seconds."""
         self.limit = limit
         self.objective = objective
         self.service = None if objective is None else objective * SERVICE_SHARE
         self.usual = min(self.usual, limit)
 
     def size(self, now: float, cls: str) -> int:
-        """Items of a batch of a class at most: the policy's, or fewer where that keeps the objective."""
+        """The maximum items of a batch of a class: the policy's limit, or fewer to keep the objective."""
         objective, service = self.objective, self.service
         if objective is None or service is None:
             return self.limit
         return self.latency_model.largest(now, cls, self.limit, service, objective)
 
     def succeeded(self, now: float, cls: str, items: int, seconds: float) -> bool:
-        """Take in a batch that the model answered.
+        """Learn from a batch that the model answered.
 
         Args:
             now: the time.
             cls: the batch's class.
             items: its items.
-            seconds: what it took.
+            seconds: the time it took.
 
         Returns:
             Whether `rate` is known.
@@ -94,7 +94,7 @@ class ModelPace:
         return True
 
     def forget(self) -> None:
-        """Forget how long batches take: the model's process has ended."""
+        """Forget how long batches take, since the model's process has ended."""
         self.epoch += 1
         self.latency_model.forget()
         self.rate = 0.0

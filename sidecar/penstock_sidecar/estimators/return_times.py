@@ -1,19 +1,19 @@
-"""How soon, and how surely, callers who were answered ask again: a distribution of return times.
+"""The distribution of return times: how soon, and how surely, callers who were answered ask again.
 
 Answers and arrivals carry no names: a caller may come back on another connection, through a router, or to
-another pod. So an arrival is taken for the return of the latest answer that is not matched yet, and counts in
-a histogram of the lag between the two. An arrival that has nothing to do with an answer is counted likewise;
-but such come at any time, and returns soon after an answer. Therefore the rate of arrivals at lags beyond
-`bound`, the longest that anybody would wait for, is taken off:
+another pod. So an arrival is counted as the return of the latest answer that is not matched yet, in a
+histogram of the lag between the two. Arrivals that are unrelated to an answer are counted likewise; but they
+come at any time, while returns come soon after an answer. Therefore the rate of arrivals at lags beyond
+`bound`, the longest time that a slot is held, is subtracted:
 
     G(x) = (arrivals at lags up to x - rate · x · batches) / requests that were answered
 
-G is defective: `share` = G(bound) is how many come back in such a time at all. Independent arrivals make it
-about 0, whatever their rate. Of callers who are still out `age` seconds after their answer, the share
-(G(age + x) - G(age)) / (1 - G(age)) comes back within x.
+G is defective: `share` = G(bound) is the share of callers that come back within the bound at all. Independent
+arrivals make it about 0, whatever their rate. Of callers who are still out `age` seconds after their answer,
+the share (G(age + x) - G(age)) / (1 - G(age)) comes back within x.
 
-The state is bounded, and what was counted counts half after each `WINDOW` batches. An arrival costs O(1).
-The time is an argument.
+The state is bounded, and all counts are halved after each `WINDOW` batches. An arrival costs O(1). The time
+is an argument.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ import math
 from typing import Final
 
 WINDOW: Final = 64
-"""Batches after which what was counted counts half."""
+"""Batches after which all counts are halved."""
 KEPT: Final = 6
-"""The latest batches whose callers may still come back."""
+"""Latest batches for which a return is still expected."""
 REFRESH: Final = 8
-"""Batches after which the distribution is drawn up anew; nothing is known before."""
+"""Batches after which the distribution is computed again; it is unknown before."""
 SURE: Final = 0.65
-"""The share of those answered who come back in time from which on they are waited for."""
+"""Share of answered callers that come back in time above which slots are held for them."""
 UNSURE: Final = 0.5
-"""The share below which they are no more."""
+"""The share below which slots are not held any more."""
 DOUBT: Final = 2.0
-"""Standard deviations by which the share must be above `SURE`, given how many answers it is known from."""
+"""Standard deviations by which the share must be above `SURE`, given the number of answers measured."""
 _VAIN: Final = 0.6
-"""The share of holds in which somebody came below which nobody is waited for: they come, but elsewhere."""
+"""Share of holds with an arrival below which slots are not held: callers come back, but to another pod."""
 _HELD_WEIGHT: Final = 1 / 16
 _RECOVERY: Final = 1 / 1024
-"""Of what is lost of that share by vain holds, what each batch gives back."""
+"""Part of that share's loss by vain holds that each batch restores."""
 _LEAST: Final = 2.0**-16
 _PER_OCTAVE: Final = 4
 BINS: Final = 80
 EDGES: Final[list[float]] = [_LEAST * 2.0 ** (number / _PER_OCTAVE) for number in range(BINS)]
 """Upper edges of the bins in seconds: 15 µs to 13 s, each 19 % above the one before."""
 _OPEN: Final = 0.05
-"""The share of arrivals beyond the number of answers that shows other callers than those answered."""
+"""Share of arrivals without a matching answer above which there are other callers than those answered."""
 
 
 class ReturnTimes:
-    """What is known of the callers of one key.
+    """The return times of the callers of one key.
 
     Attributes:
         out: callers of the latest batches who have not come back.
-        share: how many of those answered come back within `bound` seconds, as a share; 0 while unknown.
-        sure: so many come back in such a time that they are waited for.
-        paying: and mostly somebody came when a slot was held for them.
-        closed: hardly any come but those who were answered lately.
+        share: the share of answered callers that come back within `bound` seconds; 0 while unknown.
+        sure: enough callers come back in time for slots to be held.
+        paying: mostly, a request came while a slot was held.
+        closed: hardly any requests come from other callers than those answered lately.
     """
 
     __slots__ = (
@@ -82,8 +82,8 @@ class ReturnTimes:
     def __init__(self) -> None:
         self._bound = 0.0
         self._until_refresh = REFRESH
-        # Sums over the latest batches: arrivals by lag; requests answered; batches; arrivals; those without
-        # an answer to match; those at lags beyond the bound, and the seconds in which they came.
+        # Sums over the latest batches: arrivals by lag; requests answered; batches; arrivals; arrivals
+        # without a matching answer; arrivals at lags beyond the bound, and the seconds in which they came.
         self._lags: list[float] = []
         self._answered = self._batches = 0.0
         self._arrived = self._others = 0.0
@@ -99,12 +99,12 @@ class ReturnTimes:
         self.paying = True
 
     def answered(self, now: float, requests: int, bound: float) -> None:
-        """The callers of a batch were answered.
+        """Record that the callers of a batch were answered.
 
         Args:
             now: the time.
-            requests: how many.
-            bound: seconds for which anybody would wait for them at most.
+            requests: the batch's requests.
+            bound: maximum seconds that a slot would be held for them.
         """
         at, left = self._at, self._left
         if at:
@@ -126,13 +126,13 @@ class ReturnTimes:
             self._refresh()
 
     def crowded(self) -> None:
-        """More ask than a batch holds: nobody is waited for, and nothing is learned until that is over."""
+        """Expect no returns, and learn nothing, until the next answer: the callers exceed a batch."""
         self._at.clear()
         self._left.clear()
         self.out = 0
 
     def arrived(self, now: float) -> None:
-        """A request came."""
+        """Record an arrival."""
         at = self._at
         if not at:
             return
@@ -153,7 +153,7 @@ class ReturnTimes:
         self._lags[_bin(now - at[index])] += 1.0
 
     def held(self, *, came: bool) -> None:
-        """A slot was held, and somebody came or nobody."""
+        """Record that a slot was held, and whether a request came meanwhile."""
         self._note(_HELD_WEIGHT, 1.0 if came else 0.0)
 
     def _note(self, weight: float, came: float) -> None:
@@ -161,11 +161,11 @@ class ReturnTimes:
         self.paying = self._came >= _VAIN
 
     def expected(self, now: float, within: float) -> list[tuple[float, float]]:
-        """Who comes back: steps of (seconds from now, callers in the mean who come by then, not before).
+        """The expected returns: steps of (seconds from now, mean callers who return since the step before).
 
         Args:
             now: the time.
-            within: seconds that are looked ahead.
+            within: seconds to look ahead.
         """
         steps: list[tuple[float, float]] = []
         cumulative = self._cumulative
@@ -193,7 +193,7 @@ class ReturnTimes:
         return steps
 
     def _refresh(self) -> None:
-        """Draw the distribution up from what was counted."""
+        """Compute the distribution from the counts."""
         self._until_refresh = REFRESH
         if self._lags:
             rate = self._late / self._late_seconds if self._late_seconds > 0.0 else 0.0
@@ -203,7 +203,7 @@ class ReturnTimes:
             for number in range(BINS):
                 edge = EDGES[number]
                 if edge > 2.0 * self._bound:
-                    break  # nobody is waited for as long
+                    break  # a slot is not held as long
                 raw += self._lags[number]
                 back = (raw - expected * edge) / self._answered
                 if back > most:
@@ -212,7 +212,7 @@ class ReturnTimes:
                 if edge <= self._bound:
                     self.share = most
             self._cumulative = cumulative
-            # NB: of few answers the share may be large by chance.
+            # NB: with few answers the share may be large by chance.
             doubt = DOUBT * math.sqrt(self.share * (1.0 - self.share) / self._answered)
             self.sure = self.share >= UNSURE if self.sure else self.share - doubt >= SURE
             self.closed = self._others <= _OPEN * self._arrived

@@ -1,29 +1,29 @@
-"""When an arriving request would be answered, by the queue's real pace and not by the model's time alone.
+"""Predicts when an arriving request would be answered, by the queue's real pace, not only the model's time.
 
 A turn of a slot lasts from the cut of one batch to the cut of the next in the same slot. It is the batch's
-time with the model and whatever lies between: joining and splitting, timers that fire late, a process that
+time with the model and everything between: joining and splitting, timers that fire late, a process that
 did not get its core. A request that is `n` turns from its own batch is answered after
 
     first + n/C · (a + b·W + extra) + 2 · spread · √(n/C)    until its batch is cut, and
     L(w) + extra                                             until that is answered
 
-- `first`: until the next slot is cut into again, by L + extra of what runs there;
-- `a + b·W`: the middle of what a batch takes (`latency_model`), W the size that full batches have in fact;
-- `extra`, `spread`: mean, and mean deviation from it, of what turns took beyond that middle.
+- `first`: until the next batch is cut, by L + extra of the batches that run;
+- `a + b·W`: the median time of a batch (`latency_model`), with W the size that full batches have in fact;
+- `extra`, `spread`: mean, and mean deviation from it, of the time that turns took beyond that median.
 
-Its own batch holds `w` items. Behind a whole turn it is taken to be full. Where the next cut takes the
-request, the batch holds what waits by now, and what comes until then: arrivals are counts that vary by their
-roots, of which a p80 is taken as of the batches' times (docs/adr/0005-predict-by-p80.md),
+Its own batch holds `w` items. If whole turns come before it, it is assumed to be full. If the next cut takes
+the request, the batch holds the items that wait now and those that arrive until then. Counts of arrivals vary
+by their square roots; a p80 is used, as for the batches' times (docs/adr/0005-predict-by-p80.md):
 
     w = min(W, waiting + λ · first + 0.84 · √(λ · first))
 
-- `waiting`: items in the queue, the request's own included, whatever their order;
-- `λ`: items that came in a second, over the last dozen cuts: those that were refused as late, too.
+- `waiting`: items in the queue, including the request's own, whatever their order;
+- `λ`: items that arrived in a second, over the last dozen cuts, including those refused as late.
 
-Chance evens out over several turns, therefore the middle and √n there, and the cautious L(w) for one's own
-batch alone. Only turns after which work waited at once are looked at: else a slot was free for want of work.
-What is learned so expires like the samples of the curve do, and one outlier moves it by little: one slow
-start must not refuse all that comes (see `dispatcher` for the same of L).
+Chance evens out over several turns: therefore they use the median and √n, and only the request's own batch
+uses the cautious L(w). A turn is measured only if work waited at its end: otherwise its slot was free for
+lack of work. The measurements expire like the samples of the curve, and an outlier moves them little: one
+slow start must not refuse all arrivals (see `dispatcher` for the same of L).
 
 Each arrival costs O(1), each batch O(log C). The time is an argument.
 """
@@ -38,18 +38,20 @@ from penstock_sidecar.estimators.latency_model import HORIZON, LatencyModel
 
 _WEIGHT = 1 / 16
 _OUTLIER = 3.0
-"""A turn counts as no further off than so many mean deviations."""
+"""Maximum deviation that a turn counts with, in mean deviations."""
 _LEAST_SPREAD = 0.02
-"""Of the middle: what differs by less is no deviation."""
+"""Minimum of `spread` for that maximum, as a share of the median."""
 _ARRIVALS_WEIGHT = 1 / 8
-"""Of a cut, in the rate of arrivals: a rate may double within a few batches."""
+"""Weight of a cut in the rate of arrivals: a rate may double within a few batches."""
 _IDLE = 2.0
-"""A time between two cuts counts as no longer than so many times what a batch takes. The rest of it lacked
-work: a rate that a pause has lowered would not foresee what comes after it."""
+"""Maximum time between two cuts that counts, in times of a batch.
+
+The rest of it lacked work: a rate that a pause has lowered would not predict the arrivals after the pause.
+"""
 _P80 = 0.84
-"""Standard deviations that four of five values of a normal distribution keep below."""
+"""Standard deviations above the mean that four of five values of a normal distribution stay below."""
 _CAUTION = 2.0
-"""Mean deviations by which a forecast is late: 95 % of turns with normal deviations last no longer."""
+"""Mean deviations that are added to a forecast: 95 % of turns with normal deviations last no longer."""
 
 
 class SlotCycle:
@@ -59,7 +61,7 @@ class SlotCycle:
         began: when the batch was cut.
         cls: the class of its requests.
         items: its items.
-        due: when it is thought to end, and the next to be cut.
+        due: when it is expected to end, and the next to be cut.
     """
 
     __slots__ = ("began", "cls", "due", "items", "over")
@@ -81,9 +83,9 @@ class WaitEstimator:
     Args:
         latency_model: how long batches take with the model.
 
-    `extra` and `spread` as above, in seconds; `fill` is the share of the possible items that a batch holds
-    for which enough items wait: less than 1 where requests of many items leave room; `refused` counts the
-    items that were refused as late since the last cut.
+    `extra` and `spread` are as above, in seconds. `fill` is the share of the possible items that a batch
+    holds if enough items wait: less than 1 if requests of many items leave room. `refused` counts the items
+    that were refused as late since the last cut.
     """
 
     __slots__ = (
@@ -107,19 +109,19 @@ class WaitEstimator:
         self._seen = -math.inf
         self.extra = self.spread = 0.0
         self.fill = 1.0
-        # Items that came, and the seconds in which they did, both with less weight the older they are.
+        # Items that arrived, and the seconds in which they did; older ones have less weight.
         self._arrivals = self._span = 0.0
         self._cut_at = -math.inf
         self.refused = 0
 
     def begin(self, now: float, cls: str, items: int, *, possible: int, waited: int, came: int) -> SlotCycle:
-        """A batch was cut.
+        """Begin a turn with the batch that was cut.
 
         Args:
             now: the time.
             cls: the class of its requests.
             items: its items.
-            possible: what it could have held.
+            possible: the items that it could have held.
             waited: items of its line before the cut.
             came: items of all lines that were admitted since the last cut.
         """
@@ -134,11 +136,11 @@ class WaitEstimator:
         return turn
 
     def end(self, turn: SlotCycle, *, waiting: bool) -> None:
-        """The slot of a batch has fallen free.
+        """Record that the slot of a batch has fallen free.
 
         Args:
-            turn: the batch's.
-            waiting: whether work waits for it.
+            turn: the batch's turn.
+            waiting: whether work waits for the slot.
         """
         turn.over = True
         while self._running and self._running[0].over:
@@ -148,11 +150,11 @@ class WaitEstimator:
 
     @property
     def next_release(self) -> float:
-        """When the next slot is thought to fall free, in the clock's time; never, where no batch runs."""
+        """When the next slot is expected to fall free, in the clock's time; infinite if no batch runs."""
         return self._running[0].due if self._running else math.inf
 
     def rest(self) -> None:
-        """Slots stay free for now: what waits shall wait, or nothing does."""
+        """Discard the ended turns: slots stay free for now, because requests are to wait or none do."""
         self._vacated.clear()
 
     def finish(
@@ -168,22 +170,22 @@ class WaitEstimator:
         slots: int,
         until: float = 1.0,
     ) -> float | None:
-        """Seconds until a request that arrives now is answered.
+        """Return the seconds until a request that arrives now is answered.
 
-        None where nothing is known of its class, and where a free slot takes it at once.
+        None if the time of its class is unknown, and if a free slot takes it at once.
 
         Args:
             now: the time.
             cls: its class.
-            size: items of a batch at most.
+            size: maximum items of a batch.
             items: items that go before its own last one.
-            waiting: items in the queue, its own included.
-            lines: lines that these are in, each of which takes a batch at least.
+            waiting: items in the queue, including its own.
+            lines: lines that the items are in, each of which takes at least a batch.
             free: slots that are free.
-            slots: slots.
+            slots: all slots.
             until: the share of the time until the next cut for which arrivals count. With less than 1 the
-                result is a lower bound, which holds for all that arrive in the other part of this time, as
-                long as nothing leaves the queue.
+                result is a lower bound, which holds for all requests that arrive in the other part of this
+                time, as long as nothing leaves the queue.
         """
         ahead = max(items // max(1, int(size * self.fill)), lines - 1) - free
         if ahead < 0:
@@ -208,12 +210,12 @@ class WaitEstimator:
         return start + service + max(0.0, self.extra)
 
     def _count(self, now: float, came: int, service: float) -> None:
-        """Learn the rate of arrivals from what came between two cuts.
+        """Learn the rate of arrivals from the items that came between two cuts.
 
         Args:
-            now: when the second one was.
+            now: the time of the second cut.
             came: items that were admitted.
-            service: seconds that its batch takes; 0 where that is not known.
+            service: seconds that its batch takes; 0 if unknown.
         """
         span = now - self._cut_at
         came += self.refused

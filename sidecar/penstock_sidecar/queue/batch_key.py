@@ -1,11 +1,11 @@
-"""Which requests are alike: the key of a queue, and the header fields a batch sends on.
+"""Decides which requests are alike: makes the keys of queues, and the header fields that a batch forwards.
 
-Three kinds of fields: those a model may act upon (`KEY_FIELDS` and the policy's `batchKeyHeaders`) are part
-of the key, so a batch has one set of them; those that only describe the caller (`SHARED_FIELDS`) are
-forwarded where they are equal across the batch; all others reach the
-model only with a request that has its batch to itself. Where each item carries its own fields (a protocol
-without `key_fields`), only the policy's are part of the key. Of chains of calls the deepest is forwarded; one
-that stands alone (`wire.call_chain`) is part of the key.
+There are three kinds of fields. Fields that a model can act upon (`KEY_FIELDS` and the policy's
+`batchKeyHeaders`) are part of the key, so a batch has one set of them. Fields that only describe the caller
+(`SHARED_FIELDS`) are forwarded if they are equal across the batch. All others reach the model only with a
+request that has its batch to itself. If each item carries its own fields (a protocol without `key_fields`),
+only the policy's fields are part of the key. The deepest of a batch's call chains is forwarded; a chain that
+stands alone (`wire.call_chain`) is part of the key.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ SHARED_FIELDS = frozenset(
     }
 )
 MAX_REQUEST_IDS_BYTES = 4096
-"""Request ids of a batch that are sent to the model at most; those beyond are left out."""
+"""Maximum bytes of request ids that a batch sends to the model; further ids are left out."""
 MAX_KEYS = 4096
-"""Keys that are remembered at most beyond those in use."""
+"""Keys that are remembered; above this number, keys that are not in use are forgotten."""
 
 _name = itemgetter(0)
 _KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE, _STICKY, _CHAIN, _RETRY = 1, 2, 4, 8, 16, 32, 64, 128, 256
 
 
 class RequestFields:
-    """What a request's header fields say; see `Keys.read`."""
+    """The values that a request's header fields hold; see `Keys.read`."""
 
     __slots__ = ("fields", "level", "request_id", "retry", "share", "shared", "sticky", "timeout_ms")
 
@@ -68,7 +68,7 @@ class RequestFields:
         self.level = level
         self.share = b""
         self.sticky = False
-        """Whether it has come to this pod by its key."""
+        """Whether the request is bound to this pod (by its key, mostly), so that it is not handed back."""
         self.retry = False
         """Whether a pod has counted it as an arrival before."""
 
@@ -77,7 +77,7 @@ class Keys:
     """Reads header fields under a policy, and makes keys, one object for equal values.
 
     Args:
-        key_fields: whether the fields that a model may act upon are part of the key.
+        key_fields: whether the fields that a model can act upon are part of the key.
         batching: the policy.
     """
 
@@ -87,7 +87,7 @@ class Keys:
         self.apply(batching)
 
     def apply(self, batching: Batching) -> None:
-        """Read under another policy from now on."""
+        """Use another policy from now on."""
         roles: dict[bytes, int] = {REQUEST_ID: _ID, TIMEOUT_MS: _TIMEOUT, STICKY: _STICKY, RETRY: _RETRY}
         roles[CALL_CHAIN] = _CHAIN if self._key_fields else _SHARED
 
@@ -158,7 +158,7 @@ class Keys:
         return read
 
     def read_of(self, request: Request) -> RequestFields:
-        """As `read`, of all of a request's fields; those that it shares are sorted once for all who do."""
+        """As `read`, for all of a request's fields; fields that requests share are sorted once for all."""
         shared = request.shared
         if shared is None:
             return self.read(request.headers)
@@ -193,8 +193,8 @@ class Keys:
             method: the method.
             target: path and query.
             fields: the fields that are part of the key.
-            parameters: the protocol's.
-            share: who sends; a sender of bad requests has a key of its own for a while.
+            parameters: the protocol's parameters.
+            share: the sender; a sender of bad requests has a key of its own for a while.
         """
         key = self._key(method, target, fields, parameters)
         return key if key.faults is None or not share else key.faults.key_of(share, key)
@@ -217,13 +217,13 @@ class Keys:
         return key
 
     def forget(self, used: Collection[Key]) -> None:
-        """Where many keys are remembered, forget those that are not in use."""
+        """Forget the keys that are not in use if very many are remembered."""
         if len(self._known) > MAX_KEYS:
             self._known = {values: key for values, key in self._known.items() if key in used}
             self._latest = None
 
     def rekey(self, work: QueuedRequest) -> None:
-        """Give a queued request the key, level and share that it has under the policy of now."""
+        """Give a queued request the key, level and share that it has under the present policy."""
         read = self.read(work.request.headers)
         work.shared, work.level, work.share = read.shared, read.level, read.share
         key = work.key
@@ -233,7 +233,7 @@ class Keys:
             work.key = self.key(key.method, key.target, read.fields, key.parameters, read.share)
 
     def _clamp(self, value: bytes) -> int:
-        """The level that a field names: the default where it is no number, the nearest one that exists."""
+        """The level that a field names, limited to existing levels; the default if it is not a number."""
         value = value.strip()
         if not value.isdigit() or len(value) > 6:
             return self._level
@@ -241,10 +241,10 @@ class Keys:
 
 
 def lone_fields(request: Request, request_id: bytes, timeout: float) -> Headers:
-    """What a request that has its batch to itself, or none at all, sends to the model.
+    """Return the fields that a request without a batch, or alone in its batch, sends to the model.
 
     Args:
-        request: what came in.
+        request: the request.
         request_id: its id.
         timeout: seconds that remain.
     """
@@ -257,11 +257,11 @@ def lone_fields(request: Request, request_id: bytes, timeout: float) -> Headers:
 
 
 def batch_fields(works: Sequence[QueuedRequest], described: Headers) -> Headers:
-    """What a batch of several requests (or parts of requests) sends to the model, but for the time left.
+    """Return the fields that a batch of several requests (or parts) sends to the model, except the time left.
 
     Args:
         works: the requests, in the order of their items; all of one key.
-        described: the fields that describe the body; they stand for those of the requests.
+        described: the fields that describe the body; they replace those of the requests.
     """
     fields = works[0].key.fields
     if described:
@@ -271,12 +271,16 @@ def batch_fields(works: Sequence[QueuedRequest], described: Headers) -> Headers:
 
 
 def time_left(timeout: float) -> tuple[bytes, bytes]:
-    """The field with the seconds that remain to the latest deadline."""
+    """Return the field with the milliseconds that remain until the latest deadline.
+
+    Args:
+        timeout: the same in seconds.
+    """
     return (TIMEOUT_MS, b"%d" % max(1, timeout * 1000))
 
 
 def attempt_field(attempt: int) -> tuple[bytes, bytes]:
-    """What marks a request as a further run of items that were with the model before."""
+    """Return the field that marks a request as a further run of items that the model has had before."""
     return (ATTEMPT, b"%d" % attempt)
 
 
@@ -292,8 +296,8 @@ def _equal(works: Sequence[QueuedRequest]) -> Headers:
             break
     fields = tuple([field for field in first if field[0] in names and field[0] != CALL_CHAIN])
     chains = [chain for work in works if (chain := get(work.shared, CALL_CHAIN)) is not None]
-    # NB: not only where all have it: calls that go round in a circle may share each of their batches with
-    # requests that are not part of it.
+    # NB: even if not all requests have one: calls that go round in a circle may share each of their batches
+    # with requests that are not part of the circle.
     return (*fields, (CALL_CHAIN, deepest(chains))) if chains else fields
 
 
@@ -302,7 +306,7 @@ def _values(headers: Headers, name: bytes) -> list[bytes]:
 
 
 def _request_ids(works: Sequence[QueuedRequest]) -> bytes:
-    """The ids of a batch, a comma between two; a comma within one is written %2C."""
+    """The ids of a batch, separated by commas; a comma within an id is written %2C."""
     joined = b",".join([work.request_id for work in works])
     if len(joined) <= MAX_REQUEST_IDS_BYTES and joined.count(b",") == len(works) - 1:
         return joined

@@ -1,4 +1,4 @@
-"""What a batch may hold: how much of a large request fits, and whether a queue fills a batch. Pure."""
+"""The limits of a batch: how much of a large request fits, and whether a queue fills a batch. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _DEADLINE_SHARE = 0.25
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a batch may hold, and how long a part-full one may wait.
+    """The limits of a batch, and how long a part-full batch may wait.
 
     Args:
-        size: items at most.
-        bytes: bytes of items at most; one larger item goes alone.
-        wait: seconds from the arrival of a line's oldest request.
-        service: seconds before the earliest deadline beyond which a part-full batch waits no longer.
+        size: maximum items.
+        bytes: maximum bytes of items; one larger item goes alone.
+        wait: maximum wait in seconds, from the arrival of a line's oldest request.
+        service: seconds before the earliest deadline at which a part-full batch stops waiting.
     """
 
     size: int
@@ -32,8 +32,8 @@ def fit(work: QueuedRequest, room: int, space: int) -> int:
 
     Args:
         work: the request.
-        room: items that the batch may hold.
-        space: bytes that they may have.
+        room: maximum items.
+        space: maximum bytes of items.
     """
     count = 0
     for item in work.items[work.taken : work.taken + room]:
@@ -45,7 +45,7 @@ def fit(work: QueuedRequest, room: int, space: int) -> int:
 
 
 def fills(line: KeyQueue, limits: Limits) -> bool:
-    """Whether a line fills a batch: as large as the limits say, or smaller where bad requests keep coming."""
+    """Whether a line fills a batch: of the limits' size, or smaller if bad requests keep coming."""
     size, faults = limits.size, line.key.faults
     if faults is not None and faults.limit < size:
         size = faults.limit
@@ -53,10 +53,10 @@ def fills(line: KeyQueue, limits: Limits) -> bool:
 
 
 def deadline_margin(line: KeyQueue, service: float) -> float:
-    """Seconds before its earliest deadline at which a part-full batch goes in any case.
+    """How many seconds before its earliest deadline a part-full batch goes in any case.
 
     Args:
-        line: what waits; a quarter of the time that its requests were given is kept for their answers.
-        service: what is kept at least.
+        line: the line that waits; a quarter of the time that its requests have is kept for their answers.
+        service: minimum of the result, in seconds.
     """
     return max(service, _DEADLINE_SHARE * (line.deadline - line.oldest))

@@ -1,4 +1,4 @@
-"""Requests in the order of a time: a list, and a heap for those that come out of order."""
+"""Requests in the order of a time: a list, and a heap for requests that come out of order."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _COMPACT = 64
 
 
 class DeadlineList:
-    """Requests by a time of theirs, each once; forgets those that leave at once.
+    """Requests in the order of a time, each once; a request that leaves is forgotten at once.
 
-    Most times are the arrival and a constant, so they come in order: those wait in a linked list. Only one
-    that comes out of order goes into a heap. Of equal times the first come goes first.
+    Most times are the arrival and a constant, so most requests come in order and are kept in a linked list.
+    Only a request that comes out of order goes into a heap. Of equal times the first to arrive goes first.
     """
 
     __slots__ = ("_fifo", "_heap", "_last", "_odd", "_sequence")
@@ -22,7 +22,7 @@ class DeadlineList:
     def __init__(self) -> None:
         self._fifo: OrderedDict[QueuedRequest, float] = OrderedDict()
         self._last = 0.0
-        # Of an entry whose request has left, the request is None.
+        # An entry is [time, number, request]; the request is None once it has left.
         self._heap: list[list[object]] = []
         self._odd: OrderedDict[QueuedRequest, list[object]] = OrderedDict()
         self._sequence = 0
@@ -32,11 +32,11 @@ class DeadlineList:
 
     @property
     def held(self) -> int:
-        """Entries that memory is held for, those of departed requests included."""
+        """Entries that use memory, including those of departed requests."""
         return len(self._fifo) + len(self._heap)
 
     def add(self, work: QueuedRequest, due: float) -> bool:
-        """Add a request; returns whether it may be the first now."""
+        """Add a request; returns whether it may now be the first."""
         fifo = self._fifo
         if not fifo:
             fifo[work] = self._last = due
@@ -73,7 +73,7 @@ class DeadlineList:
         return due
 
     def discard(self, work: QueuedRequest) -> None:
-        """Take a request out; no-op where it is not in."""
+        """Take a request out; no-op if it is not in the list."""
         if self._fifo.pop(work, None) is None and (entry := self._odd.pop(work, None)) is not None:
             entry[2] = None
             heap = self._heap
@@ -84,10 +84,10 @@ class DeadlineList:
                 heap.clear()
 
     def oldest(self) -> float:
-        """When the request arrived that is in longest.
+        """The arrival time of the request that was added first.
 
         Raises:
-            StopIteration: there is none.
+            StopIteration: the list is empty.
         """
         if not self._odd:
             return next(iter(self._fifo)).arrived
@@ -108,7 +108,7 @@ class DeadlineList:
 
 
 def earlier(time: float | None, other: float | None) -> float | None:
-    """The earlier of two times that need not be."""
+    """Return the earlier of two times, either of which may be None."""
     if time is None or other is None:
         return other if time is None else time
     return min(time, other)

@@ -1,15 +1,15 @@
-"""Eviction: which waiting request leaves a full queue so that another one may enter. Pure.
+"""Eviction: which waiting request leaves a full queue so that another can enter. Pure.
 
 Requests are evicted in the reverse order of service: the least urgent level first, for any more urgent one.
-Within a level, the heaviest share loses a request, if the newcomer's share stays within its fair part:
-the level's room divided by the shares that wait there. Within a level and share, the newest request goes,
-since it has waited least; never a request of which a part was cut already.
+Within a level, the heaviest share loses a request if the newcomer's share stays within its fair part: the
+level's room divided by the shares that wait there. Within a level and share, the newest request is evicted,
+since it has waited least; a request that was cut in part is never evicted.
 
-(To drop from the longest queue: Suter, Lakshman, Stiliadis, Choudhury, INFOCOM 1998; FQ-CoDel, RFC 8290, does
-the same.) Items and bytes are counted, each by itself, since each has a limit.
+(Drop from the longest queue: Suter, Lakshman, Stiliadis, Choudhury, INFOCOM 1998; FQ-CoDel, RFC 8290, does
+the same.) Items and bytes are counted separately, since each has a limit.
 
-Cost: O(log n) for each request that comes or goes, a look at the levels for each that finds no room. Kept
-only where a policy has levels or fairness.
+Cost: O(log n) for each request that enters or leaves, and a look at the levels for each that finds no room.
+Kept only if a policy has levels or fairness.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from penstock_sidecar.queue.lazy_heap import LazyHeap
 from penstock_sidecar.queue.request import QueuedRequest
 from penstock_sidecar.queue.structures import PriorityClass
 
-if TYPE_CHECKING:  # the queue alone, which the SDK stands on, needs no package to read settings
+if TYPE_CHECKING:  # the SDK uses the queue alone, which must not need the packages that read settings
     from penstock_wire.control.settings import Batching
 
 LEVELS = 8
 ITEMS, BYTES = 0, 1
-"""What is measured."""
+"""The measure that has a limit."""
 
 
 def may_evict(batching: Batching) -> bool:
-    """Whether requests may have to give way to others of a policy."""
+    """Whether a policy allows that requests are evicted for others."""
     return batching.priority.levels > 1 or batching.fairness is not None
 
 
 class EvictionIndex:
-    """What waits, by level and share.
+    """The waiting requests by level and share.
 
-    Its totals are lists by level, 1 first; those of level 0 stay 0.
+    The totals are lists indexed by level, from 1; index 0 stays 0.
     """
 
     __slots__ = ("_active", "_by_bytes", "_by_items", "_bytes", "_items")
@@ -49,12 +49,12 @@ class EvictionIndex:
         self._by_bytes = [LazyHeap(_by_bytes) for _ in range(LEVELS + 1)]
 
     def enter(self, group: PriorityClass, work: QueuedRequest) -> None:
-        """A request has come into a group; it may have to give way, unless a part of it was cut."""
+        """Add a request to its group; it can be evicted, unless a part of it was cut."""
         if not work.taken:
             group.newest.add(work, -work.arrived)
 
     def count(self, group: PriorityClass, items: int, size: int) -> None:
-        """So many more items and bytes of a group wait; fewer, where they are negative."""
+        """Add to a group's waiting items and bytes; both may be negative."""
         level = group.level
         before = group.items
         group.items += items
@@ -74,12 +74,12 @@ class EvictionIndex:
     def can_evict(
         self, measure: int, level: int, group: PriorityClass | None, amount: int, limit: int
     ) -> bool:
-        """Whether others can be evicted for a request, as far as a quick look shows.
+        """Whether others can be evicted for a request, by a quick check.
 
         Args:
-            measure: what there is too little room for: `ITEMS` or `BYTES`.
-            level: the request's.
-            group: what waits of its level and share already, if any.
+            measure: the limit that is exceeded: `ITEMS` or `BYTES`.
+            level: the request's level.
+            group: the group of its level and share, if there is one.
             amount: its items or bytes.
             limit: how many may wait.
         """
@@ -91,7 +91,7 @@ class EvictionIndex:
     def next(
         self, measure: int, level: int, group: PriorityClass | None, amount: int, limit: int
     ) -> QueuedRequest | None:
-        """The request that gives way next, None where none must; arguments as for `can_evict`."""
+        """The request to evict next, None if there is none; arguments as for `can_evict`."""
         rankings = self._by_bytes if measure else self._by_items
         for least in range(LEVELS, level, -1):
             candidate = rankings[least].first()
@@ -103,7 +103,7 @@ class EvictionIndex:
     def _heavier(
         self, measure: int, level: int, group: PriorityClass | None, amount: int, limit: int
     ) -> PriorityClass | None:
-        """The group of a level that has most, where that is more than its part and the request's is not."""
+        """The heaviest group of a level, if it exceeds its fair part and the request's group would not."""
         held = 0 if group is None else (group.bytes if measure else group.items)
         shares = self._active[level] + (not held)
         part = max(1, (limit - sum((self._bytes if measure else self._items)[:level])) / shares)

@@ -1,9 +1,9 @@
 """Fair queueing: equal shares of the slots for the senders of requests, by items (start-time fair queueing).
 
 Each value of the fairness header is a flow with a tag: the items it was served, in virtual time. The flow
-with the lowest tag goes next, and its tag rises by the items that went. The virtual time is the tag of the
-flow that was served last. A flow that begins to wait starts at the virtual time: having been idle saves
-nothing up. (Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996; all weights equal.)
+with the lowest tag goes next, and its tag rises by the items that were sent. The virtual time is the tag of
+the flow that was served last. A flow that begins to wait starts at the virtual time: idle time earns no
+credit. (Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996; all weights equal.)
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import heapq
 
 MAX_IDLE = 1024
-"""Flows that are remembered while nothing of theirs waits, because they were served ahead of the others."""
+"""Flows without waiting requests that are remembered because they were served ahead of the others."""
 
 
 class Flow:
-    """One value of the fairness header: `tag`, its `items` that wait, and the sub-queues that hold them.
+    """One value of the fairness header: its `tag`, its waiting `items`, and the number of its `subqueues`.
 
-    The items of requests without a value are not counted: they are those that no other flow has.
+    The items of requests without a value are not counted: they are the total less those of all flows.
     """
 
     __slots__ = ("items", "share", "subqueues", "tag")
@@ -30,7 +30,7 @@ class Flow:
 
 
 class Flows:
-    """All flows that have something waiting, and those that still have to make up for what they got."""
+    """All flows with waiting requests, and the idle flows that were served ahead of the others."""
 
     __slots__ = ("_common", "_flows", "_idle", "active", "virtual")
 
@@ -46,11 +46,11 @@ class Flows:
         return len(self._flows)
 
     def get(self, share: bytes) -> Flow | None:
-        """The flow of a value, where it has something waiting or was served ahead."""
+        """The flow of a value, if it has waiting requests or was served ahead."""
         return self._flows.get(share)
 
     def enter(self, share: bytes) -> Flow:
-        """The flow of a value that has one more sub-queue with something waiting."""
+        """Count one more filled sub-queue of a value's flow, and return the flow."""
         flow = self._flows.get(share)
         if flow is None:
             flow = self._flows[share] = Flow(share, self.virtual)
@@ -61,13 +61,13 @@ class Flows:
         return flow
 
     def leave(self, flow: Flow) -> None:
-        """A flow has one sub-queue less with something waiting."""
+        """Count one filled sub-queue of a flow less."""
         flow.subqueues -= 1
         if flow.subqueues:
             return
         self.active -= 1
         if not self.active:
-            # No flow waits, so no share has to be made up for.
+            # No flow waits, so none is ahead of another.
             self.virtual = self._common.tag = 0.0
             if len(self._flows) > 1:
                 self._flows = {b"": self._common}
@@ -80,7 +80,7 @@ class Flows:
             self._remember(flow)
 
     def served(self, flow: Flow, items: int) -> None:
-        """So many items of a flow went."""
+        """Record that `items` items of a flow were sent."""
         if flow.tag > self.virtual:
             self.virtual = flow.tag
             idle = self._idle
@@ -89,11 +89,11 @@ class Flows:
         self._count(flow, items)
 
     def charge(self, share: bytes, items: float) -> None:
-        """Count what a flow used of the model beyond the items that it was served.
+        """Count a flow's use of the model beyond the items that it was served.
 
         Args:
             share: the flow's value.
-            items: as so many items.
+            items: the use, converted to items.
         """
         if not self.active or not share:
             return  # no flow waits; or this is the common one
@@ -105,12 +105,12 @@ class Flows:
     def _count(self, flow: Flow, items: float) -> None:
         flow.tag += items
         if not flow.subqueues and flow.share and self.active:
-            # NB: also where it fell empty with this very batch: what it got is not forgotten with that.
+            # NB: even if it fell empty with this very batch: what it was served must still count.
             self._flows[flow.share] = flow
             self._remember(flow)
 
     def _remember(self, flow: Flow) -> None:
-        """Nothing of a flow waits, and it is ahead of the others."""
+        """Remember a flow that has no waiting requests and is ahead of the others."""
         heapq.heappush(self._idle, (flow.tag, flow.share))
         while len(self._idle) > MAX_IDLE:
             self._forget(*heapq.heappop(self._idle))

@@ -1,12 +1,12 @@
-"""How many requests share a batch while bad requests keep coming. Pure.
+"""Computes how many requests share a batch while bad requests keep coming. Pure.
 
-A batch that fails costs its search (`bisection`). The larger a batch, the more its requests share the time
-that any run of the model takes, and the likelier one of them is bad. With a share p of bad requests, and
-batches whose time hardly depends on their size, about 1/√p requests a batch are the cheapest (Dorfman, The
-detection of defective members of large populations, Annals of Mathematical Statistics 14, 1943). Here the
-expected time of the search that is really made decides, with the model's own times: the renewal-reward
-quotient of the time that a group takes and the requests that it resolves. At worst each request runs alone,
-as without batching; so all searches together never take more of the model's time than that.
+A batch that fails costs a search (`bisection`). In a larger batch, more requests share the fixed time of a
+run of the model, but it is likelier that one of them is bad. With a share p of bad requests, and a batch
+time that hardly depends on the size, about 1/√p requests a batch are the cheapest (Dorfman, The detection of
+defective members of large populations, Annals of Mathematical Statistics 14, 1943). This module minimizes
+the expected time of the actual search, with the model's measured times: the renewal-reward quotient of the
+time that a group takes and the requests that it resolves. At worst each request runs alone, as without
+batching; so all searches together never take more of the model's time than that.
 
 `key.Faults` observes the share of bad requests.
 """
@@ -17,12 +17,12 @@ from collections.abc import Callable
 
 
 def cost(rate: float, requests: int, seconds: Callable[[int], float]) -> float:
-    """The model's expected time for each request that gets its own outcome.
+    """Return the model's expected time for each request that gets its own outcome.
 
     Args:
         rate: the share of bad requests, 0 to 1.
         requests: requests in a batch.
-        seconds: what a batch of so many requests takes.
+        seconds: returns the time of a batch, by its requests.
     """
     good = 1.0 - rate
     fails = 1.0 - good**requests
@@ -33,7 +33,7 @@ def cost(rate: float, requests: int, seconds: Callable[[int], float]) -> float:
 
 
 def _search(good: float, suspects: int, seconds: Callable[[int], float]) -> tuple[float, float]:
-    """For suspects, one of them bad: seconds until it is found, and requests resolved by then."""
+    """Of `suspects` requests at least one is bad: the seconds to find one, and requests resolved by then."""
     sizes = {suspects}
     for _ in range(suspects.bit_length()):
         sizes |= {half for size in sizes for half in ((size + 1) // 2, size // 2) if half > 1}
@@ -53,12 +53,12 @@ def _search(good: float, suspects: int, seconds: Callable[[int], float]) -> tupl
 
 
 def best(rate: float, most: int, seconds: Callable[[int], float]) -> int:
-    """The size of batch, in requests, that costs the model the least time for each request.
+    """Return the size of batch, in requests, with the least `cost`.
 
     Args:
         rate: the share of bad requests, 0 to 1.
-        most: requests of a batch at most, at least 1.
-        seconds: what a batch of so many requests takes.
+        most: maximum requests of a batch, at least 1.
+        seconds: returns the time of a batch, by its requests.
     """
     if rate <= 0.0:
         return most

@@ -1,8 +1,8 @@
 """The key of a queue: what its requests have in common, and which of them were bad lately. Pure.
 
-The observed share of bad requests is an exponentially weighted mean over the latest `WINDOW` requests: of
-each key, and, if a header names the sender, of each sender of bad requests. A sender whose share is well
-above that of the others, and large enough to make batches smaller, gets batches of its own until it is not.
+The observed share of bad requests is an exponentially weighted mean over the latest `WINDOW` requests of
+each key and, if a header names the sender, of each sender of bad requests. If a sender's share is well above
+that of the others, and large enough to make batches smaller, the sender gets batches of its own meanwhile.
 `group_size` derives the size of batches from that share.
 """
 
@@ -19,13 +19,13 @@ from penstock_wire.item_streams import stream_type
 WINDOW = 128
 """Requests over which the share of bad ones is observed."""
 FORGET = 1 / (32 * WINDOW)
-"""A share of bad requests below which none is remembered: some 450 good requests after a single bad one."""
+"""A share of bad requests below this counts as 0: some 450 good requests after a single bad one."""
 SENDER_WINDOW = 32
-"""Requests of one sender over which its share of bad ones is observed."""
+"""Requests of one sender over which its share of bad requests is observed."""
 APART = 2.0
 """A sender gets batches of its own if its share of bad requests is at least this many times that of all."""
 MAX_SENDERS = 64
-"""Senders of bad requests that are remembered for each key; beyond, the least recent one is dropped."""
+"""Senders of bad requests that are remembered for each key; one more drops the least recent one."""
 
 _NAME_BYTES = 32
 
@@ -42,8 +42,8 @@ class Key:
         method: the method.
         target: path and query.
         fields: the header fields that a model may act upon, sorted by name.
-        parameters: those that the protocol sends once for a batch.
-        lone: the request does not share its batch; such a key belongs to one request.
+        parameters: the protocol's parameters, which are sent once for a batch.
+        lone: the request does not share its batch; the key belongs to this request alone.
 
     Attributes:
         cls: the class whose service curve applies: the path, and the method that is called there.
@@ -86,9 +86,9 @@ class Faults:
         sender: the sender, by `_name`; empty for a key.
 
     Attributes:
-        at: when a batch was counted last.
-        key: the queue of a sender's requests while it gets batches of its own.
-        limit: items that a batch holds at most.
+        at: when a batch was last counted.
+        key: for a sender: the queue of its requests while it gets batches of its own.
+        limit: maximum items of a batch.
         rate: the share of bad requests.
     """
 
@@ -108,7 +108,7 @@ class Faults:
         self.senders: OrderedDict[bytes, Faults] = OrderedDict()
 
     def key_of(self, sender: bytes, key: Key) -> Key:
-        """The queue of a request: its sender's own, while the sender has one, else the given key."""
+        """Return the key of the queue for a sender's request: the sender's own if it has one, else `key`."""
         theirs = self.senders.get(_name(sender)) if self.senders else None
         return key if theirs is None or theirs.key is None else theirs.key
 
@@ -118,8 +118,8 @@ class Faults:
         Args:
             failed: bad requests that the search has found already.
             resolved: requests that the search has resolved.
-            most: items of a batch at most.
-            seconds: what a batch of so many items takes.
+            most: maximum items of a batch.
+            seconds: the model's time for a batch.
         """
         rate = max(self.rate, failed / max(resolved, WINDOW // 4))
         return best(min(1.0, rate), max(1, int(most / self._size)), self._by_requests(seconds))
@@ -129,9 +129,9 @@ class Faults:
 
         Args:
             sizes: the items of each request.
-            bad: how many of them are bad.
-            most: items of a batch at most, by its policy.
-            seconds: what a batch of so many items takes.
+            bad: how many of the requests are bad.
+            most: maximum items of a batch, by its policy.
+            seconds: the model's time for a batch.
         """
         count = len(sizes)
         keep = (1.0 - 1.0 / self.window) ** count
@@ -148,9 +148,9 @@ class Faults:
         """Count the requests of a batch by their senders.
 
         Args:
-            requests: of each request the sender, the number of items, and whether it is bad.
-            most: items of a batch at most, by its policy.
-            seconds: what a batch of so many items takes.
+            requests: the sender, the number of items, and whether it is bad, for each request.
+            most: maximum items of a batch, by its policy.
+            seconds: the model's time for a batch.
 
         Returns:
             The senders that get batches of their own from now on.
@@ -210,5 +210,5 @@ class Faults:
 
 
 def _name(sender: bytes) -> bytes:
-    """The name under which a sender is remembered: short, whatever a client puts into its header."""
+    """The name under which a sender is remembered: short, whatever the client's header holds."""
     return sender if len(sender) <= _NAME_BYTES else blake2b(sender, digest_size=_NAME_BYTES).digest()

@@ -1,4 +1,4 @@
-"""A heap of members whose rank mostly rises, updated when a member comes up."""
+"""A heap of members with ranks that mostly rise; a rank is updated when its member reaches the top."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 class LazyHeap(Generic[T]):
-    """Members by rank, the lowest first, where ranks may rise unnoticed.
+    """Members by rank, the lowest first; ranks may rise without a call.
 
-    A rank that rose is seen when its member comes up; so the many changes that only
-    postpone need no call. `touch` must be called for a rank that fell, and for a member that entered.
+    A rank that rose is read when its member reaches the top, so the many changes that only postpone a member
+    need no call. `touch` must be called when a rank fell, and when a member entered.
 
     Args:
-        rank: the rank of a member now; None for one that does not belong here any more.
+        rank: returns the present rank of a member; None if it does not belong here any more.
     """
 
     __slots__ = ("_heap", "_listed", "_rank", "_sequence")
@@ -30,19 +30,19 @@ class LazyHeap(Generic[T]):
         self._sequence = 0
 
     def touch(self, member: T, rank: float) -> None:
-        """A member entered, or its rank fell to this."""
+        """Record that a member entered, or that its rank fell to `rank`."""
         listed = self._listed.get(member)
         if listed is None or rank < listed:
             self._push(rank, member)
 
     def discard(self, member: T) -> None:
-        """A member is gone."""
+        """Remove a member."""
         self._listed.pop(member, None)
         if not self._listed:
             self._heap.clear()
 
     def first(self) -> T | None:
-        """The member of the lowest rank; of equals, the one that is listed longer."""
+        """The member of the lowest rank; of equal ranks, the one that was listed first."""
         heap, listed = self._heap, self._listed
         while heap:
             rank, _, member = heap[0]

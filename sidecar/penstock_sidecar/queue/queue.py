@@ -1,18 +1,19 @@
-"""The queue and its pure decisions: whose turn it is, and what the next batch holds. The time is an argument.
+"""The queue and its pure decisions: which request is next, and what the next batch holds.
 
-Requests of one key form a `KeyQueue`. The order, within a key queue and among them:
+The time is an argument. Requests of one key form a line (`KeyQueue`). The order, within a line and among
+lines, is:
 
 1. by level, 1 first. A request rises one level each `AGEING` seconds that it waits, so none waits for ever;
-2. of one level, the share that was served least goes first (`fair_queueing`); without fairness there
+2. within a level, the share that was served least goes first (`fair_queueing`); without fairness there
    is one share;
-3. of one share, the earliest deadline; of equal ones, the one that came first.
+3. within a share, the earliest deadline; of equal deadlines, the first to arrive.
 
-A batch begins with the first request of this order, and goes on with its key in the same order, less urgent
-requests included. So a key queue has a `SubQueue` for each level and share; all of one level and share form a
-`PriorityClass`.
+A batch begins with the first request of this order, and continues with requests of its key in the same
+order, less urgent requests included. So a line has a `SubQueue` for each level and share; all sub-queues of
+one level and share form a `PriorityClass`.
 
-Cost: a request is appended to one linked list and leaves it, whatever else waits; all other work is done
-once a batch. A request that leaves is forgotten at once.
+Cost: a request is appended to one linked list and leaves it, however many others wait; all other work is
+done once a batch. A request that leaves is forgotten at once.
 """
 
 from __future__ import annotations
@@ -32,31 +33,34 @@ from penstock_sidecar.queue.structures import KeyQueue, PriorityClass, SubQueue,
 AGEING = 5.0
 """Seconds of waiting that raise a request by one level."""
 QUIET = 5.0
-"""Mean gaps between arrivals without one after which a part-full batch waits no longer. Among independent
-arrivals that happens once in e⁵ = 150 times; but callers who all wait for this very batch never fill it."""
+"""Mean gaps between arrivals that may pass without an arrival before a part-full batch stops waiting.
+
+Independent arrivals leave such a pause once in e⁵ = 150 times; but if all callers wait for this very batch,
+they never fill it.
+"""
 _GAP_WEIGHT = 1 / 16
 _HEADROOM = 1.25
 _SHORTER = 0.5
-"""A `service` that falls below this share of what was kept is taken up; a smaller fall is not."""
+"""A lower `service` is adopted only if it is below this share of the one in use."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """Whose turn it is: the key to cut now, or when to ask again (None: when something arrives)."""
+    """The line whose turn it is: its key to cut now, or when to ask again (None: after an arrival)."""
 
     key: Key | None = None
     again: float | None = None
 
 
 Finish = Callable[[int], float]
-"""When a batch of so many items would be answered if it were sent now, in the clock's time."""
+"""Returns when a batch of a number of items would be answered if it were sent now, in the clock's time."""
 
 
 class Queue:
-    """All queued requests: `items`, `bytes` and `requests` of them.
+    """All queued requests, with their totals `items`, `bytes` and `requests`.
 
     Args:
-        evicting: keep what `evict_for` needs; see `rekey`.
+        evicting: maintain the index that `evict_for` needs; see `rekey`.
 
     `epoch` changes whenever the queue gets shorter.
     """
@@ -68,7 +72,7 @@ class Queue:
         self._flows = Flows()
         self._groups: dict[tuple[int, bytes], PriorityClass] = {}
         self._levels: list[LazyHeap[PriorityClass]] = [LazyHeap(group_rank) for _ in range(LEVELS)]
-        # Items by level; those of level 1 are the rest. And items with a share.
+        # Items of each level above 1 (those of level 1 are the rest), and items with a share.
         self._level_items = [0] * (LEVELS + 1)
         self._shared_items = 0
         self._by_deadline: LazyHeap[SubQueue] = LazyHeap(DeadlineList.due)
@@ -89,7 +93,7 @@ class Queue:
 
     @property
     def lines(self) -> dict[Key, KeyQueue]:
-        """The lines by key, to look at."""
+        """The lines by key; callers must not change them."""
         return self._lines
 
     @property
@@ -119,23 +123,23 @@ class Queue:
             self._notice(line, work.arrived)
 
     def leave(self, work: QueuedRequest) -> None:
-        """Take a request out of its line, with the items not cut yet; no-op where it is in none."""
+        """Take a request out of its line, with the items not cut yet; no-op if it is not queued."""
         if work.queued:
             subqueue: SubQueue = work.subqueue
             self._part(subqueue, work)
             self._count(subqueue, 1, work.size - work.taken, work.bytes_left)
 
     def first(self) -> QueuedRequest | None:
-        """The request with the earliest deadline, whosever turn it is."""
+        """The request with the earliest deadline, whichever line's turn it is."""
         subqueue = self._by_deadline.first()
         return None if subqueue is None else subqueue.first()
 
     def ahead(self, work: QueuedRequest) -> tuple[int, int]:
         """About how many items, in how many lines, go before a request that arrives now; O(1).
 
-        All of more urgent levels, and of its own those with earlier deadlines: where its deadline is not the
-        latest, the others are taken to be spread evenly from now on. With fairness, no more than its share's
-        own for each active share.
+        Counts all items of more urgent levels, and the items of its own level with earlier deadlines: unless
+        its deadline is the latest, the deadlines of the others are assumed to be spread evenly from now on.
+        With fairness, it counts at most the items of the request's share, for each active share.
 
         Args:
             work: the request, not in the queue yet.
@@ -160,10 +164,10 @@ class Queue:
         return ahead, min(ahead, len(self._lines))
 
     def choose(self, now: float, limits: Limits) -> Choice:
-        """Whose turn it is, a slot being free.
+        """Choose the line for a free slot.
 
-        Without a wait every line may go; with one, a line goes when it fills a batch, when its oldest request
-        has waited long enough, or when its earliest deadline allows no further wait.
+        If the limits have no wait, every line may go. Otherwise a line goes when it fills a batch, when its
+        oldest request has waited long enough, or when its earliest deadline allows no further wait.
         """
         if len(self._ageing):
             self._age(now)
@@ -175,7 +179,7 @@ class Queue:
         held = self._held
         while (line := held.first()) is not None and self._goes(line, now):
             if line.requests == 1 and now < line.oldest + limits.wait and not line.lone:
-                # Alone all the while that the gaps promised another: they have become longer than that.
+                # No request joined it within several mean gaps: the gaps have become longer.
                 self._gap = min(limits.wait, 2.0 * self._gap)
             self._release(line)
         while (subqueue := self._next()) is not None:
@@ -194,24 +198,25 @@ class Queue:
         finish: Finish | None = None,
         dropped: list[QueuedRequest] | None = None,
     ) -> list[Slice]:
-        """The next batch of a line.
+        """Cut the next batch of a line.
 
-        Requests stay whole where they fit into a batch; one that is larger than a whole batch is split, and
-        its rest opens the next batch.
+        A request that fits into a batch stays whole. A request larger than a batch is split, and its rest
+        opens the next batch.
 
-        With `finish`, requests that the batch would answer too late are dropped from the head of the line
-        instead of holding up those that still can be answered in time (the sliding window of Nexus: Shen et
-        al., SOSP 2019, doi:10.1145/3341301.3359658, §6.3). But the last request of the whole queue is never
-        dropped: a free slot runs it, because only a batch that runs can show that the model is fast again.
+        With `finish`, requests that the batch would answer too late are dropped from the head of the line,
+        so that they do not delay requests that can still be answered in time (the sliding window of Nexus:
+        Shen et al., SOSP 2019, doi:10.1145/3341301.3359658, §6.3). But the last request of the whole queue is
+        never dropped: a free slot runs it, because only a batch that runs can show that the model is fast
+        again.
 
         Args:
-            key: the line.
-            limits: what the batch may hold.
-            finish: when a batch would be answered.
-            dropped: gets what was dropped, taken out of the queue, without an answer yet.
+            key: the key of the line.
+            limits: the batch's limits.
+            finish: returns when a batch would be answered.
+            dropped: receives the dropped requests, taken out of the queue, without an answer yet.
 
         Returns:
-            The parts; none only where all of the line was dropped and other lines wait.
+            The parts; empty only if all of the line was dropped and other lines wait.
         """
         line = self._lines[key]
         parts: list[Slice] = []
@@ -239,10 +244,10 @@ class Queue:
     def _fill(
         self, subqueue: SubQueue, parts: list[Slice], room: int, space: int, doom: float | None
     ) -> tuple[int, int, int]:
-        """Cut requests of one sub-queue: all that fit where its line has no other sub-queue, else one.
+        """Cut requests of one sub-queue: all that fit if its line has no other sub-queue, else one.
 
         Returns:
-            Requests that left the queue, items, and their bytes; not counted yet.
+            The requests that left the queue, the items cut, and their bytes; the totals still include them.
         """
         line = subqueue.line
         sole = len(line.subqueues) == 1
@@ -268,16 +273,16 @@ class Queue:
         return done, items, size
 
     def charge(self, share: bytes, items: float) -> None:
-        """Count what a share used of the model beyond its items; see `shares.Flows.charge`."""
+        """Count a share's use of the model beyond its items; see `fair_queueing.Flows.charge`."""
         self._flows.charge(share, items)
 
     def move(self, share: bytes, line: Key, to: Key) -> None:
-        """Put what waits of a share in one line into another one.
+        """Move the waiting requests of a share from one line to another.
 
         Args:
             share: the share.
-            line: the key of the line that it is in.
-            to: the key of the other line.
+            line: the key of the line to move from.
+            to: the key of the line to move to.
         """
         moved = self._lines.get(line)
         for work in [] if moved is None else moved.of_share(share):
@@ -286,11 +291,11 @@ class Queue:
             self.add(work)
 
     def rekey(self, change: Callable[[QueuedRequest], None], *, evicting: bool = False) -> None:
-        """Sort all queued requests anew.
+        """Sort all queued requests again.
 
         Args:
             change: sets a request's key, level and share.
-            evicting: keep what `evict_for` needs: levels or shares matter.
+            evicting: maintain the index that `evict_for` needs: levels or shares matter.
         """
         works = sorted(self, key=lambda work: work.arrived)
         for work in works:
@@ -303,13 +308,13 @@ class Queue:
     # A full queue
 
     def can_evict(self, level: int, share: bytes, now: float, measure: int, amount: int, limit: int) -> bool:
-        """Whether others can be evicted for a request that finds no room, as far as a quick look shows.
+        """Whether others can be evicted for a request that finds no room, by a quick check.
 
         Args:
             level: its level.
-            share: whose share it uses.
+            share: the share that it uses.
             now: the time.
-            measure: what there is too little room for: `ITEMS` or `BYTES`.
+            measure: the limit that is exceeded: `ITEMS` or `BYTES`.
             amount: its items or bytes.
             limit: how many may wait.
         """
@@ -322,9 +327,9 @@ class Queue:
         return eviction.can_evict(measure, level, group, amount, max(limit, held))
 
     def evict_for(self, work: QueuedRequest, now: float, *, limit: int, space: int) -> list[QueuedRequest]:
-        """Take out what must give way to a request that finds no room, see `eviction`.
+        """Take out the requests that must leave for a request that finds no room, see `eviction`.
 
-        A queue that holds more than it may (its limit was lowered) stays as long as it is.
+        A queue above its limit (which was lowered) stays as long as it is.
 
         Args:
             work: the request, not in the queue yet.
@@ -333,7 +338,7 @@ class Queue:
             space: bytes that may wait.
 
         Returns:
-            What was taken out, without an answer yet; none where the request has no right to its place.
+            The requests that were taken out, without an answer yet; none if the newcomer must be rejected.
         """
         eviction = self._eviction
         if eviction is None:
@@ -395,7 +400,7 @@ class Queue:
         return subqueue
 
     def _rise(self, subqueue: SubQueue, deadline: float) -> None:
-        """A sub-queue has another first request, or one out of order, or a first one at all."""
+        """Update the ranks of a sub-queue after a request was added that may be its first."""
         group, line = subqueue.group, subqueue.line
         if len(subqueue) == 1:
             group.filled += 1
@@ -411,7 +416,7 @@ class Queue:
             self._levels[group.level - 1].touch(group, group.flow.tag)
 
     def _part(self, subqueue: SubQueue, work: QueuedRequest) -> None:
-        """Take a request out of its sub-queue; its items are counted elsewhere."""
+        """Take a request out of its sub-queue; the caller counts its items."""
         work.queued = False
         work.subqueue = None
         if work.level > 1:
@@ -423,7 +428,7 @@ class Queue:
             self._empty(subqueue)
 
     def _empty(self, subqueue: SubQueue) -> None:
-        """A sub-queue has fallen empty."""
+        """Remove a sub-queue that has fallen empty."""
         group = subqueue.group
         group.filled -= 1
         group.subqueues.discard(subqueue)
@@ -435,7 +440,7 @@ class Queue:
             del self._groups[group.level, group.flow.share]
 
     def _mark(self, subqueue: SubQueue, items: int, size: int) -> None:
-        """Count items and bytes of a level beyond the first, or with a share; all, if some may be evicted."""
+        """Count items and bytes of a level above 1 or with a share; count all if some may be evicted."""
         if self._eviction is not None:
             self._eviction.count(subqueue.group, items, size)
         if subqueue.level > 1:
@@ -445,7 +450,7 @@ class Queue:
             self._shared_items += items
 
     def _count(self, subqueue: SubQueue, requests: int, items: int, size: int) -> None:
-        """Requests and items of a sub-queue have left."""
+        """Subtract requests and items that left a sub-queue from the totals."""
         line = subqueue.line
         line.requests -= requests
         line.items -= items
@@ -466,7 +471,7 @@ class Queue:
                 self.latest = 0.0
 
     def _next(self) -> SubQueue | None:
-        """The sub-queue whose turn it is, of the lines that are not held."""
+        """The sub-queue whose turn it is, among lines that are not held."""
         for heap in self._levels:
             group = heap.first()
             if group is not None:
@@ -474,7 +479,7 @@ class Queue:
         return None
 
     def _age(self, now: float) -> None:
-        """Raise those that have waited long enough."""
+        """Raise the requests that have waited long enough by one level."""
         ageing = self._ageing
         while (due := ageing.due()) is not None and due <= now:
             work = ageing.first()
@@ -486,7 +491,7 @@ class Queue:
             if old.level > 1:
                 self._mark(old, work.taken - work.size, -work.bytes_left)
                 old.group.newest.discard(work)
-            # NB: in before out, so that neither the line nor the share falls empty on the way.
+            # NB: added before it is removed, so that neither the line nor the share falls empty in between.
             self._enter(old.line, work, level)
             old.discard(work)
             if not old:
@@ -497,7 +502,7 @@ class Queue:
     # Waiting for part-full batches
 
     def _adopt(self, limits: Limits) -> None:
-        """Go by other limits; what is held then is looked at anew."""
+        """Use other limits, and decide again which lines are held."""
         known = self._limits
         self._limits = limits
         if limits.wait <= 0.0 and known.wait <= 0.0:
@@ -506,7 +511,7 @@ class Queue:
         if same and known.service * _SHORTER <= limits.service <= known.service:
             self._limits = known
             return
-        # Some more than asked, so that not each small rise looks at all lines anew.
+        # With headroom, so that not each small rise visits all lines again.
         self._limits = dataclasses.replace(limits, service=limits.service * _HEADROOM)
         if limits.wait > 0.0 and limits.wait != self._waited:
             self._gap = self._waited = limits.wait
@@ -521,7 +526,7 @@ class Queue:
                 self._release(line)
 
     def _due(self, line: KeyQueue) -> float | None:
-        """When a held line may go though it fills no batch."""
+        """When a held line may go although it does not fill a batch."""
         if not line.held or not line.requests:
             return None
         return self._until(line)
@@ -532,9 +537,9 @@ class Queue:
         return min(line.oldest + limits.wait, line.deadline - deadline_margin(line, limits.service), quiet)
 
     def _notice(self, line: KeyQueue, arrived: float) -> None:
-        """Something arrived while part-full batches may wait."""
+        """Record an arrival while part-full batches may wait."""
         if line.requests > 1:
-            # Only of gaps within a line: before its first request, callers may have waited for an answer.
+            # Only gaps within a line: before its first request, callers may have waited for an answer.
             gap = min(arrived - line.latest, self._limits.wait)
             self._gap += _GAP_WEIGHT * (gap - self._gap)
         line.latest = arrived

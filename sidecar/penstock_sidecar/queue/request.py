@@ -12,11 +12,11 @@ from penstock_wire.headers import Headers
 from penstock_wire.http.messages import Request, Response
 
 Outcome = Response | PenstockError
-"""What a request ends with: an answer of the model, or an error of ours."""
+"""The end of a request: the model's answer, or an error of the sidecar."""
 
 
 class TracedRequest(Request):
-    """A request with its span, which is set behind its making."""
+    """A request with its span, which is set after the request was made."""
 
     __slots__ = ("span",)
 
@@ -25,28 +25,28 @@ class TracedRequest(Request):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QueuedRequest:
-    """One accepted request. A subclass says what `finish` does with its outcome.
+    """One accepted request. A subclass defines what `finish` does with its outcome.
 
-    It is queued until its last item has been cut into a batch; a request larger than a batch is cut into
-    several parts, whose answers are joined again.
+    It is queued until its last item has been cut into a batch. A request larger than a batch is cut into
+    several parts, and their answers are joined again.
 
     Args:
-        key: which queue it belongs to.
-        request: what came in; its body goes out byte for byte when the request has a batch to itself.
+        key: the key of its queue.
+        request: the request; its body is sent byte for byte if the request has a batch to itself.
         request_id: the request's `x-request-id`.
-        items: the protocol's items; of each, `len()` is its bytes.
-        shared: header fields that are forwarded where they are equal across a batch.
+        items: the protocol's items; `len()` of an item is its bytes.
+        shared: header fields that are forwarded if they are equal across a batch.
         arrived: when it arrived, in the clock's time.
         deadline: until when its answer is of use: the nearest of objective, the client's and the default
             timeout. The queue is in this order.
-        expires: until when the client waits; at least `deadline`. Then it is answered, whatever it waits for.
+        expires: until when the client waits; at least `deadline`. The request is answered then at the latest.
         level: its priority, 1 is the most urgent.
-        share: whose share of the slots it uses.
+        share: the share of the slots that it uses: a value of the fairness header.
 
-    Of its own it keeps: `size` (items, as units of load), `taken` and `bytes_left` (what has been cut, what
-    has not), `parts` (how many batches hold some of it), `queued`, `done` (it has its outcome, or nobody
-    waits), `executed` (some of it may have reached the model), `cut_at` (when its first item was cut),
-    `subqueue` (the queue's own).
+    Further attributes: `size` (items, as units of load), `taken` (items that have been cut), `bytes_left`
+    (bytes that have not), `parts` (batches that hold some of it), `queued`, `done` (it has its outcome, or
+    its client left), `executed` (some of it may have reached the model), `cut_at` (when its first item was
+    cut), `subqueue` (for the queue alone).
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class QueuedRequest:
         self.expires = expires
         self.level = level
         self.share = share
-        # A request without items still is one unit of load: it passes through the queue and the model.
+        # A request without items is still one unit of load: it passes through the queue and the model.
         count = len(items)
         if count == 1:
             self.size = 1
@@ -110,7 +110,7 @@ class QueuedRequest:
         self._answers: dict[int, Response] | None = None
 
     def finish(self, outcome: Outcome) -> None:
-        """Take the one outcome; called once, never after the client has left."""
+        """Handle the outcome; called at most once, and never after the client has left."""
         raise NotImplementedError
 
     @property
@@ -119,7 +119,7 @@ class QueuedRequest:
         return self.size - self.taken
 
     def collect(self, start: int, answer: Response) -> list[Response] | None:
-        """Keep the answer to the part that begins at item `start`; all of them in order once complete."""
+        """Keep the answer to the part that begins at item `start`; return all in order once complete."""
         if self._answers is None:
             self._answers = {}
         self._answers[start] = answer
@@ -142,15 +142,15 @@ class QueuedRequest:
 
 
 class Slice:
-    """What one batch holds of one request.
+    """The part of one request that one batch holds.
 
     Args:
         work: the request.
-        start: index of its first item here.
+        start: index of the first of its items that is in this part.
         items: the items.
-        size: how many units of load they are.
+        size: the items' units of load.
 
-    `whole` says that the part is the entire request.
+    `whole` is True if the part is the entire request.
     """
 
     __slots__ = ("items", "size", "start", "whole", "work")

@@ -12,8 +12,8 @@ from penstock_sidecar.queue.request import QueuedRequest
 class PriorityClass:
     """All sub-queues of one level and share; `filled` of them are not empty.
 
-    Where `eviction` looks after it: its `items` and `bytes` that wait, and the requests that may give way,
-    the `newest` first.
+    For `eviction` only: the waiting `items` and `bytes`, and the requests that can be evicted, the `newest`
+    first.
     """
 
     __slots__ = ("bytes", "filled", "flow", "items", "level", "newest", "subqueues")
@@ -61,13 +61,13 @@ class KeyQueue:
         self.lone = bool(key.lone)
         self.subqueues: dict[tuple[int, bytes], SubQueue] = {}
         self._levels: dict[int, LazyHeap[SubQueue]] = {}
-        # The sub-queue of level 1 without a share stays once it is there: most lines have no other.
+        # The sub-queue of level 1 without a share is kept once it was made: most lines have no other.
         self.common: SubQueue | None = None
         self.requests = 0
         self.items = 0
         self.bytes = 0
         self.held = False
-        # When the latest request came, while part-full batches may wait.
+        # Arrival of the latest request; kept only while part-full batches may wait.
         self.latest = 0.0
 
     @property
@@ -97,7 +97,7 @@ class KeyQueue:
         return min([due for subqueue in self.subqueues.values() if (due := subqueue.due()) is not None])
 
     def enter(self, subqueue: SubQueue) -> None:
-        """A sub-queue is not empty any more."""
+        """Add a sub-queue that is not empty any more."""
         subqueues = self.subqueues
         subqueues[subqueue.level, subqueue.share] = subqueue
         if len(subqueues) > 1:
@@ -108,7 +108,7 @@ class KeyQueue:
                 heap.touch(other, other.group.flow.tag)
 
     def drop(self, subqueue: SubQueue) -> None:
-        """A sub-queue is empty."""
+        """Remove a sub-queue that fell empty."""
         del self.subqueues[subqueue.level, subqueue.share]
         if len(self.subqueues) <= 1:
             self._levels.clear()
@@ -142,5 +142,5 @@ def _share_rank(subqueue: SubQueue) -> float | None:
 
 
 def group_rank(group: PriorityClass) -> float | None:
-    """Where a group stands among those of its level: by its flow's tag; None where all it has is held."""
+    """Return a group's rank within its level, its flow's tag; None if all its requests are held."""
     return group.flow.tag if group.subqueues.first() is not None else None
