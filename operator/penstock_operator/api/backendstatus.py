@@ -1,4 +1,4 @@
-"""`status` of a ModelBackend: what Penstock observed of it."""
+"""`status` of a ModelBackend: its observed state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_operator.api.fields import map_list
 
 
 class LoadStatus(Part):
-    """The load of all pods of a backend, refreshed within 3 seconds; later where many backends are busy."""
+    """The load of all pods of a backend, refreshed within 3 seconds; later if many backends are busy."""
 
     queued: Annotated[int, Field(description="Items that wait.")] = 0
     ongoing: Annotated[int, Field(description="Items that are with the model.")] = 0
@@ -24,7 +24,7 @@ class LoadStatus(Part):
 
 
 class ModelStatus(Part):
-    """How the loading of the model stands."""
+    """The state of the model's loading."""
 
     state: Annotated[
         Literal["Pending", "Loading", "Loaded", "FailedToLoad"],
@@ -37,7 +37,7 @@ class ModelStatus(Part):
 
 
 class SidecarStatus(Part):
-    """What is beside the model in the pods."""
+    """The sidecar in the backend's pods."""
 
     image: Annotated[str, Field(max_length=1024, description="Image of the sidecar in the pods' template.")]
     upgrade_pending: Annotated[
@@ -50,7 +50,7 @@ class SidecarStatus(Part):
 
 
 class ReconfigureStatus(Part):
-    """How one pod's model took the userConfig."""
+    """The answer of one pod's model to the userConfig."""
 
     pod: Annotated[str, Field(max_length=253, description="Name of the pod.")]
     version: Annotated[int, Field(description="Version of the settings that brought the userConfig.")]
@@ -59,7 +59,7 @@ class ReconfigureStatus(Part):
 
 
 class ScalingInputs(Part):
-    """What a decision of the autoscaler was made from."""
+    """The inputs of a decision of the autoscaler."""
 
     load: Annotated[
         int,
@@ -125,7 +125,7 @@ class ScalingInputs(Part):
 
 
 class RecommendationStatus(Part):
-    """What the autoscaler says: as of its last other number or verdict, with terms refreshed as `load` is."""
+    """The recommendation as of its last change of number or verdict; `inputs` is refreshed as `load` is."""
 
     verdict: Annotated[
         str,
@@ -161,7 +161,7 @@ class ScalingEntry(Part):
 
 
 class ModelBackendStatus(Status):
-    """What Penstock observed of a ModelBackend."""
+    """The observed state of a ModelBackend."""
 
     replicas: Annotated[int, Field(description="Pods that there are.")] = 0
     ready_replicas: Annotated[int, Field(description="Pods that take requests.")] = 0

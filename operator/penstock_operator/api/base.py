@@ -1,4 +1,4 @@
-"""What every resource shares: the pydantic base, metadata, parsing with an error a person understands."""
+"""The base of every resource: the pydantic base class, metadata, and parsing with readable errors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 
 class ResourceError(ValueError):
-    """A stored object does not parse as the resource it says it is.
+    """A stored object does not parse as its kind.
 
     The message names the object, and for each fault its path, what was expected and what was found.
     """
 
 
 class Part(BaseModel):
-    """A piece of a resource: camelCase outside, frozen, and unknown fields are never acted on."""
+    """A piece of a resource: camelCase in the API, frozen; unknown fields are ignored."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -36,12 +36,12 @@ class Part(BaseModel):
     )
 
     def document(self) -> dict[str, Any]:
-        """The part as the API spells it: camelCase, without what is None."""
+        """Return the part as the API spells it: camelCase, without members that are None."""
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
 class OwnMeta(Part):
-    """The metadata of a resource that Penstock reads."""
+    """The part of a resource's metadata that Penstock reads."""
 
     name: str
     namespace: str = "default"
@@ -55,12 +55,12 @@ class OwnMeta(Part):
 
 
 class Resource(Part):
-    """A custom resource of ours. Subclasses narrow `spec` and `status` and name their kind."""
+    """A custom resource of Penstock. Subclasses narrow `spec` and `status` and name their kind."""
 
     plural: ClassVar[str]
     """The kind's plural name, as in URLs."""
     rules: ClassVar[tuple[dict[str, str], ...]] = ()
-    """CEL rules on the whole object, beside those on every object's name."""
+    """CEL rules on the whole object, in addition to those on every object's name."""
 
     api_version: str = API_VERSION
     kind: str = ""
@@ -78,7 +78,7 @@ class Resource(Part):
 
     @property
     def age_key(self) -> tuple[str, str]:
-        """Sorts the oldest first, which decides conflicts of two resources: of one second, by name."""
+        """A sort key that puts the oldest first, to decide conflicts; resources of one second by name."""
         return (self.metadata.creation_timestamp, self.name)
 
     @property
@@ -94,7 +94,7 @@ class Resource(Part):
             stored: The decoded JSON object.
 
         Raises:
-            ResourceError: It does not fit; the message has each path, what was expected, what was found.
+            ResourceError: It does not parse; the message has each path, what was expected and found.
         """
         document = stored
         while True:
@@ -104,16 +104,16 @@ class Resource(Part):
                 faults = error.errors(include_url=False)
                 if any(fault["loc"][:1] != ("status",) for fault in faults):
                     raise ResourceError(_explain(cls.__name__, stored, error)) from None
-            # A status that an older or newer operator wrote never blocks the spec. What of it cannot be read
-            # is computed anew; the rest may be known from nowhere else, such as how far a release has come.
+            # A status that an older or newer operator wrote never blocks the spec. Its unreadable parts are
+            # computed again; the rest can be the only record, such as of the progress of a release.
             document = _without(document, faults)
 
 
 def _without(document: Mapping[str, Any], faults: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """A document without those parts of its status that faults are of, or that lack something."""
+    """Return a document without the faulty and incomplete parts of its status."""
     made = {**document, "status": copy.deepcopy(document["status"])}
     places = {fault["loc"][: -1 if fault["type"] == "missing" else None] for fault in faults}
-    # NB: from the end of a list on, and a part before the whole.
+    # NB: from the end of a list, and a part before its whole: the other places stay valid.
     for *place, last in sorted(places, key=lambda loc: [(str(type(at)), at) for at in loc], reverse=True):
         try:
             whole: Any = made

@@ -73,7 +73,7 @@ class Fairness(Part):
 
 
 class BatchPolicySpec(Part):
-    """How to batch. Every field is hot: a change reaches running sidecars in seconds, nothing restarts."""
+    """The batching of sidecars. Every field is hot: a change reaches them in seconds, nothing restarts."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -202,7 +202,7 @@ class PolicyUser(Part):
 
 
 class BatchPolicyStatus(Status):
-    """What Penstock observed of a BatchPolicy."""
+    """The observed state of a BatchPolicy."""
 
     backends: Annotated[
         tuple[PolicyUser, ...],
@@ -215,7 +215,7 @@ class BatchPolicyStatus(Status):
 
 
 class BatchPolicy(Resource):
-    """How the sidecars of the backends that name it batch, queue and refuse."""
+    """The rules by which the sidecars of the backends that name it batch, queue and refuse."""
 
     plural: ClassVar[str] = "batchpolicies"
 

@@ -49,7 +49,7 @@ Conditions = Annotated[
 
 
 class Status(Part):
-    """What the status of every kind begins with."""
+    """The members that the status of every kind has."""
 
     observed_generation: Annotated[
         int | None,

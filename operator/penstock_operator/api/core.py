@@ -1,4 +1,4 @@
-"""The parts of core/v1 that a ModelBackend takes: described at their top level, checked in the pod."""
+"""The parts of core/v1 in a ModelBackend: the top level is described, the rest is checked in the pod."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Quantity = Annotated[
     int | Annotated[str, Field(pattern=QUANTITY, max_length=32)],
     Field(
         json_schema_extra=rules(
-            # NB: beside the pattern, since Kubernetes 1.33 reckons with a text of 3 MB here, whatever its
-            # maxLength: to match the pattern would cost too much, and so would this with 16 in a map.
+            # NB: in addition to the pattern: Kubernetes 1.33 reckons the cost for a text of 3 MB, whatever
+            # maxLength is. To match the pattern in CEL would cost too much, as would this with 16 in a map.
             cel("type(self) == int || isQuantity(self)", "expected a quantity such as 500m, 2 or 4Gi"),
             x_kubernetes_int_or_string=True,
         )
@@ -65,7 +65,7 @@ class EnvFrom(Part):
 
 
 _FEW = {"maxProperties": 12}
-"""NB: what is stored may have more, from before `Quantity` had a rule."""
+"""NB: stored objects can have more, from before `Quantity` had a rule."""
 
 
 class Resources(Part):
@@ -86,7 +86,7 @@ class Resources(Part):
 
 
 class VolumeMount(Part):
-    """Where a volume of podTemplate.volumes appears in the container."""
+    """The mount of a volume of podTemplate.volumes in the container."""
 
     name: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Derived defaults: what a schema cannot fill because it depends on other fields. All of it is here."""
+"""Derived defaults: all defaults that a schema cannot fill because they depend on other fields."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from penstock_wire.contract import CANCEL_PATH, GRACE_BEYOND_DRAIN_S, RECONFIGUR
 from penstock_wire.control import settings
 
 LEAST_ITEM_BYTES = 2
-"""An item's least bytes: one digit and a comma."""
+"""The fewest bytes of an item: one digit and a comma."""
 
 
 MAX_ONGOING_REQUESTS = 100
-"""`maxOngoingRequests` where it is absent."""
+"""The default of `maxOngoingRequests`."""
 
 
 def batching_spec(backend: ModelBackend, policy: BatchPolicy | None) -> BatchPolicySpec:
-    """The batching that holds for a backend: its own, its policy's, or the defaults.
+    """The batching in force for a backend: its own, its policy's, or the defaults.
 
     Args:
         backend: the backend.
@@ -39,9 +39,9 @@ MOST_SLOTS = 64
 
 
 def batching(spec: BatchPolicySpec) -> settings.Batching:
-    """A BatchPolicy's spec as a sidecar gets it: durations in milliseconds, and every default filled.
+    """Convert a BatchPolicy's spec for a sidecar: durations in milliseconds, defaults filled.
 
-    But for `maxQueuedItems`, which the sidecar derives from how fast its model answers.
+    `maxQueuedItems` has no default here: the sidecar derives it from how fast its model answers.
     """
     return settings.Batching(
         max_batch_size=spec.max_batch_size,
@@ -57,7 +57,7 @@ def batching(spec: BatchPolicySpec) -> settings.Batching:
         max_queued_items=spec.max_queued_items,
         overflow_status=spec.overflow_status,
         batch_key_headers=spec.batch_key_headers,
-        # Absent, it follows from the protocol, which rolls: a sidecar knows its own.
+        # If absent, the sidecar derives it from its protocol, which is fixed for the life of a pod.
         on_batch_error=spec.on_batch_error,
         priority=settings.Priority(
             levels=spec.priority.levels, default=spec.priority.default, header=spec.priority.header.lower()
@@ -67,15 +67,15 @@ def batching(spec: BatchPolicySpec) -> settings.Batching:
 
 
 def max_ongoing_requests(backend: ModelBackend) -> int:
-    """`maxOngoingRequests` with its default of 100, which holds where nothing is batched."""
+    """`maxOngoingRequests` with its default of 100; it applies to backends that do not batch."""
     given = backend.spec.max_ongoing_requests
     return MAX_ONGOING_REQUESTS if given is None else given
 
 
 def reconfigure_path(backend: ModelBackend) -> str | None:
-    """Where the model takes its `userConfig`: as the spec says, else where the SDK listens for it.
+    """The path at which the model takes its `userConfig`: from the spec, else the SDK's.
 
-    It does not depend on there being a userConfig, which is hot, while this is in the pod template.
+    It does not depend on whether a userConfig is set: that is hot, while the path is in the pod template.
     """
     model = backend.spec.model
     if model.reconfigure_path is not None:
@@ -97,21 +97,21 @@ def is_dedicated(endpoint: ModelEndpoint) -> bool:
 
 
 def url(endpoint: ModelEndpoint) -> str:
-    """Where clients in the cluster call the endpoint."""
+    """The URL at which clients in the cluster call the endpoint."""
     return f"http://{endpoint.name}.{endpoint.namespace}.svc"
 
 
 def grace_seconds(drain: Drain) -> int:
-    """`terminationGracePeriodSeconds`: propagationDelay + timeout, rounded up, + 30 s; nothing measured."""
+    """`terminationGracePeriodSeconds`: propagationDelay + timeout, rounded up, + 30 s; not measured."""
     milliseconds = durations.parse_ms(drain.propagation_delay) + durations.parse_ms(drain.timeout)
     return -(-milliseconds // 1000) + GRACE_BEYOND_DRAIN_S
 
 
 def unreachable_target(backend: ModelBackend, spec: BatchPolicySpec) -> str | None:
-    """Why a pod's load can never exceed `targetLoad`, with the numbers; None if it can, or nothing scales.
+    """The reason why a pod's load can never exceed `targetLoad`, with the numbers; None if there is none.
 
-    With `auto` a sidecar has at most as many slots as may be asked for. What waits by default only the
-    sidecar knows.
+    With `auto` a sidecar has at most `MOST_SLOTS` slots. The result is None without autoscaling, and if
+    `maxQueuedItems` is absent: the sidecar alone computes its default.
     """
     scaling = backend.spec.autoscaling
     if scaling is None or scaling.target_load is None:
@@ -131,9 +131,9 @@ def unreachable_target(backend: ModelBackend, spec: BatchPolicySpec) -> str | No
 
 
 def unreachable_batch(spec: BatchPolicySpec) -> str | None:
-    """Why a batch can never be full, with both numbers; None if it can.
+    """The reason why a batch can never be full, with both numbers; None if it can.
 
-    No queue at all (0) is a choice of its own: batches are then what single requests bring.
+    A queue of 0 is a deliberate choice: a batch is then what a single request brings.
     """
     size, queue = spec.max_batch_size, spec.max_queued_items
     if queue is not None and 0 < queue < size:
@@ -149,7 +149,7 @@ def unreachable_batch(spec: BatchPolicySpec) -> str | None:
 
 
 def closed_paths(backend: ModelBackend) -> tuple[str, ...]:
-    """The paths at which a sidecar alone may ask the model: userConfig comes there, or who has left."""
+    """The model's paths that only its sidecar may call: for userConfig and for cancelled items."""
     path = reconfigure_path(backend)
     cancel = (CANCEL_PATH,) if backend.spec.model.protocol == "envelope" else ()
     return ((path,) if path is not None else ()) + cancel

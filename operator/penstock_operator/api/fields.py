@@ -1,4 +1,4 @@
-"""Field types that several resources use, and helpers that put Kubernetes' own schema words on a field."""
+"""Field types that several resources use, and helpers that add Kubernetes' schema keywords to a field."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def cel(rule: str, message: str, *, expression: str | None = None, path: str | N
     """One CEL rule of a schema.
 
     Args:
-        rule: true where the value is well.
-        message: what a user reads; also where `expression` fails.
-        expression: CEL that makes the message, where it can say what was found.
-        path: the field to blame, as `.name`, where it is not the one the rule stands on.
+        rule: true if the value is valid.
+        message: what a user reads; also if `expression` fails.
+        expression: CEL that makes the message, if it can include what was found.
+        path: the field to blame, as `.name`, if it is not the one that has the rule.
     """
     validation = {"rule": rule, "message": message}
     if expression is not None:
@@ -29,13 +29,13 @@ def cel(rule: str, message: str, *, expression: str | None = None, path: str | N
 
 
 def quoted(text: str) -> str:
-    """A text as CEL writes it."""
+    """Return a text as a CEL string literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def rules(*validations: dict[str, str], **words: Any) -> dict[str, Any]:
-    """`json_schema_extra` of a field or a model: CEL rules, and further words of the schema as `x_…`."""
+    """`json_schema_extra` of a field or a model: CEL rules, and further schema keywords, `-` as `_`."""
     extra: dict[str, Any] = {"x-kubernetes-validations": list(validations)} if validations else {}
     extra.update({word.replace("_", "-"): value for word, value in words.items()})
     return extra
@@ -43,12 +43,12 @@ def rules(*validations: dict[str, str], **words: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a text is to look: for the API server as a rule, for the operator as a validator.
+    """The form of a text: a rule for the API server, a validator for the operator.
 
-    In place of the schema's `pattern`, of which the API server shows its user the regular expression alone.
+    It replaces the schema's `pattern`: for that, the API server's error has only the regular expression.
 
     Args:
-        pattern: the regular expression that all of it matches, in what RE2 and Python have in common.
+        pattern: regular expression that the whole text matches, in the common syntax of RE2 and Python.
         expected: what to write, with an example: `expected … such as …`.
     """
 
@@ -57,28 +57,28 @@ class Form:
 
     @property
     def matches(self) -> str:
-        """The CEL that is true of a text of this form."""
+        """The CEL expression that is true for a text of this form."""
         return f'self.matches(r"{self.pattern}")'
 
     @property
     def rule(self) -> dict[str, str]:
-        """The rule for the field."""
+        """The CEL rule for the field."""
         return cel(self.matches, self.expected, expression=f"{quoted(self.expected + ', found ')} + self")
 
     def check(self, text: str) -> str:
-        """The text, where it has this form.
+        """Return the text if it has this form.
 
         Raises:
-            ValueError: it has not.
+            ValueError: it does not.
         """
-        # NB: RE2's classes are of ASCII.
+        # NB: RE2's character classes are ASCII only.
         if re.fullmatch(self.pattern, text, re.ASCII) is None:
             raise ValueError(self.expected)
         return text
 
 
 DURATION = Form(durations.PATTERN, "expected a duration such as 500ms, 30s, 5m or 1h")
-"""A duration, whatever its bounds."""
+"""A duration, without bounds."""
 
 _EXAMPLES = ("500ms", "30s", "5m", "1h")
 
@@ -108,7 +108,7 @@ NOT_OURS = cel(
     expression="'expected a name that does not begin with penstock-, which is Penstock\\'s own, found ' "
     "+ self",
 )
-"""The rule that a volume is not one of those that Penstock renders."""
+"""The rule that a name is not reserved for what Penstock renders."""
 
 
 def map_list(*keys: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def map_list(*keys: str) -> dict[str, Any]:
 
 
 ANY_OBJECT: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
-"""`json_schema_extra` of an object taken from core/v1 as it is: its fields are checked in the pod."""
+"""`json_schema_extra` of an object that is passed on unchanged: its fields are checked in the pod."""
 
 Duration = Annotated[str, Field(max_length=16), AfterValidator(DURATION.check)]
 """A duration as users write it, such as `250ms`, `30s`, `1m30s`. NB: each field has a `duration_rule`."""
@@ -129,7 +129,7 @@ NAME = Form(
 )
 
 Name = Annotated[str, Field(max_length=50, json_schema_extra=rules(NAME.rule)), AfterValidator(NAME.check)]
-"""The name of another resource of ours in the same namespace."""
+"""The name of another Penstock resource in the same namespace."""
 
 PATH = Form(r"^/\S*$", "expected a path that begins with / and has no blanks, such as /v1/health")
 
@@ -170,7 +170,7 @@ _BYTES = r"^[0-9]{1,16}([kMGTP]|[KMGTP]i)?$"
 
 
 def bytes_of(quantity: int | str) -> int:
-    """A quantity in bytes: a number, or digits with one of k, Ki, M, Mi, G, Gi, T, Ti, P, Pi.
+    """Convert a quantity to bytes: a number, or digits with one of k, Ki, M, Mi, G, Gi, T, Ti, P, Pi.
 
     Args:
         quantity: as a user writes it.
@@ -190,8 +190,8 @@ def bytes_rule(least: str, most: str) -> dict[str, Any]:
     """`json_schema_extra` of a field of `Bytes`: its bounds.
 
     Args:
-        least: the fewest.
-        most: the most.
+        least: the fewest bytes.
+        most: the most bytes.
     """
     message = f"expected from {least} to {most}, as a number of bytes or a quantity such as 10Mi"
     return rules(

@@ -1,4 +1,4 @@
-"""Rules that a request matches by what it says itself."""
+"""Rules that a request matches by its own header fields and cookies."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ MATCH_RULES = rules(
         "(has(self.value) || has(self.prefix) || has(self.regex) ? 'several' : 'none')",
     ),
 )
-"""What holds for each rule."""
+"""The CEL rules that each match rule must satisfy."""
 
 
 class Match(Part):
-    """One header field or one cookie, and what its value is to be."""
+    """One header field or one cookie, and a condition on its value."""
 
     header: Annotated[
         FieldName | None, Field(description="Name of the header field, in any case. This or cookie.")
@@ -63,7 +63,7 @@ class Match(Part):
         Field(
             max_length=MAX_REGEX,
             json_schema_extra=rules(
-                # NB: what cannot be read is an error of the rule, which says what is wrong with it.
+                # NB: an unreadable expression makes the rule fail with an error that says what is wrong.
                 cel("''.matches(self) in [true, false]", "expected a regular expression of RE2")
             ),
             description="All of the value, of at most 1024 bytes, matches this regular expression of RE2. "
@@ -76,14 +76,14 @@ MatchList = Annotated[
     tuple[Annotated[Match, Field(json_schema_extra=MATCH_RULES)], ...],
     Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
 ]
-"""Rules of which a request is to match one."""
+"""Match rules; a request has to match one of them."""
 
 
 def settings(rules: tuple[Match, ...]) -> tuple[traffic_rules.Match, ...]:
-    """Rules as the router gets them.
+    """Convert rules to the router's settings.
 
     Args:
-        rules: as the resource has them.
+        rules: the resource's rules.
     """
     return tuple(
         traffic_rules.Match(
@@ -94,7 +94,7 @@ def settings(rules: tuple[Match, ...]) -> tuple[traffic_rules.Match, ...]:
 
 
 def faults(rules: tuple[Match, ...], where: str) -> tuple[str, ...]:
-    """What the apiserver cannot say of rules: each rule that the router leaves out, and why.
+    """The rules that the router leaves out, and why: faults that the API server cannot detect.
 
     Args:
         rules: the rules.

@@ -1,4 +1,4 @@
-"""How a mirror's answers are compared with the served ones."""
+"""The comparison of a mirror's answers with the served ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IGNORED = Form(
 
 
 class MirrorCompare(Part):
-    """How a mirror's answers are compared with the served ones."""
+    """The comparison of a mirror's answers with the served ones."""
 
     ignore: Annotated[
         tuple[

@@ -1,4 +1,4 @@
-"""`spec.model` of a ModelBackend: how the model is run and how it is spoken to."""
+"""`spec.model` of a ModelBackend: how the model runs and how it is called."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VolumeMounts_ = Annotated[
 
 
 class ModelContainer(Part):
-    """A container that serves the model over HTTP, a part of core/v1 Container; `lifecycle` is Penstock's."""
+    """A container that serves the model over HTTP, part of core/v1 Container; `lifecycle` is Penstock's."""
 
     image: Annotated[Image, Field(description="The image that serves the model.")]
     image_pull_policy: PullPolicy = None
@@ -113,7 +113,7 @@ class ModelPython(Part):
 
 
 class Model(Part):
-    """The model: how it is run and how it is spoken to."""
+    """The model: how it runs and how it is called."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(

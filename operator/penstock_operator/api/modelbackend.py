@@ -27,7 +27,7 @@ from penstock_operator.api.warmup import Warmup
 
 
 class ScaleToZero(Part):
-    """When the last pod goes."""
+    """The condition under which the last pod is removed."""
 
     after: Annotated[
         Duration,
@@ -41,7 +41,7 @@ class ScaleToZero(Part):
 
 _LEAST = "(has(s.minReplicas) ? s.minReplicas : self.minReplicas)"
 _MOST = "(has(s.maxReplicas) ? s.maxReplicas : self.maxReplicas)"
-"""What holds in a schedule `s`, in CEL."""
+"""The maxReplicas in force during a schedule `s`, in CEL."""
 
 
 class Autoscaling(Part):
@@ -152,7 +152,7 @@ class Autoscaling(Part):
 
 
 class Drain(Part):
-    """How a pod that goes away finishes its work."""
+    """The drain of a pod: how it finishes its work before it stops."""
 
     propagation_delay: Annotated[
         Duration,
@@ -173,7 +173,7 @@ class Drain(Part):
 
 
 class Rollout(Part):
-    """How many pods a change may add and take away at a time."""
+    """The number of pods that a change can add and remove at a time."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -195,7 +195,7 @@ class Rollout(Part):
 
 
 class DisruptionBudget(Part):
-    """How many pods may be taken away at a time where nodes are drained."""
+    """The number of pods that node drains can remove at a time."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(

@@ -26,7 +26,7 @@ from penstock_wire.control.router_settings import ORIGIN_PATTERN, Method
 
 
 class ColdStart(Part):
-    """What happens to requests while no pod of the backend is ready."""
+    """The handling of requests while no pod of the backend is ready."""
 
     timeout: Annotated[
         Duration,
@@ -52,7 +52,7 @@ class ColdStart(Part):
 
 
 class Timeouts(Part):
-    """How long an answer may take, where `timeout` alone does not say it."""
+    """Limits on the parts of an answer and on the whole, in addition to `timeout`."""
 
     first_byte: Annotated[
         Duration | None,
@@ -99,7 +99,7 @@ Origin = Annotated[
 
 
 class Cors(Part):
-    """Which web pages may call the endpoint from a browser and read its answers."""
+    """The web pages that may call the endpoint from a browser and read its answers."""
 
     origins: Annotated[
         tuple[Origin, ...],
@@ -129,7 +129,7 @@ class Cors(Part):
 
 
 class AffinityCookie(Part):
-    """The cookie by which a client comes back to its pod; the router sets it."""
+    """The cookie that brings a client back to its pod; the router sets it."""
 
     name: Annotated[FieldName, Field(description="Name of the cookie.")]
     ttl: Annotated[
@@ -142,7 +142,7 @@ class AffinityCookie(Part):
 
 
 class SessionAffinity(Part):
-    """By what requests come to the same backend and the same pod."""
+    """The header or cookie that sends requests to the same backend and the same pod."""
 
     header: Annotated[
         FieldName | None,
@@ -184,7 +184,7 @@ class StaticAnswer(Part):
 
 
 class EndpointRouter(Part):
-    """Which routers serve the endpoint."""
+    """The routers that serve the endpoint."""
 
     dedicated: Annotated[
         bool,
@@ -240,7 +240,7 @@ _Route = Annotated[
 
 
 class ModelEndpointSpec(Part):
-    """Where clients call, and who serves them."""
+    """The endpoint that clients call, and the backend that serves it."""
 
     route: Annotated[
         _Route | None,
@@ -383,7 +383,7 @@ class ServingBackend(Part):
 
 
 class ModelEndpointStatus(Status):
-    """What Penstock observed of a ModelEndpoint."""
+    """The observed state of a ModelEndpoint."""
 
     url: Annotated[str | None, Field(description="Where clients in the cluster call.")] = None
     shares: Annotated[

@@ -1,4 +1,4 @@
-"""`spec.podTemplate` of a ModelBackend: what its pods get beside the model and the sidecar."""
+"""`spec.podTemplate` of a ModelBackend: all of its pods except the model and the sidecar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock_operator.api.fields import (
 )
 
 Raw = Annotated[dict[str, Any], Field(json_schema_extra=ANY_OBJECT, description="One entry, as in core/v1.")]
-"""An entry of a list taken from core/v1 as it is."""
+"""An entry of a core/v1 list, passed on unchanged."""
 
 
 class Volume(Part):
@@ -37,7 +37,7 @@ class Volume(Part):
 
 
 class Container(Part):
-    """A further container of the pods, as in core/v1; `volumeMounts` is a part of it."""
+    """A further container of the pods, as in core/v1, with a subset of its `volumeMounts`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -73,7 +73,7 @@ _LABEL_OF_OURS = (
 
 
 class PodTemplate(Part):
-    """What the pods get beside the model and the sidecar."""
+    """The parts of the pods other than the model and the sidecar."""
 
     labels: Annotated[
         dict[str, Annotated[str, Field(max_length=63)]],

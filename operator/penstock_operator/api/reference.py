@@ -1,4 +1,4 @@
-"""Reference pages of the resources, one a kind, generated from their CustomResourceDefinitions.
+"""Reference pages of the resources, one per kind, generated from their CustomResourceDefinitions.
 
 `pages` returns docs/reference as Markdown. A unit test compares both; with `--update-golden` it writes them.
 """
@@ -93,7 +93,7 @@ def _row(name: str, node: Schema, path: str, *, required: bool) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """What GitHub makes of a heading: lower case, punctuation gone."""
+    """GitHub's anchor for a heading: lower case, without punctuation."""
     return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
 
 
@@ -130,7 +130,7 @@ def _type(node: Schema) -> str:
 
 
 def _element(node: Schema) -> str:
-    """The type of what a list or a map holds, its bounds in brackets."""
+    """The type of the elements of a list or a map, with bounds in brackets."""
     kind, semicolon, bounds = _type(node).partition("; ")
     return f"{kind} ({bounds})" if semicolon else kind
 
@@ -161,7 +161,7 @@ def _counts(node: Schema, word: str, of: str) -> list[str]:
 
 
 def _bound(rule: dict[str, Any]) -> str:
-    """A rule on one field, as a bound behind its type."""
+    """A rule on one field, as a bound after its type."""
     return _expected(rule).removeprefix("expected ").removeprefix("a duration ")
 
 

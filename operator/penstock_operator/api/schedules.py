@@ -1,4 +1,4 @@
-"""`autoscaling.schedules`: replicas that the clock asks for."""
+"""`autoscaling.schedules`: limits on replicas that depend on the time."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Schedule(Part):
         Field(
             max_length=64,
             json_schema_extra=rules(
-                # NB: a zone that the API server does not know is an error of the rule, which names it.
+                # NB: a zone unknown to the API server makes the rule fail with an error that names it.
                 cel(
                     f"{_ZONE.matches} && timestamp('2026-01-01T00:00:00Z').getHours(self) >= 0",
                     _ZONE.expected,

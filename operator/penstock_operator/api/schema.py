@@ -1,7 +1,7 @@
-"""Pydantic models → structural OpenAPI schemas, as a CustomResourceDefinition wants them.
+"""Converts pydantic models to structural OpenAPI schemas, as a CustomResourceDefinition requires.
 
 Pydantic's JSON schema has references, nulls, titles and `additionalProperties: true`; a structural schema has
-none of these. Defaults go into the schema of `spec` alone: what the operator writes needs none.
+none of these. Defaults go into the schema of `spec` alone: `status`, which the operator writes, needs none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _RULES = "x-kubernetes-validations"
 
 _OF_ONE_BRANCH = ("type", "title", "const")
-"""Words of a branch of a number or a string that do not hold for the other; a rule says what strings go."""
+"""Keywords of a number or string branch that do not fit the other; a rule says which strings are valid."""
 
 _TYPE_META: Schema = {
     "apiVersion": {
@@ -63,7 +63,7 @@ def structural(kind: type[Resource]) -> Schema:
     definitions = raw.get("$defs", {})
     spec = _convert(raw["properties"]["spec"], definitions, defaults=True)
     status = _convert(raw["properties"]["status"], definitions, defaults=False)
-    # kstatus takes an object without a status for current, and waits for one that has observed no generation.
+    # kstatus considers an object without a status current, and waits if observedGeneration is -1.
     status["default"] = {"observedGeneration": -1}
     return {
         "type": "object",
@@ -75,7 +75,7 @@ def structural(kind: type[Resource]) -> Schema:
 
 
 def _convert(node: Schema, definitions: Schema, *, defaults: bool) -> Schema:
-    """One node as a structural schema; the result shares nothing with its argument."""
+    """Convert a node to a structural schema; the result shares nothing with its argument."""
     node = _resolve(node, definitions)
     node.pop("title", None)
     if "const" in node:
@@ -99,7 +99,7 @@ def _convert(node: Schema, definitions: Schema, *, defaults: bool) -> Schema:
 
 
 def _resolve(node: Schema, definitions: Schema) -> Schema:
-    """A copy of the node with its reference and its `| None` taken away."""
+    """Return a copy of the node with its reference resolved and its `| None` removed."""
     node = copy.deepcopy(node)
     if "anyOf" in node:
         kinds = [kind for kind in node["anyOf"] if kind != {"type": "null"}]
@@ -113,21 +113,21 @@ def _resolve(node: Schema, definitions: Schema) -> Schema:
 
 
 def _over(below: Schema, above: Schema) -> Schema:
-    """Both schemas in one: the words of `above` win, rules add up."""
+    """Merge two schemas: the keywords of `above` win, rules add up."""
     merged = copy.deepcopy(below) | above
     rules = below.get(_RULES, []) + above.get(_RULES, [])
     return merged | {_RULES: rules} if rules else merged
 
 
 def _merge_int_or_string(node: Schema) -> None:
-    """`anyOf` of a number and a string, each with its own words, becomes the form that Kubernetes takes."""
+    """Turn `anyOf` of a number and a string, each with its own keywords, into the form of Kubernetes."""
     for branch in node.pop("anyOf", []):
         node.update({word: value for word, value in branch.items() if word not in _OF_ONE_BRANCH})
     node["anyOf"] = [{"type": "integer"}, {"type": "string"}]
 
 
 def _set_default(node: Schema, *, wanted: bool) -> None:
-    """Keep constant defaults. NB: an object's is whole, as its rules see it before its members' fill it."""
+    """Keep constant defaults. NB: an object's is complete: its rules run before its members' fill it."""
     default = _without_null(node.get("default"))
     if default is None or default in ([], {}) or not wanted:
         node.pop("default", None)

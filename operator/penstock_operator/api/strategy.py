@@ -1,4 +1,4 @@
-"""`strategy` of a TrafficSplit: how a new version takes over from an old one, step by step, and its state."""
+"""`strategy` of a TrafficSplit: the step-by-step takeover by a new version, and the state of its release."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from penstock_operator.api.mirror_compare import MirrorCompare
 from penstock_wire import durations
 
 MANUAL = "Manual"
-"""A pause that lasts until somebody promotes the release."""
+"""A pause that lasts until a user promotes the release."""
 LONGEST_PAUSE = "8760h"
-"""A year: what goes on for longer is Manual."""
+"""A year; a longer pause has to be Manual."""
 
 _PAUSE = Form(
     f"^({MANUAL}|{durations.PATTERN.removeprefix('^').removesuffix('$')})$",
@@ -23,7 +23,7 @@ _PAUSE = Form(
 
 
 class ReleaseStep(Part):
-    """One step: exactly one of its members."""
+    """One step: exactly one of its members is set."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -75,7 +75,7 @@ class ReleaseStep(Part):
 
 
 class ReleaseMetric(Part):
-    """One thing by which the candidate is judged."""
+    """One metric by which the candidate is judged."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -150,14 +150,14 @@ class ReleaseMetric(Part):
 
     @property
     def label(self) -> str:
-        """What it is called in status: its name, with the quantile."""
+        """The metric's name in status, with its quantile."""
         if self.name == "latency":
             return f"latency p{100 * (self.quantile or 0.99):g}"
         return self.name
 
 
 class Analysis(Part):
-    """By what the candidate is judged, and how often."""
+    """The metrics by which the candidate is judged, and how often."""
 
     interval: Annotated[
         Duration,
@@ -185,13 +185,13 @@ _BEFORE = (
     "!self.exists(k, z, j < k && k < i && has(z.setWeight) && z.setWeight == 0))"
 )
 _COPIED_TOO = f"(has(s.mirror) && s.mirror > 0 && {_BEFORE})"
-"""Whether a step `s`, number `i`, copies requests to a candidate that has its own by the steps before."""
+"""Whether a step `s`, number `i`, copies requests to a candidate that earlier steps gave requests, in CEL."""
 _MISMATCH = "self.analysis.metrics.exists(m, m.name == 'mismatch')"
 _MIRROR_FIRST = "expected mirror above 0 only while the candidate has weight 0 by the steps before"
 
 
 class Strategy(Part):
-    """How the candidate takes over from the stable. The spec is never written by Penstock."""
+    """The takeover by the candidate from the stable. Penstock never writes the spec."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -243,7 +243,7 @@ class Strategy(Part):
 
 
 class Verdict(Part):
-    """What one metric says of the candidate."""
+    """The result of one metric for the candidate."""
 
     metric: Annotated[str, Field(max_length=128, description="Which: its name, latency with its quantile.")]
     verdict: Annotated[
@@ -266,7 +266,7 @@ Phase = Literal["Progressing", "Paused", "Promoted", "RolledBack"]
 
 
 class ReleaseState(Part):
-    """How far a release has come: all that an operator needs to go on after a crash."""
+    """The progress of a release: all that an operator needs to continue after a crash."""
 
     stable: Annotated[str, Field(description="strategy.stable when it began.")]
     candidate: Annotated[str, Field(description="strategy.candidate when it began.")]

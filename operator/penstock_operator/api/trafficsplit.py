@@ -38,7 +38,7 @@ class SplitBackend(Part):
 
 
 class SplitMirror(Part):
-    """A backend that gets copies of requests, and whose answers no client gets."""
+    """A backend that gets copies of requests; its answers go to no client."""
 
     name: Annotated[Name, Field(description="Name of the ModelBackend, in the same namespace.")]
     percent: Annotated[
@@ -69,9 +69,9 @@ class SplitMirror(Part):
 _SERVES_TOO = "self.backends.exists(b, b.name == m.name)"
 """Whether a mirror `m` is among the backends, in CEL."""
 _BESIDE = "(b.weight > 0 && !(b.name in [self.strategy.stable, self.strategy.candidate]))"
-"""Whether a backend `b` has a weight that it may not have beside a strategy."""
+"""Whether a backend `b` has a weight that is not allowed with a strategy, in CEL."""
 _COPIED = "(has(s.mirror) && s.mirror > 0)"
-"""Whether a step `s` has requests copied."""
+"""Whether a step `s` copies requests, in CEL."""
 
 
 def _among_backends(field: str) -> dict[str, str]:
@@ -86,7 +86,7 @@ def _among_backends(field: str) -> dict[str, str]:
 
 
 class TrafficSplitSpec(Part):
-    """Which endpoint, and who serves how much of it."""
+    """An endpoint, and the shares of its requests that backends serve."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -172,12 +172,12 @@ class TrafficSplitSpec(Part):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All backends that it names."""
+        """All backends that the spec names."""
         return (*[share.name for share in self.backends], *[mirror.name for mirror in self.mirrors])
 
 
 class SplitWeight(Part):
-    """How far a weight has come."""
+    """A backend's weight: desired, applied and observed."""
 
     name: Annotated[str, Field(description="Name of the ModelBackend.")]
     desired: Annotated[
@@ -197,7 +197,7 @@ class SplitWeight(Part):
 
 
 class MirrorState(Part):
-    """What the copies for a mirror have come to, since the routers started or got other rules to compare."""
+    """Counts of a mirror's copies, since the routers started or got other rules of comparison."""
 
     name: Annotated[str, Field(description="Name of the ModelBackend.")]
     sent: Annotated[int, Field(description="Copies that were sent.")] = 0
@@ -214,7 +214,7 @@ class MirrorState(Part):
 
 
 class TrafficSplitStatus(Status):
-    """What Penstock observed of a TrafficSplit."""
+    """The observed state of a TrafficSplit."""
 
     shares: Annotated[
         str | None,
@@ -276,7 +276,7 @@ class TrafficSplitStatus(Status):
 
 
 class TrafficSplit(Resource):
-    """How an endpoint's requests are shared among backends."""
+    """The sharing of an endpoint's requests among backends."""
 
     plural: ClassVar[str] = "trafficsplits"
 

@@ -1,8 +1,8 @@
-"""Who may report: the pod itself, shown by a token that the apiserver vouches for.
+"""Authenticates reports: a pod reports on itself only, with a token that the apiserver confirms.
 
 A projected token names its pod. The apiserver checks the signature, the audience, the expiry and that the pod
-still exists (TokenReview); the rest is ours: the report must be the named pod's, the pod must be one that we
-rendered and that is not gone, and the connection must come from its address (unless that check is off).
+still exists (TokenReview). The operator checks the rest: the report must be the named pod's, the pod must
+exist and be rendered by Penstock, and the connection must come from its address (unless that check is off).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from penstock_operator.kube.cluster import Cluster, Obj
 from penstock_operator.store import Store
 
 KEEP_YES = 60.0
-"""Seconds that a positive verdict is kept at most; never beyond the token's expiry."""
+"""The most seconds for which a positive verdict is kept; never beyond the token's expiry."""
 
 KEEP_SKEWED = 2.0
-"""Seconds that a positive verdict is kept where by our own clock the token has expired: ours may be wrong."""
+"""Seconds for which a positive verdict is kept if the token has expired by our clock, which may be wrong."""
 
 KEEP_NO = 10.0
-"""Seconds that a negative one is kept, so that a broken pod does not cost a TokenReview a second."""
+"""Seconds for which a negative verdict is kept, so that a broken pod does not cost a TokenReview a second."""
 
 MAX_TOKEN = 16 * 1024
 MAX_VERDICTS = 20_000
-"""Verdicts that are kept at most. Where it is reached, the negative ones go first: anybody can make those."""
+"""The most verdicts that are kept. Beyond it the negative ones go first: any client can cause those."""
 
 
 _POD_NAME = "authentication.kubernetes.io/pod-name"
@@ -44,10 +44,10 @@ _PREFIX = "system:serviceaccount:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a token speaks for.
+    """The pod that a token identifies.
 
     Args:
-        namespace: of the service account, which is the pod's.
+        namespace: the service account's, which is the pod's.
         pod: name of the pod the token is bound to.
         uid: its uid.
     """
@@ -59,14 +59,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A pod that was let in.
+    """An authenticated pod.
 
     Args:
-        namespace: where it is.
+        namespace: its namespace.
         pod: its name.
         uid: its uid.
-        backend: whose pod it is, for a sidecar; empty for a router.
-        endpoint: whose pod it is, for a router that serves one endpoint alone; else empty.
+        backend: the sidecar's backend; empty for a router.
+        endpoint: the endpoint of a router that serves only one; else empty.
     """
 
     namespace: str
@@ -76,7 +76,7 @@ class Caller:
     endpoint: str = ""
 
     def check(self, *, pod: str, uid: str) -> None:
-        """See that a report is about the caller itself.
+        """Check that a report is about the caller itself.
 
         Args:
             pod: name of the pod in the report.
@@ -90,16 +90,16 @@ class Caller:
 
 
 class ReportAuthenticator:
-    """Finds out which of our pods sends a report.
+    """Identifies the Penstock pod that sends a report.
 
     Args:
-        cluster: asked to review tokens.
-        store: knows the pods.
+        cluster: reviews tokens.
+        store: has the pods.
         clock: time.
-        audience: what tokens must be for.
-        check_peer: whether a pod's requests must come from its own address; off where something on the way
-            gives them another, which all of them may then share.
-        limit: how often an address may have the apiserver asked; None for the usual.
+        audience: the required audience of tokens.
+        check_peer: whether a pod's requests must come from its own address; off if a hop on the way replaces
+            the address, possibly by one for all pods.
+        limit: the rate at which an address may cause TokenReviews; None for the default.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ReportAuthenticator:
         self._running: dict[bytes, asyncio.Task[Identity]] = {}
 
     async def authenticate(self, *, authorization: str | None, peer: str | None, router: bool) -> Caller:
-        """Find out which of our pods sends a request, before its body is read.
+        """Identify the Penstock pod that sends a request, before its body is read.
 
         Args:
             authorization: the request's header of that name.
@@ -132,7 +132,7 @@ class ReportAuthenticator:
             router: whether it claims to be a router's.
 
         Raises:
-            ReportRefused: it is not one of ours.
+            ReportRefused: it is not from a Penstock pod of this kind.
         """
         token = _bearer(authorization)
         mark = _mark(token)
@@ -144,15 +144,15 @@ class ReportAuthenticator:
     def authenticate_cached(
         self, *, authorization: str | None, peer: str | None, router: bool
     ) -> Caller | None:
-        """As `authenticate`, without waiting: None where the apiserver has to be asked first.
+        """Authenticate without waiting: None if the apiserver has to be asked first.
 
         Args:
-            authorization: see there.
-            peer: see there.
-            router: see there.
+            authorization: as for `authenticate`.
+            peer: as for `authenticate`.
+            router: as for `authenticate`.
 
         Raises:
-            ReportRefused: it is not one of ours.
+            ReportRefused: as for `authenticate`.
         """
         identity = self._known(_mark(_bearer(authorization)))
         return None if identity is None else self._caller(identity, peer=peer, router=router)
@@ -183,11 +183,11 @@ class ReportAuthenticator:
         if known is None or self._clock.time() >= known[0]:
             return None
         if isinstance(known[1], ReportRefused):
-            raise known[1].with_traceback(None)  # or it would grow with each
+            raise known[1].with_traceback(None)  # otherwise it would grow with each raise
         return known[1]
 
     async def _ask(self, token: str, mark: bytes, peer: str) -> Identity:
-        # One review for all that come with the token meanwhile; a caller that leaves does not end it.
+        # One review serves all callers with this token meanwhile; a caller that leaves does not end it.
         task = self._running.get(mark)
         if task is None:
             if not self._limit.take(peer):
@@ -283,7 +283,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _seconds_left(token: str, now: float) -> float:
-    """How long a token that the apiserver accepted lasts by its own word; our clock may be wrong."""
+    """How many seconds an accepted token still lasts by its own expiry; our clock may be wrong."""
     try:
         part = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))

@@ -1,7 +1,7 @@
-"""The keys of the report channel: kept in a Secret, replaced as `rotation` says, shown by the server.
+"""The keys of the report channel: kept in a Secret, replaced as `rotation` decides, shown by the server.
 
-The leader writes the Secret, and the next leader reads it. It is looked at every few seconds: a Secret
-that was deleted, or whose annotation `penstock.dev/rotate` has a new value, begins a rotation.
+The leader writes the Secret, and the next leader reads it. It is read every few seconds: if it was deleted,
+or its annotation `penstock.dev/rotate` has a new value, a rotation begins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock_operator.kinds import SECRET
 from penstock_operator.kube.cluster import Cluster, Obj
 
 INTERVAL = 10.0
-"""Seconds between two looks at the Secret; one GET each."""
+"""Seconds between two reads of the Secret; one GET each."""
 
 ROTATE = "penstock.dev/rotate"
 """Annotation of the Secret: any new value asks for a rotation."""
@@ -31,11 +31,11 @@ class Certificates:
     """Keeps the keys, and the server's context in step with them.
 
     Args:
-        cluster: where the Secret is.
-        namespace: of the Secret.
-        name: of the Secret.
-        names: DNS names and addresses by which the server is reached.
-        lifetimes: how long keys last.
+        cluster: the Secret's cluster.
+        namespace: the Secret's namespace.
+        name: the Secret's name.
+        names: DNS names and addresses of the server.
+        lifetimes: the lifetimes of keys.
         clock: time.
         changed: called with the certificates of the trusted authorities, PEM, whenever they change.
         log: called with a constant message and fields.
@@ -63,23 +63,23 @@ class Certificates:
         self._log = log
         self._keyring: Keyring | None = None
         self.context = server_context()
-        """What the server listens with; it shows a certificate from the first `ensure` on."""
+        """The server's TLS context; it shows a certificate from the first `ensure` on."""
 
     @property
     def ends(self) -> float | None:
-        """When the certificate that is shown ends, seconds since the epoch; None while none is shown."""
+        """The end of the shown certificate, seconds since the epoch; None while none is shown."""
         return None if self._keyring is None else self._keyring.serving.ends
 
     @property
     def replaced_by(self) -> float | None:
-        """When it will have been replaced, if nothing prevents it; None while none is shown."""
+        """The time by which it will have been replaced, if nothing prevents it; None while none is shown."""
         return None if self._keyring is None else replaced_by(self._keyring, lifetimes=self._lifetimes)
 
     async def ensure(self) -> None:
-        """Bring the Secret, the server and the subscribers into step with what is due.
+        """Do the steps that are due, and bring the Secret, the server and the subscribers in line.
 
         Raises:
-            ClusterError: the Secret could not be read or written; what was shown before is shown on.
+            ClusterError: the Secret could not be read or written; the server still shows the old certificate.
         """
         live = await self._cluster.get(SECRET, self._namespace, self._name)
         stored = self._stored(live)
@@ -88,7 +88,7 @@ class Certificates:
         if live is not None:
             asked = (live["metadata"].get("annotations") or {}).get(ROTATE, "")
         else:
-            # Whoever deletes the Secret wants other keys; those in memory let everybody follow.
+            # A user who deletes the Secret wants new keys; with those in memory, all pods can follow.
             asked = f"deleted {now}"
         while True:
             step = next_step(keyring, names=self._names, lifetimes=self._lifetimes, asked=asked, now=now)
@@ -102,7 +102,7 @@ class Certificates:
         self._take(keyring)
 
     async def keep(self) -> None:
-        """Do so again and again; runs until cancelled."""
+        """Call `ensure` every `INTERVAL` until cancelled."""
         while True:
             await self._clock.sleep(INTERVAL)
             try:
@@ -168,7 +168,7 @@ class Certificates:
 
 
 def server_context() -> ssl.SSLContext:
-    """A server's TLS context: 1.3 alone, no session tickets (clients keep their connections)."""
+    """Make a server's TLS context: 1.3 alone, no session tickets (clients keep their connections)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
@@ -176,13 +176,13 @@ def server_context() -> ssl.SSLContext:
 
 
 def show(context: ssl.SSLContext, issued: Issued) -> None:
-    """Have a context show a certificate from its next handshake on.
+    """Make a context show a certificate from its next handshake on.
 
     Args:
-        context: of a server that may be listening.
+        context: the context of a server that may be listening.
         issued: certificate and key.
     """
-    # The ssl module reads files alone; this one is in memory, so that the key is on no disk.
+    # The ssl module reads only files; this one is in memory, so that the key is not on a disk.
     memory = os.memfd_create("penstock-tls", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(memory), "wb") as file:
@@ -193,7 +193,7 @@ def show(context: ssl.SSLContext, issued: Issued) -> None:
 
 
 def secret_data(keyring: Keyring) -> dict[str, str]:
-    """A Secret's `data` of a keyring: `ca.crt`, `tls.crt` and `tls.key` are what anybody would look for.
+    """Make a Secret's `data` from a keyring; `ca.crt`, `tls.crt` and `tls.key` are the customary names.
 
     Args:
         keyring: the keys.
@@ -215,13 +215,13 @@ def secret_data(keyring: Keyring) -> dict[str, str]:
 
 
 def read_secret(live: Obj) -> Keyring:
-    """The keyring that a Secret holds.
+    """Read the keyring of a Secret.
 
     Args:
         live: the Secret.
 
     Raises:
-        UnreadableKeys: something is missing, or not what it should be.
+        UnreadableKeys: something is missing or invalid.
     """
     try:
         data = {name: base64.b64decode(value) for name, value in (live.get("data") or {}).items()}

@@ -1,8 +1,7 @@
-"""The page of /metrics: made at most once a second for all who ask, and given to a few at a time.
+"""The page of /metrics: made at most once a second for all clients, and sent to a few at a time.
 
-It has 1.2 MB and takes 17 to 30 ms of the event loop where there are 1000 backends, and the same loop answers
-the probes. A client that asks for it over and over, or does not read it, must not use the time or memory that
-others need.
+With 1000 backends it has 1.2 MB and takes 17 to 30 ms of the event loop that also answers the probes. A
+client that requests it repeatedly, or does not read it, must not use the time or memory that others need.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from penstock_operator.errors import ReportRefused
 from penstock_wire.http import ClientGone, Response
 
 MADE_EVERY = 1.0
-"""Seconds for which a page is shown."""
+"""Seconds for which a page is reused."""
 
 BURST = 10.0
 PER_SECOND = 2.0
 """Pages that an address gets at once, and each second after that."""
 
 MAX_PAGES = 8
-"""Pages that are being sent, at most; each may be one of a second of its own."""
+"""The most pages that are being sent; each can be from another second."""
 
 MAX_PAGES_PER_ADDRESS = 2
-"""Of these, to one address."""
+"""The most of these to one address."""
 
 PAGE_SECONDS = 10.0
-"""For taking a page; Prometheus allows as long for a scrape by default."""
+"""Seconds that a client has to read a page; Prometheus allows as long for a scrape by default."""
 
 PIECE = 64 * 1024
-"""Bytes that are written at once; the next ones follow when the client has taken these."""
+"""Bytes that are written at once; the next ones follow when the client has read these."""
 
 _HEADERS = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
 
 class MetricsPage:
-    """Shows the metrics.
+    """Serves the metrics.
 
     Args:
         make: makes the text.
@@ -59,13 +58,13 @@ class MetricsPage:
         return self._sending.total()
 
     def answer(self, address: str) -> Response:
-        """The page, which counts as being sent until the client has taken it or is gone.
+        """Answer with the page, which counts as being sent until the client has read it or is gone.
 
         Args:
-            address: who asks.
+            address: the client's address.
 
         Raises:
-            ReportRefused: it asks too often, or too many pages are being sent.
+            ReportRefused: it scrapes too often, or too many pages are being sent.
         """
         if self._sending[address] >= MAX_PAGES_PER_ADDRESS:
             raise ReportRefused(
@@ -99,7 +98,7 @@ class _Sending:
     Args:
         text: the page.
         clock: time.
-        ended: called once when it has been taken, or is not wanted any more.
+        ended: called once when it has been read, or its client is gone.
     """
 
     def __init__(self, text: bytes, clock: Clock, ended: Callable[[], None]) -> None:
@@ -113,7 +112,7 @@ class _Sending:
         return self
 
     async def __anext__(self) -> bytes:
-        """The next piece; it is asked for when the client has taken the one before."""
+        """Return the next piece; called when the client has read the one before."""
         piece = self._text[self._at : self._at + PIECE]
         self._at += len(piece)
         if not piece:
@@ -123,7 +122,7 @@ class _Sending:
         return piece
 
     async def aclose(self) -> None:
-        """The page has been taken, or its client is gone."""
+        """End the sending: the page has been read, or its client is gone."""
         ended, self._ended = self._ended, None
         self._text = b""
         if ended is not None:

@@ -1,4 +1,4 @@
-"""Keys and certificates of the report channel: EC P-256, X.509 v3 as RFC 5280 asks, all PEM."""
+"""Keys and certificates of the report channel: EC P-256, X.509 v3 by RFC 5280, all PEM."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _USAGES = (
 
 
 class UnreadableKeys(OperatorError):
-    """What was stored is no certificate, or no key of it."""
+    """The stored data is not a certificate, or not its key."""
 
 
 def make_authority(*, now: float, life: float) -> Issued:
-    """A new authority, signed by itself.
+    """Make a new self-signed authority.
 
     Args:
         now: seconds since the epoch.
-        life: seconds that it lasts.
+        life: its life in seconds.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    # The name differs from that of any other authority of ours, since several are trusted at a time.
+    # The name is unique among our authorities, since several are trusted at a time.
     name = _name(f"penstock-operator {_time(now):%Y-%m-%dT%H:%M:%SZ} {x509.random_serial_number():x}"[:60])
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     builder = (
@@ -49,16 +49,16 @@ def make_authority(*, now: float, life: float) -> Issued:
 
 
 def issue(authority: Issued, *, names: tuple[str, ...], now: float, life: float) -> Issued:
-    """A server's certificate; it never outlives its authority.
+    """Issue a server's certificate; it never outlives its authority.
 
     Args:
-        authority: who signs it.
-        names: DNS names and addresses that it is for.
+        authority: the authority that signs it.
+        names: its DNS names and addresses.
         now: seconds since the epoch.
-        life: seconds that it lasts.
+        life: its life in seconds.
 
     Raises:
-        UnreadableKeys: the authority's PEM.
+        UnreadableKeys: the authority's PEM is unreadable.
     """
     parent, parent_key = _load(authority.certificate, authority.key)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -77,14 +77,14 @@ def issue(authority: Issued, *, names: tuple[str, ...], now: float, life: float)
 
 
 def read(certificate: bytes, key: bytes) -> Issued:
-    """What was stored, checked.
+    """Read a stored certificate and its key, and check them.
 
     Args:
         certificate: PEM.
-        key: PEM of its private key; empty where there is none.
+        key: PEM of its private key; empty if there is none.
 
     Raises:
-        UnreadableKeys: not a certificate, or not its key.
+        UnreadableKeys: it is not a certificate, or not its key.
     """
     parsed, _ = _load(certificate, key) if key else (_certificate(certificate), None)
     return Issued(
@@ -105,7 +105,7 @@ def signed_by(issued: Issued, authority: Issued) -> bool:
     """
     try:
         _certificate(issued.certificate).verify_directly_issued_by(_certificate(authority.certificate))
-    except Exception:  # the library names no type for all that a stranger's certificate may have wrong
+    except Exception:  # the library has no common type for the faults of an arbitrary certificate
         return False
     return True
 

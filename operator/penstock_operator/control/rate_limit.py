@@ -1,25 +1,25 @@
-"""Token buckets by source: how often an address may have a token reviewed, or a pod a report taken."""
+"""Token buckets by source: limits on an address's TokenReviews, and on a pod's reports."""
 
 from __future__ import annotations
 
 from penstock_operator.clock import Clock
 
 BURST = 20.0
-"""TokenReviews that an address gets at once. A pod needs one a minute, and one at a start of the operator."""
+"""TokenReviews that an address gets at once. A pod needs one a minute, and one when the operator starts."""
 
 PER_SECOND = 1.0
 """TokenReviews that it gets each second after that."""
 
 SHARED_BURST = 1024.0
 SHARED_PER_SECOND = 128.0
-"""The same where all pods may come from one address: what as many need as there may be connections."""
+"""The same if all pods can have one address: enough for as many pods as there can be connections."""
 
 SOURCES = 10_000
-"""Sources that are remembered at most; one more waits until some have been quiet (BURST / PER_SECOND)."""
+"""The most sources that are remembered; a further one waits until some are quiet for BURST / PER_SECOND."""
 
 
 class RateLimit:
-    """A token bucket for each source (the usual one: so many at once, then so many a second).
+    """A token bucket for each source: so many at once, then so many a second.
 
     Args:
         clock: time.
@@ -41,25 +41,25 @@ class RateLimit:
         self._per_second = per_second
         self._sources = sources
         self._full_at: dict[str, float] = {}
-        """When the bucket of a source will be full again; that alone says how much is in it."""
+        """The time at which a source's bucket is full again; its content follows from that."""
 
     def take(self, source: str) -> bool:
-        """Whether one more review may be asked for; if so, it is counted.
+        """Whether a source may take a turn now; if so, it is counted.
 
         Args:
-            source: the address that a report came from.
+            source: the source, such as an address.
         """
         return self.reserve(source, patience=0.0) is not None
 
     def reserve(self, source: str, *, patience: float) -> float | None:
-        """Take the next of a source's turns.
+        """Take the next turn of a source.
 
         Args:
-            source: whose.
-            patience: seconds that it may have to wait for it.
+            source: the source, such as an address.
+            patience: the most seconds that it would wait.
 
         Returns:
-            Seconds until its turn; None where that is too long, or too many sources are remembered.
+            Seconds until its turn; None if that is too long, or too many sources are remembered.
         """
         now = self._clock.time()
         if source not in self._full_at and len(self._full_at) >= self._sources:

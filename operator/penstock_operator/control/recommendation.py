@@ -1,4 +1,4 @@
-"""What the autoscaler recommends for one backend, as JSON for scalers that ask over HTTP, such as KEDA's."""
+"""Answers scalers such as KEDA's over HTTP with the autoscaler's recommendation for a backend, as JSON."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from penstock_operator.store import Key
 from penstock_wire.http import Response
 
 PATH = "/recommendation/"
-"""GET of this, NAMESPACE/BACKEND behind it."""
+"""The path's prefix, followed by NAMESPACE/BACKEND."""
 
 _JSON = ((b"content-type", b"application/json"),)
 
 
 class Recommendations:
-    """Answers those who ask for a recommendation.
+    """Answers requests for a recommendation.
 
     Args:
-        scaled: what the autoscaler last said, by backend.
+        scaled: the autoscaler's last result, by backend.
     """
 
     def __init__(self, scaled: Mapping[Key, Scaled]) -> None:
         self._scaled = scaled
 
     def answer(self, path: str) -> Response:
-        """The recommendation for the backend that a path names.
+        """Answer with the recommendation for the backend that a path names.
 
         Args:
             path: begins with `PATH`.
 
         Raises:
-            ReportRefused: there is none: an error and not a number: a scaler would take 0 for an answer.
+            ReportRefused: there is none. An error, not a number: a scaler would act on 0.
         """
         namespace, _, name = path.removeprefix(PATH).partition("/")
         scaled = self._scaled.get(Key(BACKEND.kind, namespace, name))

@@ -1,7 +1,7 @@
-"""When the report channel's keys are made and replaced: pure, times in seconds since the epoch.
+"""Decides when the report channel's keys are made and replaced. Pure; times in seconds since the epoch.
 
 An authority (CA) signs the certificate that the control server shows. A new authority is sent to every pod
-long before anything is shown that it signed, and an old one is trusted for as long again afterwards::
+`overlap` before a certificate that it signed is shown, and the old one is trusted for `overlap` afterwards::
 
     MAKE ─► current ──two thirds of its life, or asked for──► ANNOUNCE: current and next are trusted
               ▲                                                   │ after `overlap`
@@ -29,12 +29,12 @@ _LEFT = 1 / 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:
-    """How long keys last, in seconds.
+    """The lifetimes of keys, in seconds.
 
     Args:
-        authority: an authority's life.
+        authority: the life of an authority.
         certificate: the life of the certificate that the server shows.
-        overlap: between announcing an authority and using it, and between that and retiring the old one; at
+        overlap: time from announcing an authority to using it, and from then to retiring the old one; at
             least the minutes in which a ConfigMap reaches all pods.
     """
 
@@ -49,10 +49,10 @@ class Issued:
 
     Args:
         certificate: the certificate.
-        key: its private key; of an authority that signs no more, empty.
+        key: its private key; empty for an authority that signs no more.
         begins: when it becomes valid.
         ends: when it ends.
-        names: the DNS names and addresses that it is for; none for an authority.
+        names: its DNS names and addresses; none for an authority.
     """
 
     certificate: bytes
@@ -68,11 +68,11 @@ class Keyring:
 
     Args:
         current: the authority that signed `serving`.
-        serving: what the server shows.
+        serving: the certificate that the server shows.
         next: an authority that every pod gets before it signs anything.
-        previous: an authority that signs no more and is trusted yet.
+        previous: an authority that signs no more but is still trusted.
         changed: when `next` was announced or `current` took over.
-        asked: the word by which the last rotation was asked for.
+        asked: the word that requested the last rotation.
     """
 
     current: Issued
@@ -93,7 +93,7 @@ class Keyring:
 
 
 class Step(enum.Enum):
-    """What is to be done next."""
+    """A step of the rotation."""
 
     MAKE = "all keys made anew"
     ANNOUNCE = "a new authority is announced"
@@ -105,13 +105,13 @@ class Step(enum.Enum):
 def next_step(
     keyring: Keyring | None, *, names: tuple[str, ...], lifetimes: Lifetimes, asked: str, now: float
 ) -> Step | None:
-    """The one step that is due now; None while all is well. Ask again after each.
+    """Return the one step that is due now; None if there is none. Call again after each step.
 
     Args:
-        keyring: what there is.
-        names: what the shown certificate must be for.
-        lifetimes: how long things last.
-        asked: the word by which somebody asks for a rotation: another than the last begins one; or nothing.
+        keyring: the present keys.
+        names: the names that the shown certificate must have.
+        lifetimes: the lifetimes of keys.
+        asked: the word by which a user requests a rotation: a new word begins one; "" requests none.
         now: the time.
     """
     if keyring is None:
@@ -135,17 +135,17 @@ def next_step(
 
 
 def replaced_by(keyring: Keyring, *, lifetimes: Lifetimes) -> float:
-    """When the certificate that is shown will have been replaced, if nothing prevents it.
+    """The time by which the shown certificate will have been replaced, if nothing prevents it.
 
     Args:
-        keyring: what there is.
-        lifetimes: how long things last.
+        keyring: the present keys.
+        lifetimes: the lifetimes of keys.
     """
     current, serving = keyring.current, keyring.serving
     if serving.ends < current.ends:
         return _old_at(serving)
-    # It ends with its authority: the next one replaces it, once that has been sent for `overlap`; and none is
-    # sent while the one before is trusted.
+    # It ends with its authority: the next authority's replaces it, once that has been sent for `overlap`; and
+    # no next one is sent while the previous one is trusted.
     return min(serving.ends, _old_at(current) + 2 * lifetimes.overlap)
 
 

@@ -1,7 +1,7 @@
-"""The control server: reports in and settings out over TLS on one port, metrics and health on another.
+"""The control server: reports and settings over TLS on one port, metrics and health on another.
 
-Reports in plain text are taken on the other port, too, where `plain` says so: pods that an older operator
-rendered know no better until they are replaced.
+If `plain` is set, the other port takes reports in plain text, too: pods that an older operator rendered send
+these until they are replaced.
 """
 
 from __future__ import annotations
@@ -37,42 +37,41 @@ from penstock_wire.process import log
 
 MAX_SIDECAR_REPORT = 64 * 1024
 MAX_ROUTER_REPORT = 8 * 1024 * 1024
-"""Bytes of a report at most. A router has at most 10 000 endpoints (they get a port each), and says some 400
-bytes of each."""
+"""The most bytes of a report. A router has at most 10 000 endpoints (each gets a port), and reports some 400
+bytes on each."""
 
 ENDPOINT_BYTES = 8 * 1024
-"""Bytes of a router's report for each endpoint that its namespace has, on top of what a sidecar may report:
-one with 32 backends, each with ten statuses."""
+"""The most bytes of a router's report for each endpoint of its namespace, in addition to a sidecar's limit:
+an endpoint with 32 backends, each with ten statuses."""
 
 BURST = 10.0
 PER_SECOND = 2.0
-"""Reports that a pod may send at once, and each second after that. It reports once a second, and at once when
-something has changed. So many requests of an address are refused at once, too."""
+"""Reports that a pod may send at once, and each second after that. It reports once a second, and at once
+after a change. As many refusals of an address's requests are sent without delay."""
 
 PATIENCE = 1.0
-"""Seconds that a report too many waits for its turn. One that would wait for longer is refused after as long,
-and so is whatever else is refused too often: who sends it over and over is held up by its own connections."""
+"""Seconds that an excess report waits for its turn. If it had to wait longer, it is refused after this time,
+as is any other request refused too often: so a client that repeats it is slowed by its own connections."""
 
 WHOLE_REPORT = 16 * 1024
-"""Bytes up to which a body is received together with its head. Most reports are smaller by far; so much does
-nobody harm who turns out to be a stranger."""
+"""Bytes up to which a body is received together with its head. Most reports are far smaller; this much is
+harmless even from an unauthenticated client."""
 
 MAX_CONNECTIONS = 5000
-"""To each port; 50 KiB each where they speak TLS, from the moment in which they are accepted: 244 MiB for the
-reports' port, 25 MiB for the other. What a client does not take of its answer is held by the kernel, up to
-64 KiB a connection, but for the pages of metrics that are being sent (`metrics_page`): 10 MiB for 1000
-backends."""
+"""The most connections to each port; with TLS, each takes 50 KiB from when it is accepted: 244 MiB for the
+reports' port, 25 MiB for the other. The unread part of an answer is held by the kernel, up to 64 KiB a
+connection, except for pages of metrics that are being sent (`metrics_page`): 10 MiB for 1000 backends."""
 
 MAX_PER_ADDRESS = 128
-"""Of these from one address. A pod has one connection, and a second while it reconnects; pods in their node's
-network share its address."""
+"""The most of these from one address. A pod has one connection, and a second while it reconnects; pods in
+their node's network share its address."""
 
 MAX_HEAD_BYTES = 16 * 1024
-"""Of a request. A report's has some 2 KiB, most of it the token."""
+"""The most bytes of a request's head. A report's has some 2 KiB, most of it the token."""
 
 UNFINISHED_BUDGET = 32 * 1024 * 1024
-"""Bytes, on each port, of heads and of bodies up to `WHOLE_REPORT` that have come in part; nearly all come at
-once. With the connections and the larger bodies that is 400 MiB, of the 512 MiB that the chart gives."""
+"""Bytes, on each port, of incomplete heads and bodies up to `WHOLE_REPORT`; nearly all arrive at once. With
+the connections and the larger bodies that is 400 MiB, of the 512 MiB that the chart gives."""
 
 BODY_BUDGET = 64 * 1024 * 1024
 """Bytes of larger bodies that are being received, of all pods together; a pod has one at a time."""
@@ -82,17 +81,17 @@ _JSON = ((b"content-type", b"application/json"),)
 
 
 class ReportObserver(Protocol):
-    """Who counts reports."""
+    """A counter of reports."""
 
     def report(self, kind: str, outcome: str) -> None:
-        """A report of this kind was taken, late, or refused with this word."""
+        """Count a report of this kind: taken, late, or refused with this word."""
 
     def plain_report(self, kind: str) -> None:
-        """One of this kind came in plain text."""
+        """Count a report of this kind in plain text."""
 
 
 class Credentials(TypedDict):
-    """What a request says of its sender; see `ReportAuthenticator.authenticate`."""
+    """A request's claims about its sender; see `ReportAuthenticator.authenticate`."""
 
     authorization: str | None
     peer: str
@@ -100,23 +99,23 @@ class Credentials(TypedDict):
 
 
 class ControlServer:
-    """Answers sidecars, routers, probes and Prometheus.
+    """A server that answers sidecars, routers, probes and Prometheus.
 
     Args:
-        authenticator: says which pod sends a report.
-        reports: where they go.
+        authenticator: identifies the pod that sends a report.
+        reports: receives the reports.
         store: has the settings' records, the ConfigMaps, and the endpoints.
         clock: time.
         reported: called for every report that was taken: namespace, backend (empty for a router), notable.
         leads: whether this process leads; a standby refuses reports.
         interval: seconds between two reports of a pod, now.
         plain: whether reports in plain text are taken.
-        own_addresses: whether each pod comes from an address of its own; else one may have all connections.
-        observer: counts.
+        own_addresses: whether each pod has its own address; else one address may have all connections.
+        observer: counts reports.
         metrics: makes the text of /metrics.
         recommendation: answers for one backend (`Recommendations.answer`).
-        alive: why the process should be restarted, None while all is well.
-        waits: why it is not ready, None while it leads, or would as soon as its leader is gone.
+        alive: why the process should be restarted; None while it is healthy.
+        waits: why it is not ready; None while it leads, or could lead once its leader is gone.
     """
 
     def __init__(
@@ -153,9 +152,9 @@ class ControlServer:
         self._metrics_page = MetricsPage(metrics, clock)
         self._alive = alive
         self._waits = waits
-        # NB: two, so that however many connections there are to the one port, the other has its own.
-        # The port of the probes evicts: it takes each new connection, or a client that fills it could shut
-        # the kubelet out, and have the process restarted.
+        # NB: two, so that each port has connections of its own, however many the other one has.
+        # The port of the probes evicts: it accepts each new connection; otherwise a client that fills it
+        # could lock the kubelet out and cause a restart of the process.
         self._pages_front, self._reports_front = (
             H1Front(
                 max_body_bytes=WHOLE_REPORT,
@@ -210,10 +209,10 @@ class ControlServer:
         await asyncio.gather(self._reports_front.close(2.0), self._pages_front.close(2.0))
 
     def tell_authorities(self, authorities: bytes) -> None:
-        """From now on, tell reporters who know others.
+        """Send these authorities, from now on, to each reporter that has others.
 
         Args:
-            authorities: certificates of those who may sign ours, PEM.
+            authorities: certificates of the authorities that may sign ours, PEM.
         """
         self._authorities = (digest(authorities).encode(), authorities.decode())
 
@@ -262,7 +261,7 @@ class ControlServer:
             self._turn_away(exchange, _text(404, "reports alone: POST /reports/sidecar, /reports/router"))
 
     def _report(self, exchange: Exchange, kind: str) -> None:
-        # First who it is, then what it says: of a stranger nothing is read but what came with the head.
+        # Authentication comes first: of an unknown client, only what came with the head is read.
         request = exchange.request
         try:
             self._check_leads("report to the leader")
@@ -283,7 +282,7 @@ class ControlServer:
             raise ReportRefused(503, "standby", f"this operator does not lead; {instead}")
 
     async def _wait_and_take(self, exchange: Exchange, kind: str) -> None:
-        """As `_report`, where the apiserver is to be asked or more is to be received."""
+        """Do as `_report`, if the apiserver has to be asked or the body is not complete."""
         request = exchange.request
         try:
             caller = await self._authenticator.authenticate(**_credentials(request, kind))
@@ -303,18 +302,18 @@ class ControlServer:
             exchange.answer(answer)
 
     async def _turn(self, caller: Caller) -> bool:
-        """Wait until a pod may report again; False at once where too many of its reports wait already."""
+        """Wait until a pod may report again; return False at once if too many of its reports wait already."""
         wait = self._turns.reserve(caller.uid, patience=PATIENCE)
         if wait:
             await self._clock.sleep(wait)
         return wait is not None
 
     async def _body(self, request: Request, caller: Caller, kind: str) -> bytes:
-        """A request's whole body.
+        """Read a request's whole body.
 
         Raises:
-            ReportRefused: it is longer than the limit, hardly more than that was read; or there is no room
-                for it now.
+            ReportRefused: it is longer than the limit (little more than the limit was read), or there is no
+                room for it now.
             ClientGone: it ended early.
         """
         if request.stream is None:
@@ -342,11 +341,11 @@ class ControlServer:
             raise ReportRefused(503, "no_room", "too many reports are being received; wait")
 
     def _limit(self, caller: Caller, kind: str) -> int:
-        """Bytes of a report at most: a router's by the endpoints that there are, or that it reported last."""
+        """The most bytes of a report; a router's by the endpoints that exist, or that it reported last."""
         if kind == "sidecar":
             return MAX_SIDECAR_REPORT
         known = self._reports.of_router(caller.namespace, caller.endpoint).get(caller.pod)
-        # NB: while many are deleted, it reports more than there are, and the answer says so.
+        # NB: while many are deleted, it reports more than exist; the answer brings it the new settings.
         endpoints = max(
             self._store.count(ENDPOINT, caller.namespace), len(known.endpoints) if known is not None else 0
         )
@@ -357,11 +356,11 @@ class ControlServer:
         self._turn_away(exchange, _problem(refusal), late=late)
 
     def _turn_away(self, exchange: Exchange, answer: Response, *, late: bool = False) -> None:
-        """Answer a request that is refused: at once, or late; always late where its address sends many."""
+        """Answer a refused request: at once, or late; always late if its address has many refused."""
         if not late and self._refusals.take(exchange.request.peer):
             exchange.answer(answer)
         else:
-            exchange.request.headers, exchange.request.body = (), b""  # they would be held for as long
+            exchange.request.headers, exchange.request.body = (), b""  # frees them during the wait
             exchange.gone = self._clock.call_at(self._clock.time() + PATIENCE, exchange.answer, answer).cancel
 
     def _take(self, request: Request, body: bytes, caller: Caller, kind: str) -> Response:
@@ -400,7 +399,7 @@ class ControlServer:
         return _text(200 if wrong is None else 500, wrong or "ok")
 
     def _readyz(self) -> Response:
-        # A standby is ready too: it is ready to take over. An installation beside another one is of no use.
+        # A standby is ready too: it can take over. An installation that waits for another one is not.
         wrong = self._waits()
         return _text(200 if wrong is None else 503, wrong or "ok")
 

@@ -1,4 +1,4 @@
-"""The settings that answers to reports carry: each ConfigMap of ours, parsed once a version."""
+"""The settings in answers to reports: each of Penstock's ConfigMaps, parsed once a version."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class SettingsCache:
         self._prune_at = KEEP_VERSIONS
 
     def current(self, caller: Caller, name: str) -> settings.Versioned | None:
-        """The settings as the ConfigMap records them; None where there are none.
+        """Return the settings that the ConfigMap records; None if there are none.
 
         Args:
             caller: the pod that the settings are for.
-            name: the ConfigMap's.
+            name: the ConfigMap's name.
         """
         namespace = caller.namespace
         live = self._store.get(CONFIG_MAP, namespace, name)
@@ -47,7 +47,7 @@ class SettingsCache:
         return known[1]
 
     def _is_record(self, live: Obj, caller: Caller) -> bool:
-        """Whether a ConfigMap of the right name is ours: a stranger's, or a deleted namesake's, is none."""
+        """Whether a ConfigMap of the right name belongs to the caller's owner, not to a deleted namesake."""
         kind = BACKEND if caller.backend else ENDPOINT
         for ref in live["metadata"].get("ownerReferences") or ():
             owner = self._store.get(kind, caller.namespace, ref["name"])

@@ -1,8 +1,8 @@
-"""Resources in, Kubernetes objects out, as plain dicts. Pure: no clock, no client, no random numbers.
+"""Renders resources as Kubernetes objects, plain dicts. Pure: no clock, no client, no random numbers.
 
 Read in this order: `names` and `labels` (the words), `config` (what the installation decides), `objects`
 (metadata and hashes of all objects), `backend` (all objects of one ModelBackend, from `pods`, `sidecar`,
 `deployment`, `template_pinning` (how long a pod template stays), `service`, `settings`, `disruption`,
-`networkpolicy`), `shares` (what a split asks for now), `traffic` (who serves what in a namespace), `ports`,
+`networkpolicy`), `shares` (a split's current weights), `traffic` (the backends of each endpoint), `ports`,
 `router` (all objects of one namespace's router), `drift` (whether a live object is as desired).
 """

@@ -22,16 +22,16 @@ from penstock_operator.desired.template_pinning import PinnedTemplate
 def backend_objects(
     backend: ModelBackend, *, document: bytes, pinned: PinnedTemplate, config: RenderConfig
 ) -> list[Object]:
-    """What a backend consists of, in the order of applying.
+    """Render all objects of a backend, in the order of applying.
 
     ServiceAccount (unless podTemplate names one), ConfigMap, Service, PodDisruptionBudget (with more than one
-    replica, or where asked for), NetworkPolicy (where the installation has them), Deployment.
+    replica, or if asked for), NetworkPolicy (if the installation has them), Deployment.
 
     Args:
         backend: the backend.
         document: the settings document that its sidecars boot from (`settings.Versioned.document`).
         pinned: its pod template (`deployment.pinned_template`).
-        config: what the installation decides.
+        config: the installation's configuration.
     """
     name = names.backend(backend.name)
     template = backend.spec.pod_template

@@ -1,4 +1,4 @@
-"""What the installation decides about everything that is rendered."""
+"""The configuration of an installation that applies to all rendered objects."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from penstock_wire import contract
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterAutoscaling:
-    """How each namespace's router is scaled by its CPU.
+    """The scaling of each namespace's router by its CPU.
 
     Args:
-        min_replicas: pods at least.
-        max_replicas: pods at most.
-        target: CPU used that is aimed at, in percent of the CPU that the pods request.
+        min_replicas: the fewest pods.
+        max_replicas: the most pods.
+        target: CPU use to aim at, in percent of the CPU that the pods request.
     """
 
     min_replicas: int
@@ -25,7 +25,7 @@ class RouterAutoscaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderConfig:
-    """The operator's configuration as far as rendered objects show it.
+    """The part of the operator's configuration on which rendered objects depend.
 
     Args:
         sidecar_image: image of the sidecar.
@@ -33,24 +33,24 @@ class RenderConfig:
         image_pull_policy: imagePullPolicy of both; "" leaves it to Kubernetes.
         report_url: where sidecars and routers report, such as
             `https://penstock-operator.penstock-system.svc:8016`.
-        authorities: certificates by which they know the operator, PEM; they change while it runs.
-        router_replicas: pods of each namespace's router, where it is not autoscaled.
-        router_autoscaling: how many pods it has by its CPU; None = `router_replicas`.
+        authorities: certificates by which they verify the operator, PEM; they change while it runs.
+        router_replicas: pods of each namespace's router, if it is not autoscaled.
+        router_autoscaling: its scaling by CPU; None = `router_replicas`.
         router_cluster_role: name of the ClusterRole that lets a router read EndpointSlices.
         router_resources: resources of the router container, as in core/v1.
-        router_scheduling: where routers run and before whom, as members of core/v1's PodSpec; a
-            `topologySpreadConstraints` of it takes the place of the spread over nodes.
+        router_scheduling: placement and priority of routers, as members of core/v1's PodSpec; its
+            `topologySpreadConstraints`, if any, replace the spread over nodes.
         sidecar_resources: resources of a sidecar that names none, as in core/v1.
         network_policies: whether NetworkPolicies are rendered.
         backends_from: NetworkPolicyPeers that may call backends, beside the routers of their namespace.
-        routers_from: NetworkPolicyPeers that may call routers; none: everybody.
-        metrics_from: NetworkPolicyPeers that may scrape the admin ports of both; none: nobody.
-        egress: NetworkPolicyEgressRules of routers beside what Penstock itself needs, of which one leads to
-            the API server; none: what they open is not limited.
-        operator_namespace: where the operator's pods are; empty where it reports to something else.
-        tracing: environment of each sidecar and router for OpenTelemetry, by name; none: they trace nothing.
+        routers_from: NetworkPolicyPeers that may call routers; none given: all may.
+        metrics_from: NetworkPolicyPeers that may scrape the admin ports of both; none given: none may.
+        egress: NetworkPolicyEgressRules of routers in addition to what Penstock itself needs; one leads to
+            the API server. None given: their connections are not limited.
+        operator_namespace: where the operator's pods are; empty if reports go to something else.
+        tracing: environment of each sidecar and router for OpenTelemetry, by name; none: no tracing.
         access_log: share of the requests that routers and sidecars log.
-        image_pull_secrets: names of the Secrets, in the namespace of each pod, that images are pulled with.
+        image_pull_secrets: names of the Secrets, in the namespace of each pod, with which images are pulled.
         token_audience: audience of the projected tokens.
         token_seconds: life of the projected tokens in seconds.
     """

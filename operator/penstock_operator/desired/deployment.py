@@ -55,13 +55,13 @@ def deployment(backend: ModelBackend, pinned: PinnedTemplate) -> Object:
 def pinned_template(
     backend: ModelBackend, *, config: RenderConfig, new_secret: str, live: Object | None
 ) -> PinnedTemplate:
-    """The pods that a backend is to have now: as they were rendered, until its user changes what rolls.
+    """Return a backend's current pod template: the last rendered, until a user changes a field that rolls.
 
     Args:
         backend: the backend.
-        config: what the installation decides.
-        new_secret: the secret that kubelet's preStop call shows, where there is none yet.
-        live: its Deployment as the cluster has it.
+        config: the installation's configuration.
+        new_secret: the secret of kubelet's preStop call, if there is none yet.
+        live: its live Deployment.
 
     Raises:
         ValueError: the model names neither a container nor a Python target (CEL refuses such a resource).
@@ -78,7 +78,7 @@ def pinned_template(
 
 
 def pod_template(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:
-    """The pod template of a backend as this operator renders it (arguments as in `pinned_template`)."""
+    """Render the pod template of a backend as this operator does (arguments as in `pinned_template`)."""
     template = backend.spec.pod_template or PodTemplate()
     return {
         "metadata": _pod_metadata(backend, template),
@@ -135,7 +135,7 @@ def _pod_spec(
 
 
 def _further(container: Container) -> Object:
-    """A container of the user's, as safe as the model's unless it says otherwise."""
+    """A user's container, with the model's security unless the user sets another."""
     security = pods.container_security() | (container.security_context or {})
     given = {key: value for key, value in container.document().items() if value != []}
     return given | {"securityContext": security}

@@ -6,7 +6,7 @@ from penstock_operator.desired.objects import Object
 
 
 def budget(metadata: Object, selector: dict[str, str], asked: dict[str, int | str] | None = None) -> Object:
-    """A PodDisruptionBudget; a pod that is not ready may always be evicted.
+    """A PodDisruptionBudget; a pod that is not ready can always be evicted.
 
     Args:
         metadata: its metadata.

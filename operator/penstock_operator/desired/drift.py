@@ -1,12 +1,12 @@
-"""How a desired object is compared with the live one. Pure.
+"""Compares a desired object with the live one. Pure.
 
 The rule (both halves are needed):
 
-- *hash*: what we want differs from what we last wanted, which the child's annotation remembers. Only this
-  sees a field that left the desired object.
-- *drift*: what we want, normalised, is not contained in the live object: somebody changed it.
+- *hash*: the desired object differs from the last one, whose hash is in the child's annotation. Only this
+  detects a field that left the desired object.
+- *drift*: the normalised desired object is not contained in the live one: another client changed it.
 
-Fields that others added are not in what we want, so they neither count as drift nor are taken away.
+Fields that others added are not in the desired object, so they are neither drift nor removed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _QUANTITY_MAPS = frozenset({"limits", "requests"})
 _QUANTITIES = frozenset({"sizeLimit", "divisor"})
 
 _ATOMIC_MAPS = frozenset({"selector", "matchLabels", "podSelector", "namespaceSelector", "nodeSelector"})
-"""Maps of which each other member changes the meaning: who selects more, selects less."""
+"""Maps whose meaning every further member changes: a selector with more labels selects less."""
 
 _UNORDERED = frozenset({"ownerReferences"})
-"""Keyed lists whose order says nothing."""
+"""Keyed lists whose order has no meaning."""
 
 _TEXT_MAPS = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "volumeAttributes"})
-"""Maps of text that users write: their empty values stay."""
+"""Maps of text that users write: their empty values are kept."""
 
 LIST_KEYS: dict[str, tuple[str, ...]] = {
     # x-kubernetes-list-map-keys of core/v1 and apps/v1; lists that are not here are atomic.
@@ -63,15 +63,15 @@ _OMITTED_ZEROS = frozenset(
     }
 )  # fmt: skip
 """Fields whose false or 0 vanishes: in k8s.io/api 1.36, core/v1 and apps/v1, those with `omitempty` that are
-no pointers. The false of any other (`automountServiceAccountToken`) stays: that it is not there is drift."""
+not pointers. Any other false (`automountServiceAccountToken`) stays: if it is missing, that is drift."""
 
 CHANGED = "changed"
-"""Why a child is written when what we want is not what we wanted last."""
+"""The reason of a write because the desired object is not the last one."""
 
 _KEY_DEFAULTS = {"protocol": "TCP"}
 
 _ZEROS: dict[str, Any] = {
-    # Members of core/v1 of which the apiserver takes zero for "not said", and fills in its default.
+    # Members of core/v1 whose zero value the apiserver treats as absent, and replaces by its default.
     "apiVersion": "v1",
     "failureThreshold": 3,
     "path": "/",
@@ -86,7 +86,7 @@ _ZEROS: dict[str, Any] = {
 
 
 def quantity(text: object) -> Decimal | None:
-    """A Kubernetes quantity as a number, None if it is none.
+    """Convert a Kubernetes quantity to a number; None if it is not a quantity.
 
     Args:
         text: as in ``500m``, ``1Gi``, ``1e3``, or a number.
@@ -103,15 +103,15 @@ def quantity(text: object) -> Decimal | None:
 
 
 def needs_write(desired: Object, live: Object, *, hashed: str | None = None) -> str | None:
-    """Why the child must be written, None if it is as we want it.
+    """Return why the child must be written, None if it is as desired.
 
     Args:
         desired: the object without the hash annotation.
-        live: the object as the cluster has it.
-        hashed: the hash of `desired`, where it is known already.
+        live: the live object.
+        hashed: the hash of `desired`, if it is known already.
 
     Returns:
-        `CHANGED` when we want something else than last time, ``drift`` when somebody changed the object.
+        `CHANGED` if the desired object is not the last one, ``drift`` if another client changed the live one.
     """
     annotations = live["metadata"].get("annotations") or {}
     if annotations.get(DESIRED_HASH) != (hashed or desired_hash(desired)):
@@ -120,11 +120,11 @@ def needs_write(desired: Object, live: Object, *, hashed: str | None = None) -> 
 
 
 def contained(desired: Any, live: Any, field: str = "") -> bool:
-    """Whether everything wanted is there, after the apiserver's normalisation.
+    """Whether the live value contains all of the desired one, after the apiserver's normalisation.
 
     Args:
-        desired: what we want.
-        live: what is there.
+        desired: the desired value.
+        live: the live value.
         field: name of the member that holds both.
     """
     if live is None:
@@ -158,7 +158,7 @@ def _contained_list(desired: list[Any], live: list[Any], field: str) -> bool:
         )
     there = {_list_key(item, keys): item for item in live if isinstance(item, dict)}
     mine = [_list_key(item, keys) for item in desired]
-    # NB: the order counts, as of `env` and `initContainers`; an apply restores it. Others' may be between.
+    # NB: the order counts, as in `env` and `initContainers`; an apply restores it. Others' can be between.
     wanted = set(mine)
     kept = [key for key in there if key in wanted]
     in_place = len(kept) == len(mine) if field in _UNORDERED else kept == mine
@@ -169,7 +169,7 @@ def _keys_of(field: str, desired: list[Any]) -> tuple[str, ...] | None:
     if not all(isinstance(item, dict) for item in desired):
         return None
     if field == "ports":
-        # NB: a NetworkPolicy's are atomic: a port that somebody adds opens it.
+        # NB: a NetworkPolicy's ports are atomic: a port that another client adds opens it.
         key_of = {"containerPort": "containerPort", "targetPort": "port"}
         number = next((key_of[name] for item in desired for name in item if name in key_of), None)
         return (number, "protocol") if number else None
@@ -181,7 +181,7 @@ def _list_key(item: Object, keys: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _empty(value: Any, field: str) -> bool:
-    """What vanishes from a live object: empty text, zeros of some fields, containers of nothing else."""
+    """Whether a value vanishes from a live object: empty text or list, some zeros, maps of only these."""
     if isinstance(value, dict):
         return not value or (
             field not in _TEXT_MAPS and all(_empty(member, name) for name, member in value.items())

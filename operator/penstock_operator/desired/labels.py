@@ -1,4 +1,4 @@
-"""Labels, annotations and owner references of what is rendered."""
+"""Labels, annotations and owner references of rendered objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ APP_NAME = contract.APP_LABEL
 BACKEND = contract.BACKEND_LABEL
 ENDPOINT = "penstock.dev/endpoint"
 DESIRED_HASH = "penstock.dev/desired-hash"
-"""Annotation of a child: hash of what was desired when it was last applied (see `objects.stamped`)."""
+"""Annotation of a child: hash of the desired object when it was last applied (see `objects.stamped`)."""
 
 RENDERED = "penstock.dev/rendered"
 """Annotation of a backend's Deployment: its pod template as we last rendered it (see `template_pinning`)."""
@@ -22,7 +22,7 @@ WARMUP = "penstock.dev/warmup"
 """Annotation of a pod: its model's warm-up requests, which its sidecar reads as a file."""
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-"""Kubernetes' own annotation of a pod: a ReplicaSet takes away the ready pods of the lowest cost first."""
+"""Kubernetes' annotation of a pod: a ReplicaSet removes the ready pods of the lowest cost first."""
 
 MANAGED = contract.MANAGED_BY
 """Value of MANAGED_BY; `MANAGED_BY=MANAGED` selects all children."""
@@ -30,7 +30,7 @@ MANAGED = contract.MANAGED_BY
 APP_BACKEND = contract.BACKEND_APP
 APP_ROUTER = contract.ROUTER_SERVICE
 APP_DEDICATED_ROUTER = "penstock-dedicated-router"
-"""APP_NAME of the routers that one endpoint has for itself: those of the namespace must not select them."""
+"""APP_NAME of an endpoint's own routers, so that the selector of the namespace's router omits them."""
 APP_OPERATOR = "penstock-operator"
 """APP_NAME of the operator's own pods, which the chart sets."""
 
@@ -56,7 +56,7 @@ def of_dedicated_router(endpoint: str) -> dict[str, str]:
 
 
 def backend_selector(name: str) -> dict[str, str]:
-    """The labels that select a backend's pods; never changes, as a Deployment's selector may not."""
+    """The labels that select a backend's pods; they never change, as a Deployment's selector is immutable."""
     return {APP_NAME: APP_BACKEND, BACKEND: name}
 
 
@@ -76,15 +76,15 @@ def dedicated_router_selector(endpoint: str) -> dict[str, str]:
 
 
 def selector_text(selector: dict[str, str]) -> str:
-    """A selector as `status.selector` and kubectl spell it."""
+    """Format a selector as `status.selector` and kubectl do."""
     return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
 
 
 def owner_references(owners: Sequence[Resource], *, controller: bool) -> list[dict[str, Any]]:
-    """Owner references to resources of ours, sorted by name.
+    """Make owner references to Penstock resources, sorted by name.
 
     Args:
-        owners: who owns; the object goes when the last of them goes.
+        owners: the owners; the object is deleted with the last of them.
         controller: whether the (one) owner is the controller; shared objects have none.
     """
     return [

@@ -1,12 +1,12 @@
-"""NetworkPolicies: who may open connections to our pods, and what routers may open themselves.
+"""NetworkPolicies: the peers that may connect to Penstock's pods, and the connections that routers may open.
 
-What models call is theirs to say, so their pods open what they like. What routers need is known, but for
-the API server: no selector selects it, and whether a CNI plugin looks at its Service's address and port or
-at those behind it is the plugin's own choice. A rule that is wrong there cuts routers off. So what they open
-is limited only where the installation says how the API server is reached.
+It is unknown what a model calls, so model pods may open any connection. A router's peers are known, except
+the API server: no selector selects it, and each CNI plugin decides whether a rule matches its Service's
+address and port or those behind it. A wrong rule there cuts routers off. So their connections are limited
+only if the installation says how the API server is reached.
 
-A policy that selects a pod closes every port that it does not name. So the model's own port is reached by its
-own pod only, over the loopback interface, which no policy sees. Nor does one see what kubelet sends.
+A policy that selects a pod closes every port that it does not name. So only its own pod reaches the model's
+port, over the loopback interface, to which no policy applies. Nor does one apply to kubelet.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from penstock_operator.desired.objects import Object
 
 DNS_PORT = 53
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
-"""Label that each namespace has, with its name."""
+"""Label of each namespace: its name."""
 
 Ports = Sequence[int | tuple[int, int]]
-"""Ports, and ranges of ports, ends included."""
+"""Ports, and ranges of ports, both ends included."""
 
 
 def of_backend(
     metadata: Object, selector: dict[str, str], *, data: int, admin: int, config: RenderConfig
 ) -> Object:
-    """A backend's: its namespace's routers call its sidecars, and whom else the installation names.
+    """A backend's policy: its namespace's routers, and the installation's peers, may call its sidecars.
 
     Args:
         metadata: its metadata.
         selector: the labels of the pods.
         data: port of requests.
         admin: port of metrics.
-        config: what the installation decides.
+        config: the installation's configuration.
     """
     routers = [
         {"podSelector": {"matchLabels": {labels.APP_NAME: app}}}
@@ -58,7 +58,7 @@ def of_router(
     sidecars: int,
     config: RenderConfig,
 ) -> Object:
-    """A router's: the way in, open to everybody unless the installation names who may; and what it calls.
+    """A router's policy: all peers may call it unless the installation names some; and what it may call.
 
     Args:
         metadata: its metadata.
@@ -66,7 +66,7 @@ def of_router(
         data: ports of requests.
         admin: port of metrics.
         sidecars: port of requests of model pods.
-        config: what the installation decides.
+        config: the installation's configuration.
     """
     policy = _policy(metadata, selector, [_rule(config.routers_from, data), *_metrics(admin, config)])
     if config.egress:
@@ -84,7 +84,7 @@ def of_router(
 
 
 def _reports(config: RenderConfig) -> Object:
-    """The rule that leads to whom pods report."""
+    """The rule that lets pods report to the operator."""
     url = urlsplit(config.report_url)
     ports = _ports([url.port or (443 if url.scheme == "https" else 80)])
     if not config.operator_namespace:
@@ -95,7 +95,7 @@ def _reports(config: RenderConfig) -> Object:
 
 
 def _metrics(admin: int, config: RenderConfig) -> list[Object]:
-    # NB: a rule without peers would be open to everybody.
+    # NB: a rule without peers would be open to all.
     return [_rule(config.metrics_from, [admin])] if config.metrics_from else []
 
 

@@ -1,4 +1,4 @@
-"""What all rendered objects share: metadata from an allow-list, and the hash that shows whether to apply."""
+"""Metadata of all rendered objects, from an allow-list, and the hash that shows whether to apply."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def metadata(
     *,
     controller: bool = True,
 ) -> Object:
-    """Metadata of a child: name, namespace, labels, owner references; nothing of the parent's is copied."""
+    """Make a child's metadata: name, namespace, labels, owner references; nothing comes from the parent's."""
     return {
         "name": name,
         "namespace": namespace,
@@ -42,20 +42,20 @@ def desired_hash(desired: Object) -> str:
 
 
 def digest(value: object) -> str:
-    """A hash of anything that JSON can say: 16 hex digits."""
+    """A hash of any JSON value: 16 hex digits."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def stamped(desired: Object) -> Object:
-    """The object with its hash in the annotation `penstock.dev/desired-hash`; the argument stays as it is."""
+    """Return a copy of the object with its hash in the annotation `penstock.dev/desired-hash`."""
     meta = desired["metadata"]
     annotations = meta.get("annotations", {}) | {labels.DESIRED_HASH: desired_hash(desired)}
     return desired | {"metadata": meta | {"annotations": annotations}}
 
 
 def service_account(meta: Object) -> Object:
-    """A ServiceAccount whose token no pod gets unasked."""
+    """A ServiceAccount; no pod gets its token automatically."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",

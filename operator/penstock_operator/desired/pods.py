@@ -1,4 +1,4 @@
-"""What every pod of ours has: restricted security, the report token, the settings folder."""
+"""The common parts of all rendered pods: restricted security, the report token, the settings folder."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ WARMUP_VOLUME = "penstock-warmup"
 TOKEN_VOLUME = "penstock-token"  # noqa: S105 - a volume's name
 
 _PROBE_TIMEOUT_S = 10
-"""Seconds that a probe's answer may take."""
+"""Seconds that the answer to a probe can take."""
 
 
 def pod_security(own: Mapping[str, Any] | None = None) -> Object:
-    """A pod's securityContext: non-root, restricted seccomp, volumes readable by our group.
+    """A pod's securityContext: non-root, restricted seccomp, volumes readable by group `USER`.
 
-    A volume whose root has our group already is left alone (`OnRootMismatch`): by default kubelet changes the
-    owner of every file in it each time that it is mounted, minutes where it holds many weights.
+    A volume whose root already has that group is left alone (`OnRootMismatch`): by default kubelet changes
+    the owner of each file at every mount, which takes minutes if the volume holds many weights.
 
     Args:
-        own: what a user says; its fields replace ours one by one. Who names a group of his own also says
-            whether kubelet spares volumes.
+        own: the user's fields; they replace ours one by one. With a `fsGroup` of the user, the user's
+            `fsGroupChangePolicy` or Kubernetes' default holds.
     """
     own = own or {}
     sparing = {} if "fsGroup" in own else {"fsGroupChangePolicy": "OnRootMismatch"}
@@ -46,7 +46,7 @@ def pod_security(own: Mapping[str, Any] | None = None) -> Object:
 
 
 def container_security(*, user: int | None = None) -> Object:
-    """A container's securityContext as the restricted Pod Security standard asks, with a read-only root.
+    """A container's securityContext by the restricted Pod Security standard, with a read-only root.
 
     Args:
         user: the numeric user and group; None leaves it to the image.
@@ -62,30 +62,30 @@ def container_security(*, user: int | None = None) -> Object:
 
 
 def settings_volume(configmap: str) -> Object:
-    """The settings ConfigMap as a folder: a file of it is swapped whole when the ConfigMap changes."""
+    """The settings ConfigMap as a folder; when it changes, each file is replaced atomically."""
     return {"name": SETTINGS_VOLUME, "configMap": {"name": configmap}}
 
 
 def token_volume(config: RenderConfig) -> Object:
-    """The service-account token for reports, of our audience only."""
+    """The service account token for reports, for the operator's audience only."""
     token = {"audience": config.token_audience, "expirationSeconds": config.token_seconds, "path": "token"}
     return {"name": TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}
 
 
 def warmup_volume() -> Object:
-    """The pod's own annotation as a file: it belongs to the pod's template, whatever later ones say."""
+    """The pod's own annotation as a file: it stays that of the pod's template when later templates differ."""
     source = {"fieldPath": f"metadata.annotations['{labels.WARMUP}']"}
     file = WARMUP_FILE.removeprefix(f"{WARMUP_FOLDER}/")
     return {"name": WARMUP_VOLUME, "downwardAPI": {"items": [{"path": file, "fieldRef": source}]}}
 
 
 def warmup_mount() -> Object:
-    """Where a sidecar finds the warm-up requests."""
+    """The mount at which a sidecar finds the warm-up requests."""
     return {"name": WARMUP_VOLUME, "mountPath": WARMUP_FOLDER, "readOnly": True}
 
 
 def reporting(config: RenderConfig) -> dict[str, str]:
-    """The arguments by which a sidecar or router reports, and logs requests where that is asked for."""
+    """The arguments for a sidecar's or router's reports, and for its access log if that is asked for."""
     secure = config.report_url.startswith("https:")
     authorities = {"--report-ca": AUTHORITIES_FILE} if secure else {}
     access = {"--access-log": str(config.access_log)} if config.access_log else {}
@@ -93,7 +93,7 @@ def reporting(config: RenderConfig) -> dict[str, str]:
 
 
 def reporter_mounts() -> list[Object]:
-    """Where a sidecar or router finds its settings and its token."""
+    """The mounts at which a sidecar or router finds its settings and its token."""
     return [
         {"name": SETTINGS_VOLUME, "mountPath": SETTINGS_FOLDER, "readOnly": True},
         {"name": TOKEN_VOLUME, "mountPath": TOKEN_FOLDER, "readOnly": True},
@@ -106,7 +106,7 @@ def from_field(name: str, path: str) -> Object:
 
 
 def identity_env() -> list[Object]:
-    """Which pod this is, as reports say it."""
+    """The environment that identifies the pod in reports."""
     return [
         from_field(contract.POD_ENV, "metadata.name"),
         from_field(contract.POD_UID_ENV, "metadata.uid"),
@@ -115,21 +115,21 @@ def identity_env() -> list[Object]:
 
 
 def tracing_env(config: RenderConfig) -> list[Object]:
-    """What says where a sidecar or router sends its spans; nothing where they trace nothing."""
+    """The environment that says where a sidecar or router sends its spans; empty without tracing."""
     return [{"name": name, "value": value} for name, value in sorted(config.tracing.items())]
 
 
 def pull_secrets(config: RenderConfig, own: Sequence[dict[str, Any]] = ()) -> Object:
-    """`imagePullSecrets` where there are any: those of a user, then the installation's."""
+    """`imagePullSecrets`, if there are any: the user's, then the installation's."""
     taken = {secret.get("name") for secret in own}
     ours = [{"name": name} for name in config.image_pull_secrets if name not in taken]
     return {"imagePullSecrets": [*own, *ours]} if own or ours else {}
 
 
 def spread(selector: dict[str, str]) -> list[Object]:
-    """`topologySpreadConstraints`: over the nodes as evenly as can be, and no pod waits for it.
+    """`topologySpreadConstraints`: spread over the nodes as evenly as possible, without delaying a pod.
 
-    NB: over nodes only: where nodes have no zone, a soft constraint on zones would turn this one off.
+    NB: over nodes only: if nodes have no zone, a soft constraint on zones would turn this one off.
     """
     return [
         {
@@ -142,11 +142,10 @@ def spread(selector: dict[str, str]) -> list[Object]:
 
 
 def probes(port: int) -> Object:
-    """The three probes of a sidecar and a router, which answer on their admin port.
+    """The three probes of a sidecar or a router, on its admin port.
 
-    They are patient with a process that does not answer, and not with one that says that it is not ready:
-    where processors are short, one that is well answers late, and to take it out (or to kill it) makes that
-    worse.
+    They tolerate a slow answer, but not a negative one: if processors are short, a healthy process answers
+    late, and to take it out of service or to kill it makes the shortage worse.
 
     Args:
         port: the admin port.
@@ -168,5 +167,5 @@ def probes(port: int) -> Object:
 
 
 def pulled(image: str, policy: str | None) -> dict[str, Any]:
-    """A container's image, and its pull policy where one is asked for."""
+    """A container's image, and its pull policy if one is asked for."""
     return {"image": image} | ({"imagePullPolicy": policy} if policy else {})

@@ -13,17 +13,17 @@ _COUNT = LAST - FIRST + 1
 
 
 def allocate(endpoints: Iterable[str], services: Iterable[Object]) -> dict[str, int]:
-    """A port for each endpoint; one that its live Service records stays.
+    """Allocate a port to each endpoint; a port that its live Service records stays.
 
-    Where two Services claim one port, the oldest Service keeps it. A new endpoint starts looking at a hash of
-    its name, so that its port does not depend on who else is new.
+    If two Services claim one port, the oldest Service keeps it. The search for a new endpoint's port begins
+    at a hash of its name, so that the port does not depend on which other endpoints are new.
 
     Args:
         endpoints: names of the namespace's endpoints.
         services: the namespace's live Services of endpoints (label `penstock.dev/endpoint`).
 
     Returns:
-        Port by endpoint name. An endpoint beyond the ten thousandth has none.
+        Port by endpoint name. Endpoints beyond 10 000 have none.
     """
     wanted = sorted(set(endpoints))
     claims: dict[str, int] = {}
@@ -31,7 +31,7 @@ def allocate(endpoints: Iterable[str], services: Iterable[Object]) -> dict[str, 
     for service in sorted(services, key=_age):
         name = service["metadata"].get("labels", {}).get(labels.ENDPOINT)
         port = recorded_port(service)
-        # A Service whose endpoint is gone keeps its port until it is gone itself: routers may still listen.
+        # The Service of a deleted endpoint keeps its port until it is deleted: routers may still listen.
         if name is not None and port is not None and port not in taken and name not in claims:
             claims[name] = port
             taken.add(port)

@@ -27,11 +27,11 @@ DATA_PORT = contract.ROUTER_PORT
 ADMIN_PORT = contract.ROUTER_ADMIN_PORT
 
 _LEAVE_S = 5
-"""Seconds that a router which goes away keeps taking requests, while kube-proxies learn of it."""
+"""Seconds for which a stopping router still takes requests, while kube-proxies remove it."""
 _DRAIN_S = 60
-"""Seconds that its requests then have."""
+"""Seconds that its requests then have to finish."""
 _SPARE_S = 10
-"""Seconds that the process has beyond both."""
+"""Seconds that the process has in addition to both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +39,14 @@ class _RouterSet:
     """Router pods that serve the same endpoints: a namespace's shared ones, or one endpoint's own.
 
     Args:
-        name: of its Deployment and all else but its settings.
+        name: name of all its objects except its settings.
         settings: name of the ConfigMap with its settings.
-        labels: of its objects and pods.
-        selector: those of them that select its pods.
-        replicas: how many pods.
-        resources: of each, as in core/v1.
-        ports: where they take requests.
-        autoscaling: how many pods by their CPU; None = `replicas`.
+        labels: labels of its objects and pods.
+        selector: the labels that select its pods.
+        replicas: number of pods.
+        resources: resources of each pod, as in core/v1.
+        ports: ports of requests.
+        autoscaling: scaling by the pods' CPU; None = `replicas`.
     """
 
     name: str
@@ -60,7 +60,7 @@ class _RouterSet:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it has one pod at most."""
+        """Whether it has at most one pod."""
         return (self.autoscaling.max_replicas if self.autoscaling else self.replicas) == 1
 
 
@@ -72,18 +72,17 @@ def router_objects(
     document: bytes,
     live: Object | None = None,
 ) -> list[Object]:
-    """What the router of a namespace consists of, in the order of applying.
+    """Render all objects of a namespace's router, in the order of applying.
 
     ServiceAccount, RoleBinding, ConfigMap, Service, PodDisruptionBudget (with more than one replica),
-    NetworkPolicy (where the installation has them), Deployment, HorizontalPodAutoscaler (where it is asked
-    for).
+    NetworkPolicy (if the installation has them), Deployment, HorizontalPodAutoscaler (if it is asked for).
 
     Args:
         namespace: the namespace.
-        owners: its endpoints that are not being deleted, all of which own the router; at least one.
-        config: what the installation decides.
+        owners: its endpoints that are not being deleted, which all own the router; at least one.
+        config: the installation's configuration.
         document: the settings document that the router boots from.
-        live: its Deployment as it is, whose replicas stay where they are autoscaled.
+        live: its live Deployment, whose replicas stay if they are autoscaled.
     """
 
     def metadata(child: str) -> Object:
@@ -116,15 +115,15 @@ def router_objects(
 def dedicated_objects(
     endpoint: ModelEndpoint, port: int, *, config: RenderConfig, document: bytes
 ) -> list[Object]:
-    """What an endpoint's own router consists of, in the order of applying.
+    """Render all objects of an endpoint's own router, in the order of applying.
 
-    ConfigMap, PodDisruptionBudget (with more than one replica), NetworkPolicy (where the installation has
+    ConfigMap, PodDisruptionBudget (with more than one replica), NetworkPolicy (if the installation has
     them), Deployment. ServiceAccount and RoleBinding are those of its namespace's router.
 
     Args:
-        endpoint: whose.
-        port: the endpoint's.
-        config: what the installation decides.
+        endpoint: the endpoint.
+        port: the endpoint's port.
+        config: the installation's configuration.
         document: the settings document that the router boots from.
     """
 
@@ -151,11 +150,11 @@ def dedicated_objects(
 
 
 def endpoint_service(endpoint: ModelEndpoint, port: int, *, dedicated: bool = False) -> Object:
-    """The Service of an endpoint: 80 to its own port on router pods.
+    """The Service of an endpoint: from port 80 to its own port on router pods.
 
     Args:
-        endpoint: whose.
-        port: the endpoint's.
+        endpoint: the endpoint.
+        port: the endpoint's port.
         dedicated: whether it leads to the endpoint's own router, not to that of the namespace.
     """
     selector = labels.dedicated_router_selector(endpoint.name) if dedicated else labels.router_selector()
@@ -176,10 +175,10 @@ def leads_to_dedicated(live: Object | None) -> bool:
 
 
 def _replicas(config: RenderConfig, live: Object | None) -> int:
-    """How many pods a namespace's router is to have now.
+    """How many pods a namespace's router should have now.
 
-    An autoscaler writes the live Deployment, and what it wrote stays: were the field left out, the first
-    apply without it would set it back to one.
+    An autoscaler writes the live Deployment, and its number stays: if the field were left out, the first
+    apply without it would reset it to one.
     """
     scaled = config.router_autoscaling
     if scaled is None:
@@ -192,7 +191,7 @@ def _replicas(config: RenderConfig, live: Object | None) -> int:
 def _pods_objects(
     metadata: Callable[[str], Object], routers: _RouterSet, config: RenderConfig
 ) -> Iterator[Object]:
-    """The pods of some routers, and what decides about them."""
+    """Render the Deployment of some routers, and the objects that govern its pods."""
     if not routers.is_alone:
         yield disruption.budget(metadata(routers.name), routers.selector)
     if config.network_policies:

@@ -1,4 +1,4 @@
-"""The Service of a backend: its sidecars, reached directly; routers find the pods in its EndpointSlices."""
+"""The Service of a backend: direct access to its sidecars; routers find the pods in its EndpointSlices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock_operator.desired import labels, names, objects, sidecar
 from penstock_operator.desired.objects import Object
 
 PORT = 80
-"""The port of every Service that we render."""
+"""The port of every rendered Service."""
 
 
 def service(backend: ModelBackend) -> Object:
@@ -23,6 +23,6 @@ def service(backend: ModelBackend) -> Object:
 
 
 def spec(selector: dict[str, str], target: int) -> Object:
-    """The spec of a Service: 80 to a port of the selected pods."""
+    """The spec of a Service: from port 80 to a port of the selected pods."""
     port = {"name": "http", "port": PORT, "protocol": "TCP", "targetPort": target, "appProtocol": "http"}
     return {"type": "ClusterIP", "selector": selector, "ports": [port]}

@@ -1,4 +1,4 @@
-"""Settings documents, their version rule, and the ConfigMaps that record them."""
+"""Settings documents, the rule of their versions, and the ConfigMaps that record them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Maker = Callable[[int], bytes]
 """Makes the bytes of a settings document for a version."""
 
 HIGHEST = 2**53 - 1
-"""The highest version that a pod can report: with a higher one, all that it reports would be refused."""
+"""The highest version that a pod can report: a report with a higher one is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ class Versioned:
 
 
 def next_version(make: Maker, *, recorded: Object | None, status_version: int, reported: int) -> Versioned:
-    """The document to send now, by the version rule.
+    """Return the document to send now, by the version rule.
 
     The version is raised, to 1 + max(ConfigMap, status, reported), only when the bytes differ from those
-    recorded in the ConfigMap, or when somebody knows a higher version than the one recorded there. One that
-    nothing can follow on (`HIGHEST`) is nobody's: somebody has edited it.
+    recorded in the ConfigMap, or when the status or a pod has a higher version than the one recorded there.
+    `HIGHEST` or more is ignored: a user has edited it, and no version could follow.
 
     Args:
         make: makes the document's bytes for a version.
@@ -58,7 +58,7 @@ def next_version(make: Maker, *, recorded: Object | None, status_version: int, r
 
 
 def recorded_version(configmap: Object | None) -> Versioned | None:
-    """What a live settings ConfigMap records; None if there is none or it cannot be read."""
+    """The document that a live settings ConfigMap records; None if there is none or it is unreadable."""
     text = ((configmap or {}).get("data") or {}).get(names.SETTINGS_KEY)
     if not isinstance(text, str):
         return None
@@ -72,12 +72,12 @@ def recorded_version(configmap: Object | None) -> Versioned | None:
 
 
 def for_sidecar(backend: ModelBackend, policy: BatchPolicy | None) -> Maker:
-    """Makes a backend's settings document for a version (the `make` of `next_version`).
+    """Return the maker of a backend's settings document (the `make` of `next_version`).
 
     Args:
         backend: the backend.
-        policy: the BatchPolicy that it names, if it exists. Where it names one that does not exist, tell what
-            is recorded (`recorded_version`), and only if nothing is, the defaults that this makes then.
+        policy: the BatchPolicy that it names, if it exists. If it names one that does not exist, send the
+            recorded document (`recorded_version`); the defaults made here only if none is recorded.
     """
     document = settings.Settings(
         backend=backend.name,
@@ -93,7 +93,7 @@ def for_sidecar(backend: ModelBackend, policy: BatchPolicy | None) -> Maker:
 
 
 def for_router(endpoints: tuple[router_settings.Endpoint, ...]) -> Maker:
-    """Makes a router's settings document for a version (the `make` of `next_version`)."""
+    """Return the maker of a router's settings document (the `make` of `next_version`)."""
 
     def make(version: int) -> bytes:
         return router_settings.encode(router_settings.RouterSettings(version=version, endpoints=endpoints))
@@ -107,7 +107,7 @@ def configmap(metadata: Object, document: bytes, authorities: str = "") -> Objec
     Args:
         metadata: its metadata.
         document: the settings.
-        authorities: certificates by which its reader knows the operator, PEM; empty where there are none.
+        authorities: certificates by which its reader verifies the operator, PEM; empty if there are none.
     """
     data = {names.SETTINGS_KEY: document.decode()}
     return {

@@ -1,4 +1,4 @@
-"""What a split asks for now: the shares of its spec or, with a strategy, those of its release's step."""
+"""The current shares of a split: those of its spec or, with a strategy, those of its release's step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock_operator.api.trafficsplit import SplitMirror
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """A backend's share of an endpoint, and the requests that are its own whatever the shares.
+    """A backend's share of an endpoint, and the rules that give it requests regardless of shares.
 
     Args:
-        name: the backend's.
-        weight: relative to the others'.
-        match: rules of requests that are its own.
+        name: the backend's name.
+        weight: relative to the others' weights.
+        match: rules of the requests that it gets regardless of shares.
     """
 
     name: str
@@ -27,9 +27,9 @@ class Weight:
 
 
 def release_of(split: TrafficSplit) -> ReleaseState | None:
-    """The release that a split's strategy has begun, as its status has it; None before its first step.
+    """The release that a split's strategy has begun, from its status; None before its first step.
 
-    What the status says of another pair of backends, or without a strategy, is over.
+    A status of another pair of backends, or one without a strategy, belongs to a release that is over.
 
     Args:
         split: the split.
@@ -42,7 +42,7 @@ def release_of(split: TrafficSplit) -> ReleaseState | None:
 
 
 def weights_of(split: TrafficSplit) -> tuple[Weight, ...]:
-    """The shares that a split asks for now: those of its spec or, with a strategy, those of its release.
+    """The current shares of a split: those of its spec or, with a strategy, those of its release.
 
     Args:
         split: the split.
@@ -61,9 +61,9 @@ def weights_of(split: TrafficSplit) -> tuple[Weight, ...]:
 
 
 def mirrored_percent(split: TrafficSplit) -> int:
-    """Percent of the requests that are copied to the candidate of a split's release.
+    """The percentage of the requests that are copied to the candidate of a split's release.
 
-    None are where it gets requests of its own: no router sends a backend both.
+    It is 0 if the candidate gets requests of its own: no router sends a backend both.
 
     Args:
         split: the split.
@@ -75,7 +75,7 @@ def mirrored_percent(split: TrafficSplit) -> int:
 
 
 def has_rules(split: TrafficSplit) -> bool:
-    """Whether requests are the candidate's by `match`, whatever its weight.
+    """Whether the candidate gets requests by `match`, regardless of its weight.
 
     Args:
         split: the split.
@@ -88,7 +88,7 @@ def has_rules(split: TrafficSplit) -> bool:
 
 
 def mirrors_of(split: TrafficSplit) -> tuple[SplitMirror, ...]:
-    """Who gets copies: the mirrors of a split, and the candidate of its release in a step with `mirror`.
+    """The backends that get copies: a split's mirrors, and its candidate in a step with `mirror`.
 
     Args:
         split: the split.

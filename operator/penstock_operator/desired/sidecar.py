@@ -18,7 +18,7 @@ ADMIN_PORT = contract.SIDECAR_ADMIN_PORT
 
 
 def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
-    """The sidecar's command line: all that rolls; what is hot travels in its settings."""
+    """The sidecar's command line: all that rolls pods; hot fields are in its settings."""
     spec = backend.spec
     words = {
         "--listen": f"[::]:{DATA_PORT}",
@@ -42,8 +42,8 @@ def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
 def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:
     """The sidecar container of a backend (arguments as in `deployment.pod_template`).
 
-    Its startup probe asks /livez, not /readyz: kubelet starts the model only after it. The pod is ready when
-    /readyz says so, which waits for the model and for settings.
+    Its startup probe calls /livez, not /readyz: kubelet starts the model only once it succeeds. The pod is
+    ready when /readyz succeeds, which waits for the model and for settings.
     """
     wanted = backend.spec.sidecar
     return {
@@ -71,9 +71,9 @@ def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str)
 
 
 def reconfigure_env(backend: ModelBackend, drain_secret: str) -> list[Object]:
-    """What shows a model that it is its sidecar that reconfigures it; nothing where it takes no userConfig.
+    """The secret that shows a model that its sidecar reconfigures it; none if it takes no userConfig.
 
-    It follows from the drain secret, and that not from it: a model must not be able to drain its pod.
+    It is a hash of the drain secret, which it does not reveal: a model must not be able to drain its pod.
 
     Args:
         backend: the backend.
@@ -86,7 +86,7 @@ def reconfigure_env(backend: ModelBackend, drain_secret: str) -> list[Object]:
 
 
 def warmup_requests(warmup: Warmup) -> str:
-    """The warm-up requests as the sidecar's file has them: a JSON list."""
+    """The content of the sidecar's warm-up file: the requests as a JSON list."""
     requests = [
         {"path": request.path, "method": request.method, "headers": request.headers, "body": request.body}
         for request in warmup.requests
@@ -98,7 +98,7 @@ def pre_stop(drain_secret: str) -> Object:
     """The model container's preStop: kubelet signals the model only after the sidecar answered the drain.
 
     Args:
-        drain_secret: shows the sidecar that it is kubelet who calls.
+        drain_secret: shows the sidecar that kubelet calls.
     """
     fields = [{"name": headers.DRAIN.decode(), "value": drain_secret}]
     return {"preStop": {"httpGet": {"path": contract.DRAIN_PATH, "port": ADMIN_PORT, "httpHeaders": fields}}}

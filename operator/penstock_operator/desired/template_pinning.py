@@ -1,16 +1,16 @@
-"""Which pod template a backend has: the one that was rendered last, until its user changes what rolls.
+"""Keeps a backend's pod template as it was last rendered, until a user changes a field that rolls.
 
-What an operator renders depends on its version and configuration (the sidecar's image, arguments and probes,
-defaults beside the model), and a new pod template restarts every model. So the template is kept whole, and an
-upgrade of the operator rolls nothing:
+An operator's rendering depends on its version and configuration (the sidecar's image, arguments and probes,
+defaults beside the model), and a new pod template restarts every model. So the whole template is kept, and
+an upgrade of the operator rolls nothing:
 
-- the Deployment remembers, in the annotation `penstock.dev/rendered`, the template that we last rendered, and
-  a hash of the part of the spec that it was rendered from;
-- while that hash stays, the remembered template is what is desired, so that an edit by somebody else is taken
-  back to it; with another hash, or `sidecar.upgrade: Now`, the template is rendered anew.
+- the Deployment records, in the annotation `penstock.dev/rendered`, the last rendered template, and a hash of
+  the part of the spec that it was rendered from;
+- while that hash stays, the recorded template is the desired one, so that another client's edit is reverted;
+  with another hash, or `sidecar.upgrade: Now`, the template is rendered again.
 
-A kept template may be as old as the backend: what it mounts and calls (the settings ConfigMap and its key,
-ports 8012 and 8013, the ServiceAccount, the operator's Service) must be rendered by every later version too.
+A kept template can be as old as the backend: every later version must still render what it mounts and calls
+(the settings ConfigMap and its key, ports 8012 and 8013, the ServiceAccount, the operator's Service).
 Defaults of fields that roll never change, or the hash would.
 """
 
@@ -27,9 +27,9 @@ from penstock_operator.desired.objects import Object, digest
 from penstock_wire import contract
 
 _LONG = 512
-"""Strings beyond this length are remembered by their hash: only users write such, in the spec."""
+"""Characters beyond which a string is recorded by its hash: only users write longer ones, in the spec."""
 _MOST = 64 * 1024
-"""Bytes of a record at most; the annotations of an object may have 256 KiB together."""
+"""The most bytes of a record; the annotations of an object can have 256 KiB together."""
 _ELIDED = "penstock.dev/sha256"
 
 
@@ -39,8 +39,8 @@ class PinnedTemplate:
 
     Args:
         template: the template.
-        record: value of the annotation that remembers it; None where it is too large to be remembered.
-        upgrade_pending: whether this operator would render something else, which waits for the next change.
+        record: value of the annotation that records it; None if it is too large to be recorded.
+        upgrade_pending: whether this operator would render another one, which waits for the next change.
     """
 
     template: Object
@@ -55,7 +55,7 @@ class RenderedRecord:
     Args:
         inputs: hash of the part of the spec that the template was rendered from.
         hash: hash of the whole template.
-        template: the template, long strings by their hash.
+        template: the template, long strings replaced by their hash.
     """
 
     inputs: str
@@ -66,7 +66,7 @@ class RenderedRecord:
 def inputs_of(backend: ModelBackend) -> str:
     """A hash of the user-specified fields that affect the pod template.
 
-    What equals its default does not count: a later version's new fields change no hash.
+    Fields equal to their default do not count: a later version's new fields change no hash.
     """
     spec = backend.spec
     rolling = {
@@ -87,13 +87,13 @@ def inputs_of(backend: ModelBackend) -> str:
 def choose(
     backend: ModelBackend, fresh: Object, *, record: RenderedRecord | None, live: Object | None
 ) -> PinnedTemplate:
-    """The recorded template or the fresh one.
+    """Choose the recorded template or the fresh one.
 
     Args:
         backend: the backend.
         fresh: its pod template as this operator renders it.
-        record: what its Deployment records.
-        live: its Deployment as the cluster has it.
+        record: the record of its Deployment.
+        live: its live Deployment.
     """
     inputs, rendered = inputs_of(backend), digest(fresh)
     now = backend.spec.sidecar.upgrade == "Now" and not backend.spec.suspend
@@ -111,7 +111,7 @@ def choose(
 
 
 def recorded(live: Object | None) -> RenderedRecord | None:
-    """What a live Deployment remembers; None if it remembers nothing, or nothing that can be read."""
+    """The record of a live Deployment; None if there is none, or it is unreadable."""
     text = ((live or {}).get("metadata", {}).get("annotations") or {}).get(labels.RENDERED)
     if not isinstance(text, str):
         return None
@@ -162,7 +162,7 @@ def _elided(value: Any) -> Any:
 
 
 def _restored(value: Any, known: Mapping[str, str]) -> Any:
-    """The opposite of `_elided`; raises KeyError where a long string is not known any more."""
+    """Reverse `_elided`; raises KeyError if a long string is not known any more."""
     if isinstance(value, dict):
         if set(value) == {_ELIDED}:
             return known[str(value[_ELIDED])]

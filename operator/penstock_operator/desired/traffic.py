@@ -1,4 +1,4 @@
-"""Who serves what in a namespace: routes, splits and weights, conflicts decided by age."""
+"""Plans the traffic of a namespace: routes, splits and weights; age decides conflicts."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from penstock_wire.control.traffic_rules import OnMissing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointPlan:
-    """What an endpoint gets.
+    """The plan of an endpoint.
 
     Args:
-        route: its path prefix at the front door; "" for none, for one that lost a conflict, and for an
-            endpoint with a router of its own.
+        route: its path prefix at the front door; "" if it has none, if it lost a conflict, and if the
+            endpoint has a router of its own.
         route_taken_by: the endpoint that serves its route instead.
         split: the TrafficSplit that decides its weights.
-        backends: who serves, as the router's settings have it: backends that do not exist are left out while
-            another of weight > 0 exists, those that were never ready while another of weight > 0 is ready.
+        backends: the serving backends, as in the router's settings: missing backends are left out while
+            another of weight > 0 exists, never ready ones while another of weight > 0 is ready.
         missing: backends that are named and do not exist.
-        untried: backends of weight > 0 that were never ready.
-        waits_for: the endpoint's own backend, if the last weights stand in until it is ready.
-        mirrors: who gets copies of its requests, as the router's settings have it.
+        untried: backends of weight > 0, or with rules, that were never ready.
+        waits_for: the endpoint's own backend, if the last weights are used until it is ready.
+        mirrors: the backends that get copies of its requests, as in the router's settings.
         releasing: whether its weights are set by a release.
-        on_missing: what becomes of the requests of backends that do not exist.
+        on_missing: handling of the requests of backends that do not exist.
     """
 
     route: str
@@ -48,23 +48,23 @@ class EndpointPlan:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Whose pods get its requests, or copies of them."""
+        """The backends that get its requests, or copies of them."""
         return (*[share.name for share in self.backends], *[mirror.name for mirror in self.mirrors])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitPlan:
-    """What a split gets.
+    """The plan of a split.
 
     Args:
         accepted: whether it decides its endpoint's weights.
-        conflict_with: the split that decides its endpoint instead, if that is why not.
+        conflict_with: the split that decides them instead, if that is the reason.
         endpoint_missing: whether its endpoint does not exist.
         missing: backends that are named and do not exist.
-        untried: backends of weight > 0 that were never ready.
-        left_out: those of them whose part the others have.
-        faults: rules that match nothing since they cannot be used, and why.
-        on_missing: what becomes of the requests of the missing ones.
+        untried: backends of weight > 0, or with rules, that were never ready.
+        left_out: those of `untried` whose share the others have.
+        faults: rules that match nothing because they are invalid, and why.
+        on_missing: handling of the requests of missing backends.
     """
 
     accepted: bool
@@ -79,14 +79,14 @@ class SplitPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficPlan:
-    """The plan of a namespace: endpoints and splits by name, and who uses each backend.
+    """The plan of a namespace: endpoints and splits by name, and the users of each backend.
 
     Args:
         endpoints: plan of each endpoint that is not being deleted.
         splits: plan of each split that is not being deleted.
-        used_by: for each backend name, who uses it, sorted: `TrafficSplit/NAME` of a split that decides, and
-            `ModelEndpoint/NAME` of an endpoint that names it (also while a split overrides that: when the
-            split goes, the endpoint falls back to it) or that the last weights of a split stand in for.
+        used_by: for each backend name, its users, sorted: `TrafficSplit/NAME` of a split that decides, and
+            `ModelEndpoint/NAME` of an endpoint that names it (also while a split overrides that: without the
+            split, the endpoint falls back to it) or that still uses a deleted split's weights.
     """
 
     endpoints: Mapping[str, EndpointPlan]
@@ -101,18 +101,18 @@ def plan(
     untried: Collection[str] = (),
     priorities: Mapping[str, Priority] | None = None,
 ) -> TrafficPlan:
-    """Decide who serves what in a namespace.
+    """Decide which backends serve the endpoints of a namespace.
 
-    An endpoint keeps the weights in its `status.backends`, those of a split that was deleted, until
-    `spec.backend` is ready. A backend that was never ready (its image is not there, its model does not load)
-    gets no request while another is ready: it would only be held until its time is over.
+    After its split is deleted, an endpoint keeps the weights in its `status.backends` until `spec.backend` is
+    ready. A backend that was never ready (its image is missing, its model does not load) gets no request
+    while another is ready: the request would only be held until its timeout.
 
     Args:
         endpoints: all endpoints of the namespace.
         splits: all splits of the namespace.
         backends: the backends that exist, and whether each has a ready pod.
-        untried: those of them that were never ready.
-        priorities: by backend, the levels of urgency that its sidecars know, where there are several.
+        untried: the existing backends that were never ready.
+        priorities: by backend, the priority levels of its sidecars, if there are several.
     """
     there = sorted((item for item in endpoints if not item.deleting), key=lambda item: item.age_key)
     asked = sorted((item for item in splits if not item.deleting), key=lambda item: item.age_key)
@@ -186,7 +186,7 @@ def _mirrors(split: TrafficSplit, priorities: Mapping[str, Priority]) -> tuple[r
 def _weights(
     endpoint: ModelEndpoint, split: TrafficSplit | None, backends: Mapping[str, bool]
 ) -> tuple[Weight, ...]:
-    """The shares that are asked for, before those of missing backends are dealt out."""
+    """The desired shares, before those of missing backends are redistributed."""
     if split is not None:
         copied = {mirror.name for mirror in mirrors_of(split)}
         return tuple(share for share in weights_of(split) if share.name not in copied)
@@ -204,10 +204,10 @@ def _weights(
 def _present(
     weights: tuple[Weight, ...], backends: Mapping[str, bool], on_missing: OnMissing, candidate: str
 ) -> tuple[Weight, ...]:
-    """Without backends that do not exist, so that the others share their weight; all if none is left.
+    """Drop backends that do not exist, so that the others share their weight; keep all if none is left.
 
-    All, too, where the requests of those that do not exist are to fail. The candidate of a release that is
-    without its stable has all requests even at weight 0: nobody else could answer one.
+    Keep all, too, if the requests of missing backends are to fail. If a release's stable is missing, the
+    candidate gets all requests even at weight 0: no other backend could answer them.
     """
     if on_missing == "Fail":
         return weights
@@ -222,9 +222,9 @@ def _present(
 def _tried(
     weights: tuple[Weight, ...], backends: Mapping[str, bool], untried: Collection[str]
 ) -> tuple[Weight, ...]:
-    """Without backends that were never ready, so that the others share their weight; all if none is ready.
+    """Drop backends that were never ready, so that the others share their weight; keep all if none is ready.
 
-    One with rules stays, with no weight: the requests that ask for it are held, as for any without a pod.
+    A backend with rules stays, at weight 0: requests that match are held, as for any backend without a pod.
     """
     if not any(share.weight > 0 and backends.get(share.name, False) for share in weights):
         return weights
@@ -269,7 +269,7 @@ def _split_plan(
 
 
 def _faults(split: TrafficSplit) -> tuple[str, ...]:
-    """The rules of backends and of mirrors that cannot be used, and why."""
+    """The invalid rules of backends and mirrors, and why they are invalid."""
     ruled = [(f"backends[{index}]", share.match) for index, share in enumerate(split.spec.backends)]
     ruled += [(f"mirrors[{index}]", mirror.match) for index, mirror in enumerate(split.spec.mirrors)]
     return tuple(fault for where, asked in ruled for fault in match.faults(asked, f"spec.{where}.match"))
@@ -312,13 +312,13 @@ def router_endpoints(
     ports: Mapping[str, int],
     closed: Mapping[str, Sequence[str]],
 ) -> tuple[router_settings.Endpoint, ...]:
-    """The endpoints as the router gets them, sorted by name.
+    """Make the endpoints of a router's settings, sorted by name.
 
     Args:
         endpoints: all endpoints of the namespace.
         plan: the namespace's plan.
         ports: port by endpoint name; an endpoint without one is left out.
-        closed: by backend, the paths of its model where no client may ask.
+        closed: by backend, the paths of its model that no client may call.
     """
     return tuple(
         router_settings.Endpoint(

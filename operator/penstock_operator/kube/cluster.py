@@ -1,8 +1,8 @@
 """Kubernetes behind one small Protocol, so that everything else can be tested without it.
 
 `KubernetesCluster` speaks raw JSON through the official client's lowest layer: no typed models, no discovery.
-Every write is a server-side apply under one of three field managers; `create` is for what is never updated
-(Events, TokenReviews, a Lease's first moment).
+Every write is a server-side apply under one of three field managers; `create` is for objects that are never
+updated (Events, TokenReviews) and for a new Lease.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ Obj = dict[str, Any]
 """A Kubernetes object as JSON. Objects from a Cluster or a Store are shared: copy before changing one."""
 
 MANAGER = "penstock"
-"""Field manager of what we render."""
+"""Field manager of rendered objects."""
 STATUS_MANAGER = "penstock-status"
 """Field manager of statuses."""
 SCALE_MANAGER = "penstock-autoscaler"
 """Field manager of replicas that the built-in autoscaler chose."""
 
 PAGE = 100
-"""Objects in one page of a list: a page is all that is in memory of a list at once, as text and parsed."""
+"""Objects in a page of a list: only one page at a time is in memory, as text and parsed."""
 
 _ANEW = 3
-"""How often a list whose pages ran out of time is begun anew before that is an error."""
+"""How often a list with expired pages is begun again before that is an error."""
 
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 class Cluster(Protocol):
-    """All that the operator asks of Kubernetes. Every method may raise `ClusterError`."""
+    """All that the operator needs of Kubernetes. Every method can raise `ClusterError`."""
 
     async def apply(self, kind: Kind, obj: Obj) -> Obj:
         """Server-side apply as `MANAGER`, taking over fields that others set.
@@ -76,34 +76,34 @@ class Cluster(Protocol):
             kind: the object's kind.
             namespace: where it is.
             name: its name.
-            replicas: how many.
-            uid: scale this one only, never a namesake.
+            replicas: the number.
+            uid: scale this object only, never a namesake.
 
         Raises:
-            Conflict: it changed meanwhile, or is another one.
+            Conflict: it changed meanwhile, or is a namesake.
         """
         ...
 
     async def annotate(
         self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
     ) -> Obj:
-        """Write annotations of an object that others made.
+        """Write annotations of an object of another client.
 
         Args:
             kind: the object's kind.
             namespace: where it is.
             name: its name.
-            annotations: the values; None takes one away.
-            uid: annotate this one only, never a namesake.
+            annotations: the values; None removes one.
+            uid: annotate this object only, never a namesake.
 
         Raises:
-            NotFound: it is gone.
-            Conflict: it is another one.
+            NotFound: it does not exist.
+            Conflict: it is a namesake.
         """
         ...
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
-        """One object, None when there is none.
+        """Read one object; None if there is none.
 
         Args:
             kind: the object's kind.
@@ -122,15 +122,15 @@ class Cluster(Protocol):
         name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
-        """All objects of a kind, of which only what `keep` makes of them is held.
+        """List all objects of a kind; only the results of `keep` stay in memory.
 
         Args:
-            kind: which.
+            kind: the objects' kind.
             namespace: None for all.
-            keep: called with each object as it comes; a list that is begun anew calls it again for some.
+            keep: called with each object as it arrives; a list that is begun again calls it again for some.
             labels: a label selector.
-            name: the one of this name only. Unlike a `get`, which a server that is just starting answers
-                with 404 also where the object exists, no item means that there is none.
+            name: only the object of this name. An empty list proves that there is none; a 404 to `get` does
+                not, as a starting server answers so for existing objects, too.
             metadata_only: ask for metadata alone, which is much cheaper.
 
         Returns:
@@ -145,15 +145,15 @@ class Cluster(Protocol):
             kind: the object's kind.
             namespace: where it is.
             name: its name.
-            uid: delete this one only, never a namesake.
+            uid: delete this object only, never a namesake.
 
         Returns:
-            False when there was none, or it was another one.
+            False if there was none, or it was a namesake.
         """
         ...
 
     async def create(self, kind: Kind, obj: Obj) -> Obj:
-        """Create.
+        """Create an object.
 
         Args:
             kind: the object's kind.
@@ -169,7 +169,7 @@ class Cluster(Protocol):
 
 
 class Connection(Cluster, Protocol):
-    """A `Cluster` that has connections of its own."""
+    """A `Cluster` with connections of its own."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -177,14 +177,14 @@ class Connection(Cluster, Protocol):
 
 
 class WriteObserver(Protocol):
-    """Who counts writes."""
+    """A counter of writes."""
 
     def wrote(self, verb: str, kind: str) -> None:
-        """A write succeeded: apply, delete, status, scale, annotate or create, of this kind."""
+        """Count a successful write of this kind: apply, delete, status, scale, annotate or create."""
 
 
 class NoObserver:
-    """Counts nothing."""
+    """A `WriteObserver` that counts nothing."""
 
     def wrote(self, verb: str, kind: str) -> None:
         """See `WriteObserver`."""
@@ -194,7 +194,7 @@ class KubernetesCluster:
     """A real cluster.
 
     Args:
-        configuration: where it is and how to log in.
+        configuration: the cluster's address and login.
         timeout: seconds for one call.
     """
 
@@ -244,7 +244,7 @@ class KubernetesCluster:
                 "PATCH",
                 path,
                 query={"fieldManager": SCALE_MANAGER},
-                # With the version, the number never lands in a namesake, nor on top of a change not seen.
+                # With the version, the number never goes to a namesake, nor overwrites an unseen change.
                 body={
                     "metadata": {"resourceVersion": live["metadata"]["resourceVersion"]},
                     "spec": {"replicas": replicas},
@@ -304,7 +304,7 @@ class KubernetesCluster:
             except ClusterError as error:
                 if error.status != 410 or not token or anew == _ANEW:
                     raise
-                # The version that the pages are of is compacted away: those there are do not fit to others.
+                # The pages' resourceVersion is compacted away: those read so far do not match newer ones.
                 objects, token, anew = [], "", anew + 1
                 continue
             for item in page.get("items") or []:
@@ -380,7 +380,7 @@ class KubernetesCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """How to log in, in a form that other clients understand.
+    """A login in a form that other clients understand.
 
     Args:
         server: base URL of the apiserver.
@@ -400,7 +400,7 @@ class Credentials:
 
 
 async def credentials(kubeconfig: str | None) -> Credentials:
-    """How to log in now (tokens are read anew).
+    """Return the current login (tokens are read again).
 
     Args:
         kubeconfig: path of a kubeconfig; None for the pod's service account.
@@ -421,7 +421,7 @@ async def credentials(kubeconfig: str | None) -> Credentials:
 
 
 async def login(kubeconfig: str | None) -> Configuration:
-    """Where the cluster is and who we are there.
+    """Log in: return the cluster's address and the operator's identity there.
 
     Args:
         kubeconfig: path of a kubeconfig; None for the pod's service account.
@@ -430,7 +430,7 @@ async def login(kubeconfig: str | None) -> Configuration:
         ConfigError: neither works.
     """
     configuration = Configuration()
-    # NB: where the environment may name proxies, a thread looks it up for every single request.
+    # NB: with trust_env, a thread looks up the environment's proxies for every single request.
     configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     try:
         if kubeconfig:

@@ -1,4 +1,4 @@
-"""A cluster that seems to take writes and keeps them, for `--dry-run`; and one that is read from a file."""
+"""A cluster that records writes and sends none, for `--dry-run`; and one that is read from a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock_operator.store import Key, key_of
 T = TypeVar("T")
 
 _PROBLEMS = frozenset({"Unreadable", "NameTaken", "RouteConflict", "Conflict", "NoPort"})
-"""Reasons that concern a user of a preview; the others wait for pods, of which there are none."""
+"""Reasons that a preview shows; the others wait for pods, and a dry run has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Write:
 
     Args:
         verb: create, apply or delete.
-        obj: the object as it would be sent; of a deletion the one that is there.
+        obj: the object as it would be sent; for a deletion, the live one.
     """
 
     verb: str
@@ -31,11 +31,11 @@ class Write:
 
 
 class FileCluster:
-    """What a file holds, as the apiserver would give it (reads of the `Cluster` Protocol).
+    """The objects of a file, as the apiserver would return them (reads of the `Cluster` Protocol).
 
     Args:
         documents: Kubernetes objects.
-        namespace: of objects that name none.
+        namespace: the namespace of objects that name none.
     """
 
     def __init__(self, documents: Iterable[Obj], *, namespace: str) -> None:
@@ -45,7 +45,7 @@ class FileCluster:
             metadata = obj["metadata"]
             metadata.setdefault("namespace", namespace)
             uid = f"uid-of-{obj['kind'].lower()}-{metadata['name']}"
-            # The order in the file stands for age, which decides between two of one route.
+            # The order in the file stands for age, which decides between two endpoints of one route.
             made = f"2000-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}Z"
             metadata |= {"uid": uid, "generation": 1, "resourceVersion": "1", "creationTimestamp": made}
             self._objects[key_of(obj)] = obj
@@ -74,10 +74,10 @@ class FileCluster:
 
 
 class DryCluster:
-    """A `Cluster` that reads what is there and keeps what it is given.
+    """A `Cluster` that reads another one, and records writes instead of sending them.
 
     Args:
-        there: what is read.
+        there: the cluster that it reads.
     """
 
     def __init__(self, there: Cluster | FileCluster) -> None:
@@ -85,9 +85,9 @@ class DryCluster:
         self._seen: dict[Key, Obj | None] = {}
         self._version = 10**15
         self.writes: dict[Key, Write] = {}
-        """The last write of each object, in the order of the first ones."""
+        """The last write of each object, in the order of their first writes."""
         self.problems: dict[tuple[Key, str], str] = {}
-        """What statuses would say of resources that cannot be used."""
+        """The messages that statuses of unusable resources would have."""
 
     async def apply(self, kind: Kind, obj: Obj) -> Obj:
         """See `Cluster`."""
@@ -109,13 +109,13 @@ class DryCluster:
     async def apply_scale(
         self, kind: Kind, namespace: str, name: str, replicas: int, *, uid: str | None = None
     ) -> Obj:
-        """See `Cluster`; nothing scales in a dry run, so to come here is a defect."""
+        """See `Cluster`; nothing scales in a dry run, so a call is a defect."""
         raise RuntimeError(f"expected no write to the scale of {kind.kind} {namespace}/{name} in a dry run")
 
     async def annotate(
         self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
     ) -> Obj:
-        """See `Cluster`; which pods would go first is not shown."""
+        """See `Cluster`; a dry run does not show which pods would be removed first."""
         return await self.get(kind, namespace, name) or {}
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
@@ -149,7 +149,7 @@ class DryCluster:
         return True
 
     async def create(self, kind: Kind, obj: Obj) -> Obj:
-        """See `Cluster`; Events alone come here, and are not shown."""
+        """See `Cluster`; only Events are created, and they are not shown."""
         return obj
 
     def _is_new(self, key: Key) -> bool:
@@ -164,7 +164,7 @@ class DryCluster:
 
 
 def _merged(live: Any, wanted: Any) -> Any:
-    """About what an apply would leave: enough for the look at it that follows."""
+    """Approximate the result of an apply, well enough for the operator's next read."""
     if isinstance(live, dict) and isinstance(wanted, dict):
         return {**live, **{name: _merged(live.get(name), value) for name, value in wanted.items()}}
     return copy.deepcopy(wanted)

@@ -1,7 +1,7 @@
-"""Sends Kubernetes Events one after the other, beside the work that they report.
+"""Sends Kubernetes Events one after the other, in the background.
 
-An Event is for people; it must not hold up the children and statuses of a thousand resources when an operator
-starts. So reconcilers hand Events over and go on. Of more than `KEPT` that wait the oldest are dropped, as
+An Event is for people; it must not delay the children and statuses of a thousand resources when an operator
+starts. So reconcilers hand Events over and continue. If more than `KEPT` wait, the oldest are dropped, as
 client-go's recorder drops what it cannot send.
 """
 
@@ -16,15 +16,15 @@ from penstock_operator.kinds import EVENT
 from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
 
 KEPT = 1000
-"""Events that may wait."""
+"""The most Events that wait."""
 
 
 class Recorder:
-    """Sends Events, in the order in which they came.
+    """A queue that sends Events in the order in which they came.
 
     Args:
-        cluster: where to.
-        observer: counts what was written.
+        cluster: the cluster to send to.
+        observer: counts the writes.
         log: called with a constant message and fields.
     """
 
@@ -36,10 +36,10 @@ class Recorder:
         self._some = asyncio.Event()
 
     async def put(self, event: Obj) -> None:
-        """Have an Event sent; returns at once.
+        """Queue an Event; returns at once.
 
         Args:
-            event: of events.k8s.io/v1.
+            event: an Event of events.k8s.io/v1.
         """
         if len(self._waiting) == KEPT:
             self._log("event dropped", level="debug", note=self._waiting[0].get("note"))
@@ -56,12 +56,12 @@ class Recorder:
 
 
 async def send(event: Obj, cluster: Cluster, observer: WriteObserver, log: Callable[..., None]) -> None:
-    """Send one Event; one that is refused is logged and forgotten.
+    """Send one Event; if it is refused, log that and drop it.
 
     Args:
-        event: of events.k8s.io/v1.
-        cluster: where to.
-        observer: counts what was written.
+        event: an Event of events.k8s.io/v1.
+        cluster: the cluster to send to.
+        observer: counts the writes.
         log: called with a constant message and fields.
     """
     try:

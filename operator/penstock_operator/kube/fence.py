@@ -1,11 +1,11 @@
 """The gate that every write goes through: an operator without the Lease writes nothing.
 
-A worker may have begun its work while we led and come to its write much later: the process was stopped, the
-event loop was held up, the apiserver was slow. So the Lease is looked at when the write is made, by the
-monotonic clock, and a write that is under way when the Lease ends is cut. What was sent in the last moment
-still has the time between `LeaseTimes.renew_within` and `LeaseTimes.duration` to arrive before anybody else
-may act. Reads pass. The elector's own writes do not come through here (they carry the version that was read),
-nor do TokenReviews, which change nothing.
+A worker can begin its work as part of the leader and reach its write much later: the process was stopped, the
+event loop was blocked, the apiserver was slow. So the Lease is checked when the write is made, by the
+monotonic clock, and a write that is under way when the Lease ends is cancelled. A write sent in the last
+moment has the time between `LeaseTimes.renew_within` and `LeaseTimes.duration` to arrive before another
+operator may act. Reads pass. The elector's own writes do not use this gate (they carry the version that was
+read), nor do TokenReviews, which change nothing.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from penstock_operator.kube.cluster import Cluster, Obj
 T = TypeVar("T")
 
 Failed = Callable[[str, str, int], None]
-"""Told of a write that failed: verb (as in `cluster.WriteObserver`), kind, HTTP status (0: no answer)."""
+"""Called for a failed write: verb (as in `cluster.WriteObserver`), kind, HTTP status (0: no answer)."""
 
 
 class FencedCluster:
-    """A `Cluster` that writes only while the Lease is surely ours.
+    """A `Cluster` that writes only while the Lease is certainly held.
 
-    Every writing method raises `LeaseLost` where it is not.
+    Every writing method raises `LeaseLost` if it is not.
 
     Args:
         cluster: Kubernetes.
-        until: until when the Lease is ours, monotonic seconds; asked at every write.
+        until: returns when the Lease ends, in monotonic seconds; called at every write.
         clock: time.
-        failed: counts the writes that the apiserver did not take.
+        failed: counts the writes that failed.
     """
 
     def __init__(

@@ -1,42 +1,42 @@
-"""Which installation acts: of several that look after the same namespaces one, and the others stand by.
+"""Decides which of several installations for the same namespaces acts; the others stand by.
 
-Two operators that render otherwise would undo each other's work for ever. So whoever leads its own
-installation, by the Lease in its own namespace, needs another Lease, whose name and namespace are the same
-for all installations. Its holder is named `NAMESPACE/SERVICE/POD`: the next leader of the same installation
-takes it over at once, since the first Lease says that its predecessor has stopped; another installation waits
-until the holder is gone. It is not given back at an end, but kept for `KEPT` seconds, so that a restart or an
-upgrade changes no installation.
+Two operators that render differently would undo each other's work for ever. So the leader of an installation,
+which holds the Lease in its own namespace, needs a second Lease, with the same name and namespace for all
+installations. Its holder is named `NAMESPACE/SERVICE/POD`: the next leader of the same installation takes it
+over at once, since the first Lease proves that its predecessor has stopped; another installation waits until
+the holder is gone. At an end the second Lease is not given back, but kept for `KEPT` seconds, so that a
+restart or an upgrade does not change the acting installation.
 
-One that is limited to a namespace has the Lease of that namespace, and stands by as well while an operator
-for all namespaces leads: those who are limited to different namespaces act side by side.
+A limited operator, for one namespace, holds the Lease of that namespace, and also stands by while a global
+operator, for all namespaces, leads. Operators limited to different namespaces act side by side.
 
-Two installations never act at once, whatever becomes of their Leases and of calls about these, where the wall
-clocks of nodes differ by at most `lease.SKEW` (only 2 uses them). Two pods of one installation do where the
-Lease in its own namespace is deleted, until the leader has seen that: they write the same. Whoever leads does
-so until `renew_within` after the beginning of its last call that succeeded, by its own monotonic clock
-(`fence.py`); what it sent by then arrives by `LeaseTimes.settle` after it. So
+Two installations never act at once, whatever happens to their Leases and to calls about these, if the wall
+clocks of nodes differ by at most `lease.SKEW` (only rule 2 uses them). Two pods of one installation do if the
+Lease in its own namespace is deleted, until the leader notices: they write the same. A leader leads until
+`renew_within` after the beginning of its last successful call, by its own monotonic clock (`fence.py`); its
+writes arrive by `LeaseTimes.settle` after that beginning. So:
 
 1. A Lease that was made, or was free, is first only claimed: by a write that carries the version that was
-   read, and without `acquireTime`. `settle` seconds after its answer nobody acts any more by what the Lease
-   was before (an operator for all namespaces whose Lease was deleted under it while it could not call, one
-   that made it at the same moment, one that is limited to a namespace and saw nobody). Then the claim is
-   written once more, with `acquireTime` and with the version of the claim: taken, it proves that nobody else
-   has written since. Whoever writes after that claims it and waits in turn, while we fail to renew it.
-2. Without waiting it is taken from a leader of the same installation, which has stopped, if there is an
-   `acquireTime`: else that one may not have waited to the end. An operator for all namespaces claims it
-   first, and goes on at once only if its claim came before the Lease had stood still for its duration, by its
-   `renewTime`: after that, one that is limited to a namespace may act, which only reads it. With the Lease of
-   a namespace nobody acts who has not written it.
-3. A leader that finds its Lease deleted makes it anew and goes on if it still leads when that is done:
-   nobody else did then, by 1, and whoever claims it after that waits.
-4. One that is limited to a namespace only reads the Lease for all namespaces. It waits as long until it has
-   read again that there is none, or leads at once by one whose holder was silent for `duration`. (It cannot
-   see a Lease that is made and deleted again between two of its looks.)
+   read, and no `acquireTime`. `settle` seconds after the answer, no operator acts by the Lease's former state
+   any more (a global operator whose Lease was deleted while it could not call, an operator that made it at
+   the same moment, a limited operator that saw no holder). Then the claim is written again, with
+   `acquireTime` and the claim's version: if accepted, there was no other write since. A later writer claims
+   the Lease and waits in turn, while we fail to renew it.
+2. A Lease is taken without waiting from a leader of the same installation, which has stopped, if it has an
+   `acquireTime`: without one, that leader may not have waited to the end. A global operator claims it first,
+   and continues at once only if the claim came before the Lease's duration had passed since its `renewTime`:
+   after that, a limited operator, which only reads it, may act. By the Lease of a namespace, only an operator
+   that has written it acts.
+3. A leader that finds its Lease deleted makes it again, and continues if it still leads when that is done:
+   by rule 1 no other operator led then, and one that claims it later waits.
+4. A limited operator only reads the Lease for all namespaces. It waits for `settle` seconds and reads again
+   that there is none, or leads at once if the Lease's holder was silent for `duration`. (It cannot see a
+   Lease that is made and deleted between two reads.)
 
-It costs 10 s at the first start of an installation in a cluster, and where it takes over from another one;
-of one that is limited to a namespace, at each start where there is no Lease for all namespaces (20 s at its
-first); and where an operator for all namespaces was away for longer than its Lease lasted (`KEPT`, or 30 s).
-Other restarts, upgrades and standbys of an installation do not wait.
+This costs 10 s at the first start of an installation in a cluster, and when it takes over from another one;
+for a limited operator, at each start without a Lease for all namespaces (20 s at its first); and after a
+global operator was away for longer than its Lease lasted (`KEPT`, or 30 s). Other restarts, upgrades and
+standbys of an installation do not wait.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ from penstock_operator.kube.cluster import Cluster
 from penstock_operator.kube.lease import Elector, LeaseTimes
 
 LEASE_NAME = "penstock-installation"
-"""Of an operator for all namespaces; with a dot and the namespace behind it, of one that is limited to it."""
+"""Name of the Lease for all namespaces; a dot and a namespace are appended for that of one namespace."""
 
 TIMES = LeaseTimes(duration=30.0, renew_within=7.0, retry=2.0, again=0.5)
-"""The duration is longer than that between the pods of an installation: these change places while it lasts.
-`renew_within` is as theirs: a first start waits for hardly more."""
+"""The duration is longer than that between the pods of an installation: their leader can change within it.
+`renew_within` is the same as theirs: a first start waits hardly longer than that."""
 
 KEPT = 15
-"""Seconds after its end for which an installation is waited for."""
+"""Seconds for which others wait for an installation after its end."""
 
 
 class Leadership(Protocol):
-    """What has to be held in order to act."""
+    """The right to act, which must be held."""
 
     @property
     def until(self) -> float:
-        """Until when, in monotonic seconds, it is surely ours if it is not renewed again."""
+        """The time, in monotonic seconds, until which it is certainly ours without another renewal."""
         ...
 
     async def acquire(self) -> None:
@@ -82,11 +82,11 @@ class Leadership(Protocol):
 
 
 class Both:
-    """Two of them, of which the second is asked for only while the first is ours.
+    """Two leaderships; the second is acquired only while the first is held.
 
     Args:
-        first: asked for first, and held while the second is waited for.
-        second: asked for then.
+        first: acquired first, and held while the second is acquired.
+        second: acquired then.
         clock: time.
     """
 
@@ -144,12 +144,12 @@ async def _end(*tasks: asyncio.Task[None]) -> None:
 
 
 def identity_of(namespace: str, service: str, pod: str) -> str:
-    """What an operator calls itself among installations.
+    """Make an operator's identity among installations.
 
     Args:
-        namespace: of its own.
-        service: of its own.
-        pod: its name.
+        namespace: its namespace.
+        service: its Service.
+        pod: its pod's name.
     """
     return f"{namespace}/{service}/{pod}"
 
@@ -167,19 +167,19 @@ def among_installations(
     waiting: Callable[[str], None],
     refused: Callable[[str], None] = lambda _why: None,
 ) -> Leadership:
-    """What has to be held in order to act, for a pod of one of several installations.
+    """Make the leadership that a pod of one of several installations needs in order to act.
 
     Args:
-        cluster: where the Leases are.
-        first: what makes the pod the leader of its own installation.
-        lease_namespace: where those of all installations are.
-        watched: the one namespace that it is limited to; empty: none.
-        identity: as `identity_of`.
+        cluster: the cluster of the Leases.
+        first: the leadership of the pod's own installation.
+        lease_namespace: namespace of the Leases of all installations.
+        watched: the one namespace that the operator is limited to; empty: none.
+        identity: as from `identity_of`.
         clock: time.
         log: called with a constant message and fields.
-        working: as of `Elector`.
-        waiting: called with the identity of another installation's leader while that has it, with "" after.
-        refused: called with what the apiserver says where the Lease may not be asked for, with "" after.
+        working: as for `Elector`.
+        waiting: called with the identity of another installation's leader while that leads, with "" after.
+        refused: called with the apiserver's message if it forbids the Lease, with "" after.
     """
     same = identity.rpartition("/")[0]
 

@@ -1,12 +1,12 @@
 """Leader election with a `coordination.k8s.io` Lease, as client-go does it.
 
 A candidate never compares its wall clock with another's: it notes when *it* saw the record change, and takes
-the Lease over when the record stood still for the whole lease duration. Every write carries the
-resourceVersion that was read, so of two candidates one wins. The leader renews every `retry` seconds; when it
-could not for `renew_within` seconds it must stop acting, which is earlier than anybody can take over. A
-renewal is one call: the record as we wrote it last, with its version; it is read again when that is refused.
+the Lease over when the record did not change for the whole lease duration. Every write carries the
+resourceVersion that was read, so only one of two candidates wins. The leader renews every `retry` seconds;
+if it cannot for `renew_within` seconds it must stop acting, before any other candidate can take over. A
+renewal is one call: the record as last written, with its version; if that is refused, it is read again.
 
-Which installation acts, where there are several, is asked in the same way: see `installation`.
+`installation` decides in the same way which of several installations acts.
 
 Source: k8s.io/client-go/tools/leaderelection/leaderelection.go.
 """
@@ -23,25 +23,25 @@ from penstock_operator.kinds import LEASE
 from penstock_operator.kube.cluster import Cluster, Obj
 
 UNANSWERED = 1.5
-"""Seconds until a Lease is asked for again that is nobody else's, as far as we know: the call failed."""
+"""Seconds until a failed call for a Lease that no other candidate is known to hold is tried again."""
 
 ARRIVES = 3.0
-"""Seconds that a write which was sent in a leader's last moment may take to arrive."""
+"""Seconds that a write sent in a leader's last moment can take to arrive."""
 
 
 SKEW = 2.0
-"""Seconds by which the wall clocks of two nodes may differ; see `Elector`'s `read_by_others`."""
+"""Seconds by which the wall clocks of two nodes can differ; see `Elector`'s `read_by_others`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """How long things take, seconds.
+    """The times of an election, in seconds.
 
     Args:
-        duration: how long a silent leader stays leader in the eyes of the others.
-        renew_within: how long a leader that cannot renew may go on.
+        duration: how long the others respect a silent leader.
+        renew_within: how long a leader that cannot renew may continue.
         retry: pause between tries.
-        again: pause before the next try of a leader whose renewal failed.
+        again: pause before a leader's next try after a failed renewal.
     """
 
     duration: float = 10.0
@@ -51,7 +51,7 @@ class LeaseTimes:
 
     @property
     def settle(self) -> float:
-        """After how long nobody acts by what a Lease was before it was changed, deleted or made."""
+        """Seconds after a Lease was changed, deleted or made until nothing acts by its former state."""
         return self.renew_within + ARRIVES
 
 
@@ -59,24 +59,24 @@ class Elector:
     """One candidate.
 
     Args:
-        cluster: where the Lease is.
+        cluster: the Lease's cluster.
         namespace: its namespace.
         name: its name.
-        identity: ours; unique, as the pod's name with its uid.
+        identity: the candidate's; unique, as the pod's name with its uid.
         clock: time.
-        times: how long things take.
+        times: the times of the election.
         log: called with a constant message and fields.
-        working: whether whoever acts for us does; a leader that does not is not to stay one.
-        ours: whether a holder is one of us, from whom the Lease is taken over at once; None: nobody else is.
-        waiting: called with the holder whenever that is another one, with "" when it is no more.
-        refused: called with why where the apiserver does not let us ask for the Lease, with "" when we lead.
-        takes: False to hold no Lease, but to lead for as long as nobody else holds this one.
-        settles: make the Lease by an apply, which needs no right but to this one name, and lead by one that
-            was made or found free only when it was still so `LeaseTimes.settle` seconds later; see
+        working: whether the acting loop works; a leader does not renew otherwise.
+        ours: whether a holder is of our group, whose Lease is taken over at once; None: only ourselves.
+        waiting: called with the holder when that becomes another's, with "" when it no longer is.
+        refused: called with the reason if the apiserver forbids the Lease, with "" when that ends.
+        takes: False to hold no Lease, but to lead as long as no other candidate holds this one.
+        settles: make the Lease by an apply, which needs rights to this one name only, and lead by a Lease
+            that was made or found free only if it is still so `LeaseTimes.settle` seconds later; see
             `installation`.
-        read_by_others: there may be others that only read the Lease, and act when it stood still for its
-            duration. Then it is led by at once only where our write came before that; else it settles.
-        kept_seconds: how long a Lease that is given back stays ours in the eyes of the others.
+        read_by_others: others may only read the Lease, and act when it did not change for its duration.
+            Then leading begins at once only if our write came before that; else the Lease settles.
+        kept_seconds: how long the others respect a Lease that was given back.
     """
 
     def __init__(
@@ -125,12 +125,12 @@ class Elector:
 
     @property
     def leads(self) -> bool:
-        """Whether we may act now."""
+        """Whether the candidate may act now."""
         return self._clock.time() < self.until
 
     @property
     def until(self) -> float:
-        """Until when, in monotonic seconds, the Lease is surely ours if it is not renewed again."""
+        """The time, in monotonic seconds, until which the Lease is certainly ours without another renewal."""
         return self._renewed_at + self._times.renew_within
 
     async def acquire(self) -> None:
@@ -163,7 +163,7 @@ class Elector:
                     )
 
     async def release(self) -> None:
-        """Give the Lease back, so that the next leader need not wait (so long); best effort."""
+        """Give the Lease back, so that the next leader waits less or not at all; best effort."""
         if not self.leads or not self._takes:
             return
         self._renewed_at, self._held = float("-inf"), None
@@ -176,8 +176,8 @@ class Elector:
             self._log("lease not released", error=str(error))
 
     async def _try(self, seconds: float) -> bool:
-        """Take or renew the Lease within so many seconds; whether we lead now."""
-        # NB: without the bound a call that hangs would outlast the Lease.
+        """Take or renew the Lease within so many seconds; return whether we lead now."""
+        # NB: without the bound a hanging call would outlast the Lease.
         end = self._clock.time() + seconds
         try:
             return await run_until(self._clock, self._attempt(), lambda: end)
@@ -187,7 +187,7 @@ class Elector:
     async def _attempt(self) -> bool:
         began = self._clock.time()
         if self._read_by_others and began >= self._held_at + self._times.duration - self._times.renew_within:
-            self._held = None  # it may stand still for its duration before it is written
+            self._held = None  # its duration may pass before the write arrives
         if self._held is not None:
             if began < self._settled_at:
                 return False
@@ -218,11 +218,11 @@ class Elector:
             at_once = settled and (self.leads or not self._read_by_others)
             held = await write(LEASE, self._record(live, acquired=at_once))
             if settled and not at_once and (settled := self._is_young(live)):
-                # NB: only now: nobody who read the Lease before our claim came has found it free.
+                # NB: only now: no reader before our claim has found the Lease free.
                 began = self._clock.time()
                 held = await self._cluster.apply(LEASE, self._record(held))
         except Conflict:
-            return False  # somebody else was faster; look again
+            return False  # another candidate was faster; look again
         except ClusterError as error:
             self._log("lease call failed", error=str(error))
             if error.status == 403:
@@ -231,16 +231,16 @@ class Elector:
         return self._leading(held, began) if settled else self._settle(held)
 
     def _is_settled(self, live: Obj | None) -> bool:
-        """Whether nobody else leads by the Lease, which is free, whatever it was before."""
+        """Whether nothing else can lead by this free Lease, whatever its former state was."""
         spec = (live or {}).get("spec") or {}
         holder = spec.get("holderIdentity") or ""
-        if self._anothers(holder):  # it stood still for the whole duration
+        if self._anothers(holder):  # it did not change for the whole duration
             return not self._takes
         return bool(holder and spec.get("acquireTime"))
 
     def _is_young(self, live: Obj | None) -> bool:
-        """Whether the Lease, as it was read, has not stood still for its duration by now."""
-        # NB: the one place that compares two wall clocks: who has just started has not seen it change.
+        """Whether the Lease, as it was read, was renewed less than its duration ago."""
+        # NB: only this compares two wall clocks: a candidate that has just started has not seen it change.
         spec = (live or {}).get("spec") or {}
         try:
             renewed = datetime.datetime.fromisoformat(str(spec.get("renewTime")))
@@ -250,7 +250,7 @@ class Elector:
         return -SKEW <= age <= float(spec.get("leaseDurationSeconds") or 0) - SKEW
 
     def _settle(self, held: Obj | None, since: float = float("-inf")) -> bool:
-        """It was made, or found free: look again when whoever led by what it was before leads no more."""
+        """Wait, after the Lease was made or found free, until no leader by its former state is left."""
         self._held, self._settled_at, self._held_at = held, since, self._clock.time()
         self._refused("")
         if since == float("-inf"):
@@ -263,7 +263,7 @@ class Elector:
         return False
 
     def _leading(self, held: Obj | None, began: float) -> bool:
-        # NB: counted from before the call, so that a slow answer shortens our time and never lengthens it.
+        # NB: counted from before the call, so that a slow answer shortens our time, never lengthens it.
         self._renewed_at = self._held_at = began
         self._held, self._settled_at = held, float("-inf")
         self._refused("")
@@ -271,7 +271,7 @@ class Elector:
         return True
 
     def _free(self, live: Obj) -> bool:
-        """Whether the Lease, as it was just read, is nobody else's by now."""
+        """Whether the Lease, as it was just read, is not held by another candidate any more."""
         spec = live.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         seen = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
@@ -283,7 +283,7 @@ class Elector:
         self._free_at = self._seen_at + float(spec.get("leaseDurationSeconds") or self._times.duration)
         free = self._clock.time() >= self._free_at
         if self._takes or not free:
-            self._renewed_at = float("-inf")  # whatever we thought: it is another's
+            self._renewed_at = float("-inf")  # the Lease is another's, even if we believed to hold it
         if not free:
             self._held_by(holder)
         return free

@@ -1,11 +1,11 @@
 """The Lease in a thread of its own, with a loop, a login and connections of its own.
 
-In a cold start on hundreds of backends the loop that reconciles is busy for seconds on end, and its calls
-queue for the apiserver; a renewal among them would come too late. Who acts asks as before: every write looks
-at `until` at the moment it is made (see `fence`).
+In a cold start with hundreds of backends the reconciling loop is busy for seconds, and its calls queue for
+the apiserver; a renewal among them would come too late. The check of writes is the same: each write reads
+`until` at the moment it is made (see `fence`).
 
-A loop that hangs for good must not lead for ever, which the thread alone would not notice. So with each
-renewal it asks that loop for a sign of life, and renews no more when none has come for `STUCK` seconds.
+A loop that hangs for good must not lead for ever, and the thread alone would not notice. So with each renewal
+it asks that loop for a sign of life, and stops renewing when none has come for `STUCK` seconds.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from penstock_operator.kube.installation import Leadership
 T = TypeVar("T")
 
 STUCK = 20.0
-"""Seconds without a sign of life of the acting loop after which the Lease is let go."""
+"""Seconds without a sign of life of the acting loop after which the Lease is not renewed."""
 
 CALL_SECONDS = 3.5
-"""Longest call about the Lease: half of `LeaseTimes.renew_within`, so that one that hangs leaves time for one
-more."""
+"""The longest call about the Lease: half of `LeaseTimes.renew_within`, so that a hanging call leaves time for
+another one."""
 
 
 class LeaseThread:
-    """A `Leadership` in a thread. Create, start and use it in one loop, the one that acts.
+    """A `Leadership` in a thread. Create, start and use it in one loop, the acting one.
 
     Args:
-        connect: logs in; called in the thread. The cluster is used by nobody else.
-        elect: makes it for that cluster; its `working` must be the argument.
+        connect: logs in; called in the thread, which alone uses the connection.
+        elect: makes the `Leadership` for that connection; its `working` must be the second argument.
         clock: time, the same in all threads.
     """
 
@@ -60,7 +60,7 @@ class LeaseThread:
 
     @property
     def until(self) -> float:
-        """Until when, in monotonic seconds, the Lease is surely ours; may be asked in any thread."""
+        """The time, in monotonic seconds, until which the Lease is certainly ours; for any thread."""
         return self._elector.until if self._elector is not None else float("-inf")
 
     async def acquire(self) -> None:
@@ -83,11 +83,11 @@ class LeaseThread:
         Raises:
             LeaseLost: we do not lead any more, or cannot prove it in time.
         """
-        self._seen = self._clock.time()  # NB: it may have waited for hours to lead, and was asked nothing
+        self._seen = self._clock.time()  # NB: the wait to lead may take hours, without a sign of life
         await self._there(self._leading().hold())
 
     async def release(self) -> None:
-        """Give the Lease back, so that the next leader need not wait; best effort."""
+        """Give the Lease back, so that the next leader does not wait; best effort."""
         if self._elector is not None:
             await self._there(self._elector.release())
 
@@ -115,7 +115,7 @@ class LeaseThread:
         return self._elector
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something in the thread's loop; ends with us where we are cancelled."""
+        """Run a coroutine in the thread's loop; it is cancelled with the caller."""
         if self._loop is None:
             work.close()
             raise LeaseLost("the Lease was never asked for")

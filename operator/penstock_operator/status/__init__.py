@@ -1,8 +1,8 @@
-"""Observed → conditions and status documents. Pure: the time is an argument.
+"""Makes conditions and status documents from what was observed. Pure: the time is an argument.
 
-Read `conditions` (how they merge), `pods` (what kubelet says of containers), `refusals` (what the apiserver
-says of writes), then the kinds: `backend`, `endpoint` (with `RouterObserved`), `mirrors` and `split`,
-`policy`.
+Read in this order: `conditions` (how they merge), `pods` (kubelet's reasons for troubled containers),
+`refusals` (the apiserver's reasons for refused writes), then the kinds: `backend`, `endpoint` (with
+`RouterObserved`), `mirrors` and `split`, `policy`.
 """
 
 from penstock_operator.status.backend import (

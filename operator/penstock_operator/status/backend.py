@@ -29,7 +29,7 @@ from penstock_wire.control.report import SidecarReport
 ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
 
 HISTORY = 10
-"""Entries that a status keeps of what was changed, and of which pods refused."""
+"""Entries that a status keeps in `scaling` and in `reconfigure`."""
 _SAID = 1024
 _AT_ZERO = ("ScaledToZero", "spec.replicas is 0")
 """Characters of a model's message, or of the autoscaler's, that a status keeps."""
@@ -39,7 +39,7 @@ _QUIET = {"processor_wait_percent"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendObserved:
-    """What was observed of a backend.
+    """The observed state of a backend.
 
     Args:
         deployment: its live Deployment.
@@ -47,23 +47,23 @@ class BackendObserved:
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
         settings_version: the version that the sidecars get; 0 for none.
         policy_missing: whether `batchPolicyRef` names a policy that does not exist.
-        taken: children that a stranger holds, as `Service/NAME`; they were not touched.
-        refused: why the apiserver did not take a child, if so (an image name, a quota, a webhook).
-        scale_refused: why it did not take the autoscaler's number, if so.
+        taken: children with names that are taken by others' objects, as `Service/NAME`; left untouched.
+        refused: why the apiserver refused a child, if it did (an image name, a quota, a webhook).
+        scale_refused: why it refused the autoscaler's number, if it did.
         used_by: as `traffic.TrafficPlan.used_by`.
         load: the load to show.
-        recommendation: the autoscaler's last one; None where there is no autoscaling.
-        terms: whether its terms are shown as they are now, and not as they were when its number last changed.
-        scaled: what was changed through `/scale` and may not be in `status.scaling` yet, the oldest first.
+        recommendation: the autoscaler's last recommendation; None without autoscaling.
+        terms: whether to show its current terms, not those of the last change of its number.
+        scaled: changes through `/scale` that may be missing in `status.scaling`, the oldest first.
         foreign_scaler: another manager that sets the replicas beside the autoscaler.
         foreign_applies: whether it applies them in the spec; else it writes `/scale`.
-        foreign_stands: for how many seconds its number stands, from when it was seen.
+        foreign_stands: seconds for which its number stands, from when it was observed.
         batching_note: why a batch can never be full, if so (`defaults.unreachable_batch`).
         target_note: why a pod's load can never exceed its target, if so (`defaults.unreachable_target`).
-        schedule_note: what is wrong with its schedules, if so.
+        schedule_note: why its schedules are invalid, if they are.
         objective: `latencyObjective` of its policy, as written.
         upgrade_pending: as `template_pinning.PinnedTemplate.upgrade_pending`.
-        held: what a suspended backend keeps from being changed: its "pods", its "settings".
+        held: what a suspended backend leaves unchanged: its "pods", its "settings".
     """
 
     deployment: Object | None = None
@@ -91,10 +91,10 @@ class BackendObserved:
 
 
 def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) -> dict[str, Any]:
-    """The whole status of a backend, as it is to be applied by manager `penstock-status`.
+    """Make the whole status of a backend, for manager `penstock-status` to apply.
 
-    The old status is taken from `backend.status`: what did not change keeps its times, and the result equals
-    the old status where nothing changed.
+    The old status is `backend.status`: unchanged parts keep their times, and the result equals the old
+    status if nothing changed.
 
     Args:
         backend: the backend.
@@ -143,11 +143,11 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
 def unreadable_status(
     stored: Mapping[str, Any], error: str, *, deployment: Object | None, now: str
 ) -> dict[str, Any]:
-    """The status of a backend that cannot be read: its pods are counted all the same, for `/scale`.
+    """Make the status of an unreadable backend: its pods are still counted, for `/scale`.
 
     Args:
         stored: the backend as stored.
-        error: why it cannot be read.
+        error: why it is unreadable.
         deployment: its live Deployment.
         now: the time, as in `backend_status`.
     """
@@ -162,7 +162,7 @@ def unreadable_status(
 
 
 def load_moved(old: LoadStatus | None, new: LoadStatus) -> bool:
-    """Whether the load that a status shows is another by now: a number has changed by more than a tenth.
+    """Whether the load has moved from the one in a status: a number changed by more than a tenth.
 
     Args:
         old: the load in the live status.
@@ -175,15 +175,15 @@ def load_moved(old: LoadStatus | None, new: LoadStatus) -> bool:
 
 
 def terms_moved(old: RecommendationStatus | None, new: Recommendation | None) -> bool:
-    """Whether the terms that a status shows are others by now: one has changed by more than a tenth.
+    """Whether the terms have moved from those in a status: one changed by more than a tenth.
 
     Args:
-        old: what the live status shows.
-        new: what the autoscaler said last.
+        old: the recommendation in the live status.
+        new: the autoscaler's last recommendation.
     """
     if old is None or new is None:
-        return False  # it is shown without being asked for
-    # What waits for processors changes all the time and decides seldom.
+        return False  # the first recommendation is always shown
+    # The wait for processors changes all the time and seldom decides.
     before, after = (inputs.model_dump(exclude=_QUIET) for inputs in (old.inputs, new.inputs))
     return any(
         abs((after[key] or 0) - (before[key] or 0)) > _SHOW_LOAD_SHARE * abs(before[key] or 0)
@@ -192,7 +192,7 @@ def terms_moved(old: RecommendationStatus | None, new: Recommendation | None) ->
 
 
 def _recommendation(backend: ModelBackend, seen: BackendObserved, now: str) -> RecommendationStatus | None:
-    """What the autoscaler says; where its number and verdict are the same, with the terms shown so far."""
+    """The recommendation to show; if its number and verdict are unchanged, with the terms shown so far."""
     recommendation, old = seen.recommendation, backend.status.recommendation
     if backend.spec.autoscaling is None or backend.spec.suspend:
         return None
@@ -211,14 +211,14 @@ def _recommendation(backend: ModelBackend, seen: BackendObserved, now: str) -> R
 
 
 def _needed(backend: ModelBackend) -> int:
-    """Ready pods that make a backend well: while it scales up by itself, its least number is enough."""
+    """The number of ready pods that a backend needs to be Ready: with autoscaling, minReplicas is enough."""
     scaling = backend.spec.autoscaling
-    # NB: with minReplicas 0 a backend that has replicas has been woken: it is well with one.
+    # NB: with minReplicas 0 a backend that has replicas has been woken: one ready pod is enough.
     return min(backend.spec.replicas, max(1, scaling.min_replicas)) if scaling else backend.spec.replicas
 
 
 def _rolling(backend: ModelBackend, deployment: Object | None) -> str | None:
-    """What is missing until all pods are of the current template, in words; None if nothing is."""
+    """The part of a rollout to the current template that is still missing, in words; None if complete."""
     if deployment is None:
         return "its Deployment is not there yet"
     status = deployment.get("status", {})
@@ -235,10 +235,10 @@ def _rolling(backend: ModelBackend, deployment: Object | None) -> str | None:
 def _ready(
     backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble | None, applied: Condition
 ) -> tuple[Condition, bool, bool]:
-    """The summary, whether something is under way, and whether it cannot go on without a person.
+    """Return the summary, whether something is under way, and whether only a user can resolve it.
 
-    It becomes True for a generation only when no ready pod is known to be without its settings; what a policy
-    changes later, or a model refuses while it serves on, is shown by `SettingsApplied` alone.
+    It becomes True for a generation only when no ready pod is known to lack its settings; a policy's later
+    change, or one that a model refuses while it serves on, shows in `SettingsApplied` alone.
     """
     rolling = _rolling(backend, seen.deployment)
     overdue = pods.overdue(seen.deployment)
@@ -249,13 +249,13 @@ def _ready(
         again = seen.refused.passing
         return condition("Ready", "False", seen.refused.reason, seen.refused.message), again, not again
     if rolling is not None and wrong is not None:
-        # A node may still come, or be freed: that a pod has none is no dead end.
+        # A node may still be added or freed: a pod without one is not stalled.
         waits = wrong.reason == "Unschedulable"
         return condition("Ready", "False", wrong.reason, wrong.message), waits, not waits
     if seen.policy_missing:
         return condition("Ready", "False", "BatchPolicyMissing", _policy_text(backend)), False, True
     if rolling is not None and applied.reason == "ReconfigureFailed":
-        # A pod whose model never took its userConfig is not ready: this is what the rollout waits for.
+        # A pod is not ready until its model has taken its userConfig: the rollout waits for that.
         return condition("Ready", "False", "ReconfigureFailed", f"{rolling}; {applied.message}"), False, True
     if rolling is not None and overdue is not None:
         return condition("Ready", "False", overdue.reason, overdue.message), False, True
@@ -300,7 +300,7 @@ def _available(backend: ModelBackend, seen: BackendObserved) -> Condition:
 
 def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelStatus:
     here = pods.living(seen.pods)
-    # NB: the last word of a pod that is gone is kept for a while; it says nothing of who is there.
+    # NB: the last report of a deleted pod is kept for a while; it does not describe the living pods.
     loaded = pods.ready(here) or any(report.state == "ready" for report in _reports_of(seen, here))
     failed = wrong is not None and wrong.reason not in ("Unschedulable", "PodsRefused")
     running = any(pod.get("status", {}).get("phase") == "Running" for pod in here)
@@ -376,7 +376,7 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
 
 
 def _reconfigured(seen: BackendObserved, *, at_most: int | None = HISTORY) -> tuple[ReconfigureStatus, ...]:
-    """How the models of living pods took the userConfig: who refused it first, then by name."""
+    """The answers of living pods' models to the userConfig: refusals first, then by name."""
     answers = [
         ReconfigureStatus(
             pod=name,
@@ -391,7 +391,7 @@ def _reconfigured(seen: BackendObserved, *, at_most: int | None = HISTORY) -> tu
 
 
 def _accepted(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
-    """Whether its schedules hold, where it has any."""
+    """Make the condition of its schedules, if it has any."""
     if backend.spec.autoscaling is None or not backend.spec.autoscaling.schedules:
         return []
     if seen.schedule_note is not None:
@@ -400,7 +400,7 @@ def _accepted(backend: ModelBackend, seen: BackendObserved) -> list[Condition]:
 
 
 def _growth(backend: ModelBackend, seen: BackendObserved) -> str | None:
-    """How many of the pods that were asked for are ready, where Ready is True without the others."""
+    """The number of ready pods, in words, if Ready is True although others are still missing."""
     ready = len(pods.ready(seen.pods))
     if ready >= backend.spec.replicas or _rolling(backend, seen.deployment) is not None:
         return None
@@ -434,7 +434,7 @@ def _scaling(backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble |
     elif seen.target_note is not None:
         active = condition("ScalingActive", "True", "TargetUnreachable", seen.target_note)
     elif recommended is not None and recommended.unreachable is not None and seen.objective is not None:
-        # Two digits: else each new batch would change the status.
+        # Two digits: otherwise each new batch would change the status.
         text = (
             f"latencyObjective is {seen.objective}, but a batch of one item takes "
             f"{float(f'{1000 * recommended.unreachable:.2g}'):g}ms: "
@@ -466,5 +466,5 @@ def _scaling(backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble |
 
 
 def _history(backend: ModelBackend, seen: BackendObserved) -> tuple[ScalingEntry, ...]:
-    old = backend.status.scaling  # NB: holds some of them where the answer to the last write was lost
+    old = backend.status.scaling  # NB: holds some of them if the answer to the last write was lost
     return (*reversed([entry for entry in seen.scaled if entry not in old]), *old)[:HISTORY]

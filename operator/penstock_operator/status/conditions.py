@@ -1,4 +1,4 @@
-"""Conditions: how one is made, and how new ones take the place of old ones."""
+"""Makes conditions, and merges new ones with old ones."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Truth = Literal["True", "False", "Unknown"]
 
 _MESSAGE_LIMIT = 2048
 _NAMED = 3
-"""Names that a message gives; the rest are counted."""
+"""Names in a message; further ones are only counted."""
 
 
 def condition(kind: str, status: Truth, reason: str, message: str = "") -> Condition:
-    """A condition without generation and time, which `merge` fills in; a long message is cut."""
+    """Make a condition without generation and time, which `merge` fills in; a long message is cut."""
     cut = message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 1] + "…"
     return Condition(type=kind, status=status, reason=reason, message=cut)
 
 
 def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
-    """The condition of a type, if it is there."""
+    """Return the condition of a type, None if there is none."""
     return next((item for item in conditions if item.type == kind), None)
 
 
 def stands(before: Condition | None, generation: int) -> bool:
-    """Whether a condition was True for this very generation: what is merely unknown does not take that away.
+    """Whether a condition was True for this very generation: it stays so while it is merely unknown.
 
     Args:
         before: the condition in the live status.
@@ -38,13 +38,13 @@ def stands(before: Condition | None, generation: int) -> bool:
 def merge(
     old: Sequence[Condition], new: Iterable[Condition], *, generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """The conditions to write: Ready first, then by type; one whose status did not change keeps its time.
+    """Return the conditions to write: Ready first, then by type; an unchanged status keeps its time.
 
-    Old conditions of a type that is not among the new ones go.
+    Old conditions of a type that is not among the new ones are dropped.
 
     Args:
         old: the conditions of the live status.
-        new: what holds now.
+        new: the current conditions.
         generation: the resource's metadata.generation.
         now: the time, as RFC 3339 in UTC, such as 2026-01-31T12:00:00Z.
     """
@@ -62,20 +62,20 @@ def merge(
 
 
 def flags(ready: Condition, *, reconciling: bool, stalled: bool) -> list[Condition]:
-    """`Reconciling` and `Stalled` (kstatus), each only while True, with the summary's reason and message."""
+    """`Reconciling` and `Stalled` (kstatus), each only if True, with the summary's reason and message."""
     wanted = {"Reconciling": reconciling and not stalled, "Stalled": stalled}
     return [condition(kind, "True", ready.reason, ready.message) for kind, holds in wanted.items() if holds]
 
 
 def some(names: Iterable[str]) -> str:
-    """Up to three names, and how many more there are: `a, b, c and 4 more`."""
+    """Format up to three names, and the number of further ones: `a, b, c and 4 more`."""
     all_names = sorted(names)
     more = len(all_names) - _NAMED
     return ", ".join(all_names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def shares(weights: Iterable[tuple[str, int]]) -> str:
-    """Names and their percentages of the sum, for people: `one 90%, two 10%`.
+    """Format names and their percentages of the sum, for people: `one 90%, two 10%`.
 
     Args:
         weights: names and weights.
@@ -88,7 +88,7 @@ def shares(weights: Iterable[tuple[str, int]]) -> str:
 def parse_failed(stored: Mapping[str, Any], error: str, *, now: str) -> dict[str, Any]:
     """The status of a stored object that does not parse: Ready=False and Stalled=True, reason Unreadable.
 
-    What its status said beside its conditions stays, since what was made for it stays; but for its load.
+    The rest of its status stays, as the objects made for it do; except its load.
 
     Args:
         stored: the object as stored.

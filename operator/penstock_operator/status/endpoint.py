@@ -1,4 +1,4 @@
-"""The status of a ModelEndpoint, and what was observed of a namespace's router."""
+"""The status of a ModelEndpoint, and the observed state of a namespace's router."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from penstock_wire.control.report import RouterReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterObserved:
-    """What was observed of a namespace's router.
+    """The observed state of a namespace's router.
 
     Args:
         deployment: its live Deployment.
         pods: its live pods.
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
         settings_version: the version that the routers get; 0 for none.
-        unwritten: whether what they should have by now is not recorded yet: no report can be of it.
-        taken: its objects that a stranger holds, as `Service/penstock-router`.
-        refused: why the apiserver did not take one of its objects, if so.
+        unwritten: whether the settings that they should have are not recorded yet: no report can show them.
+        taken: its objects with names that are taken by others' objects, as `Service/penstock-router`.
+        refused: why the apiserver refused one of its objects, if it did.
     """
 
     deployment: Object | None = None
@@ -44,18 +44,18 @@ class RouterObserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointObserved:
-    """What was observed of an endpoint.
+    """The observed state of an endpoint.
 
     Args:
-        plan: what it gets (`traffic.plan`).
+        plan: its plan (`traffic.plan`).
         router: its router.
         backends: the backends that exist in the namespace, and whether each has a ready pod.
         port: its port; None if none is left.
-        taken: whether a stranger holds the Service of its name.
-        refused: why the apiserver did not take its Service, if so.
-        without_service: backends whose ready pods no router finds, since no Service of theirs leads there.
+        taken: whether the name of its Service is taken by another's object.
+        refused: why the apiserver refused its Service, if it did.
+        without_service: backends with ready pods that no router finds, as their Service does not select them.
         asleep: backends that the autoscaler has scaled to 0, which the first held request wakes.
-        default_timeouts: by backend, the most time in milliseconds that its sidecars give a request.
+        default_timeouts: by backend, the most milliseconds that its sidecars give a request.
     """
 
     plan: EndpointPlan
@@ -70,7 +70,7 @@ class EndpointObserved:
 
 
 def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str) -> dict[str, Any]:
-    """The whole status of an endpoint (see `backend.backend_status`).
+    """Make the whole status of an endpoint (see `backend.backend_status`).
 
     Args:
         endpoint: the endpoint.
@@ -121,10 +121,10 @@ def _summary(
     releasing: bool,
     note: str | None,
 ) -> Condition:
-    """Ready: the first of the aspects that does not hold, else True, with a note on the endpoint's time.
+    """Make Ready: the first aspect that is not True, else True, with a note on the endpoint's timeout.
 
-    Routers that are merely silent (the operator has just started) leave what stood for this generation; so do
-    those that have yet to take up a weight of a release, whose steps are the operator's own.
+    Routers that are merely silent (the operator has just started) leave a True of this generation as it is;
+    so do routers that have yet to take up a release's weight, as a release's steps are the operator's own.
     """
     passing = releasing and stood and router.reason == "Waiting"
     for aspect in (accepted, backends, router):
@@ -138,9 +138,9 @@ def _summary(
 
 
 def unreachable_timeout(endpoint: ModelEndpoint, seen: EndpointObserved) -> str | None:
-    """Why no request gets the time that the endpoint was given, with the numbers; None if it does.
+    """The reason why no request gets the endpoint's timeout, with the numbers; None if requests get it.
 
-    Only where it was given one: a `defaultTimeout` below the default of `timeout` was chosen to be short.
+    Only if the timeout was set: a `defaultTimeout` below the default of `timeout` was chosen to be short.
 
     Args:
         endpoint: the endpoint.
@@ -214,10 +214,10 @@ def _backends_ready(seen: EndpointObserved) -> Condition:
 
 
 def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
-    """`RouterReady`: every ready router pod has reported the current settings, and listens for the endpoint.
+    """`RouterReady`: every ready router pod has reported the current settings and listens for the endpoint.
 
     Args:
-        endpoint: the endpoint that is asked about; None asks about the settings alone.
+        endpoint: the endpoint; None checks the settings alone.
         router: what was observed.
     """
     kind, version = "RouterReady", router.settings_version

@@ -1,4 +1,4 @@
-"""What copies for mirrors have come to, from the routers' counters, and in words."""
+"""The results of copies for mirrors, from the routers' counters, and in words."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def states(
 
     Args:
         endpoint: its name.
-        mirrors: those that are asked for.
-        reports: of the routers that serve it.
+        mirrors: its desired mirrors.
+        reports: reports of the routers that serve it.
         backends: the backends that exist, and whether each has a ready pod.
     """
     known = list(reports)
@@ -28,7 +28,7 @@ def states(
 
 
 def line(states: Iterable[MirrorState]) -> str | None:
-    """All mirrors in one line; None for none.
+    """Format all mirrors in one line; None for none.
 
     Args:
         states: their states.
@@ -37,24 +37,24 @@ def line(states: Iterable[MirrorState]) -> str | None:
 
 
 def most(endpoint: str, name: str, reports: Iterable[RouterReport]) -> str | None:
-    """Where most answers to the copies for a mirror differ, in words; None where none is known to.
+    """The most frequent difference in the answers to a mirror's copies, in words; None if there is none.
 
     Args:
-        endpoint: whose requests are copied.
-        name: the mirror's.
-        reports: of the routers that serve the endpoint.
+        endpoint: the endpoint whose requests are copied.
+        name: the mirror's name.
+        reports: reports of the routers that serve the endpoint.
     """
     first = _first(_totals(endpoint, name, reports))
     return None if first is None else _where(first)
 
 
 def obstacles(endpoint: str, name: str, reports: Iterable[RouterReport]) -> str:
-    """Why requests were not copied for a mirror, or copies not answered or compared; empty for nothing.
+    """The reasons why requests were not copied for a mirror, or copies not answered or compared; or "".
 
     Args:
-        endpoint: whose requests are copied.
-        name: the mirror's.
-        reports: of the routers that serve the endpoint.
+        endpoint: the endpoint whose requests are copied.
+        name: the mirror's name.
+        reports: reports of the routers that serve the endpoint.
     """
     return "; ".join(_obstacles(_totals(endpoint, name, reports)))
 
@@ -114,7 +114,7 @@ def _where(first: Difference) -> str:
 
 
 def _obstacles(totals: Sequence[MirrorTotals]) -> list[str]:
-    """What keeps copies from being sent, answered and compared: how many, by reason, with the first cause."""
+    """Counts of copies that were not sent, answered or compared, by reason, with the first cause."""
     causes = {reason: cause for total in reversed(totals) for reason, cause in total.causes.items()}
     return [
         f"{sum(counts.values())} {words}: {_by_reason(counts, causes)}"
@@ -142,5 +142,5 @@ def _time(seconds: float) -> str:
 
 
 def _two_digits(value: float) -> str:
-    """A number with two significant digits, and without an exponent."""
+    """Format a number with two significant digits, and without an exponent."""
     return f"{float(f'{value:.2g}'):f}".rstrip("0").rstrip(".")

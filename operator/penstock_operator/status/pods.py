@@ -1,4 +1,4 @@
-"""What kubelet, the scheduler and the Deployment say of pods, in one word and one sentence."""
+"""Reduces the states that kubelet, the scheduler and the Deployment give to one word and one sentence."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PULL = {
 }
 _CREATE = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError"}
 _NEVER_RAN = {"StartError", "ContainerCannotRun"}
-"""Why a container has ended that could not be started, such as for a command that is not there."""
+"""Reasons of an ended container that could not be started, for example because its command is missing."""
 
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
-"""What kubelet puts before a pull's error while it waits to try again (since Kubernetes 1.32)."""
+"""Kubelet's prefix of a pull's error while it waits to try again (since Kubernetes 1.32)."""
 
 _EPHEMERAL_PORT = re.compile(r"(?<=\d|\]):\d+(?=->)")
 """Our end of a connection in an error of Go's `net` package ("read udp 10.0.0.5:40902->10.0.0.10:53")."""
@@ -31,7 +31,7 @@ _EPHEMERAL_PORT = re.compile(r"(?<=\d|\]):\d+(?=->)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Why a pod does not run.
+    """The reason why a pod does not run.
 
     Args:
         reason: one CamelCase word, for a condition.
@@ -58,7 +58,7 @@ def ready(pods: Iterable[Object]) -> list[Object]:
 
 
 def is_ready(pod: Object) -> bool:
-    """Whether a pod takes requests: see `ready`."""
+    """Whether a pod takes requests (see `ready`)."""
     return bool(ready([pod]))
 
 
@@ -68,14 +68,14 @@ def name(pod: Object) -> str:
 
 
 def trouble(pods: Sequence[Object]) -> Trouble | None:
-    """The gravest trouble of the living pods that are not ready: the youngest such pod's."""
+    """The trouble of the youngest living pod that is not ready and has any."""
     waiting = [pod for pod in living(pods) if not _is_true(pod, "Ready")]
     waiting.sort(key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", name(pod)), reverse=True)
     return next((failure for pod in waiting if (failure := _of_pod(pod)) is not None), None)
 
 
 def refused(deployment: Object | None) -> Trouble | None:
-    """Why a Deployment's pods cannot be made at all: a quota, Pod Security, a missing ServiceAccount."""
+    """The reason why a Deployment cannot create pods: a quota, Pod Security, a missing ServiceAccount."""
     for raw in _conditions(deployment):
         if raw.get("type") == "ReplicaFailure" and raw.get("status") == "True":
             return Trouble(reason="PodsRefused", message=str(raw.get("message") or raw.get("reason") or ""))
@@ -83,7 +83,7 @@ def refused(deployment: Object | None) -> Trouble | None:
 
 
 def overdue(deployment: Object | None) -> Trouble | None:
-    """A rollout that made no progress for the Deployment's progressDeadlineSeconds."""
+    """The trouble of a rollout without progress for the Deployment's progressDeadlineSeconds, if any."""
     for raw in _conditions(deployment):
         if raw.get("type") == "Progressing" and raw.get("reason") == "ProgressDeadlineExceeded":
             return Trouble(reason="ProgressDeadlineExceeded", message=str(raw.get("message") or ""))
@@ -110,10 +110,10 @@ def _of_pod(pod: Object) -> Trouble | None:
 
 
 def _pull_error(text: str) -> str:
-    """A failed pull's cause in words that stay the same from try to try.
+    """Return a failed pull's cause in words that stay the same from try to try.
 
-    Kubelet alternates between the error and the error behind a prefix, up to the pod's end; a status that
-    repeated it would be written, and wake its watchers, at every turn.
+    Kubelet alternates between the error and the error with a prefix until the pod ends; a status that
+    repeated both would be written, and wake its watchers, at each change.
     """
     return _EPHEMERAL_PORT.sub("", _BACK_OFF.sub("", text))
 
@@ -125,17 +125,17 @@ def _containers(pod: Object) -> Iterator[Mapping[str, Any]]:
 
 
 def _unready_since(pod: Object) -> str:
-    """Since when a pod is not ready, as the API spells times; empty where it does not say."""
+    """The time since which a pod is not ready, as the API spells times; empty if it is unknown."""
     return next(
         (raw.get("lastTransitionTime") or "" for raw in _conditions(pod) if raw.get("type") == "Ready"), ""
     )
 
 
 def _crashes(status: Mapping[str, Any], unready_since: str) -> bool:
-    """Whether a container that has ended before is no better yet.
+    """Whether a container that has ended before has not recovered yet.
 
-    One that runs again, and is ready by its own account since it has no readiness probe, is no better while
-    its pod has not been ready since: a status would else change its mind at every restart.
+    A container without a readiness probe is ready as soon as it runs again. It has not recovered until its
+    pod has been ready since: otherwise the status would change at every restart.
     """
     if not status.get("ready"):
         return True
@@ -144,7 +144,7 @@ def _crashes(status: Mapping[str, Any], unready_since: str) -> bool:
 
 
 def _last_first(text: str) -> str:
-    """A message with its last line before the others: a traceback's says what happened."""
+    """Put a message's last line before the others: in a traceback, it is the error."""
     before, _, last = text.rpartition("\n")
     return f"{last}\n{before}" if before else last
 
@@ -160,7 +160,7 @@ def _of_container(status: Mapping[str, Any], *, unready_since: str) -> Trouble |
         )
     ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
     if ended and ended.get("reason") in _NEVER_RAN and not status.get("state", {}).get("running"):
-        # NB: kubelet alternates between RunContainerError and CrashLoopBackOff, and it is one trouble.
+        # NB: kubelet alternates between RunContainerError and CrashLoopBackOff for one trouble.
         cause = ended.get("message") or text
         return Trouble(reason="ContainerNotCreated", message=f"{who}: it cannot be started: {cause}")
     if word in _CREATE:

@@ -15,7 +15,7 @@ from penstock_operator.status.conditions import condition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyUse:
-    """How far one backend has taken a policy up.
+    """The progress of one backend in taking up a policy.
 
     Args:
         name: the backend.
@@ -29,7 +29,7 @@ class PolicyUse:
 
 
 def policy_status(policy: BatchPolicy, uses: Sequence[PolicyUse], *, now: str) -> dict[str, Any]:
-    """The whole status of a policy (see `backend.backend_status`).
+    """Make the whole status of a policy (see `backend.backend_status`).
 
     Args:
         policy: the policy.

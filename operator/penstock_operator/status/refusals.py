@@ -1,21 +1,21 @@
-"""Why the apiserver did not take a write, in one word and its own words."""
+"""The apiserver's reason for refusing a write, in one word and in its own words."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 _SAID = 1500
-"""Characters of the server's words that are kept."""
+"""Characters of the server's message that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A write that was not taken.
+    """A write that the apiserver refused.
 
     Args:
         reason: one CamelCase word, for a condition.
-        message: what was to be written, and the server's own words, cut to a bounded length.
-        passing: whether it is tried again within moments and may pass by itself; else a person is needed.
+        message: the object of the write, and the server's message, cut to a bounded length.
+        passing: whether it is tried again within moments and may succeed; else a user must act.
     """
 
     reason: str
@@ -27,9 +27,9 @@ def refusal(what: str, status: int, message: str) -> Refusal:
     """Read an apiserver's refusal. The apiserver has no codes for these; its messages have kept their form.
 
     Args:
-        what: what was to be written, as `Deployment NAME`.
-        status: HTTP status, 0 when no answer came.
-        message: the server's words.
+        what: the object of the write, as `Deployment NAME`.
+        status: HTTP status, 0 if no answer came.
+        message: the server's message.
     """
     said = " ".join(message.split())
     text = f"{what}: {said if len(said) <= _SAID else said[: _SAID - 1] + '…'}"

@@ -27,7 +27,7 @@ STALLED = frozenset(
         "InvalidStrategy",
     }
 )
-"""Reasons with which a release does not go on before somebody changes something."""
+"""Reasons with which a release does not continue until a user changes something."""
 
 
 def split_status(
@@ -41,17 +41,16 @@ def split_status(
     release: Release | None = None,
     faults: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The whole status of a split (see `backend.backend_status`).
+    """Make the whole status of a split (see `backend.backend_status`).
 
     Args:
         split: the split.
-        plan: what it gets (`traffic.plan`).
+        plan: its plan (`traffic.plan`).
         router: the namespace's router.
         backends: the backends that exist in the namespace, and whether each has a ready pod.
         now: the time, as RFC 3339 in UTC.
         served: requests of its endpoint within the last minute, by backend.
-        release: how far its release has come, which the status is to hold; the router has what the live
-            status holds.
+        release: the new state of its release, for the status; the router has that of the live status.
         faults: why its strategy cannot be followed.
     """
     old, generation = split.status, split.metadata.generation
@@ -61,7 +60,7 @@ def split_status(
     routers = router_ready(None, router)
     stood = conditions.stands(conditions.find(old.conditions, "Ready"), generation)
     ready = _summary(accepted, plan, routers, stood=stood, releasing=release is not None)
-    # NB: while the split is not accepted nobody looks at the release: what it said may be of another spec.
+    # NB: while the split is not accepted, its release is not evaluated: its state may be of another spec.
     progressing = _progressing(release) if plan.accepted else []
     status_conditions = [accepted, ready, *progressing]
     stalled = accepted.status == "False" or bool(plan.missing or plan.faults)
@@ -107,11 +106,11 @@ def split_status(
 
 
 def with_release(split: TrafficSplit, release: Release | None) -> TrafficSplit:
-    """A split as it is once its status holds this release.
+    """Return the split with this release in its status.
 
     Args:
         split: the split.
-        release: what its status is to hold.
+        release: the release.
     """
     state = None if release is None else release.state
     return split.model_copy(update={"status": split.status.model_copy(update={"release": state})})
@@ -125,14 +124,14 @@ def _progressing(release: Release | None) -> list[Condition]:
 
 
 def _release_flags(release: Release, progressing: list[Condition]) -> list[Condition]:
-    """`Reconciling` until the release is over, and `Stalled` where it does not go on without a person."""
+    """Make `Reconciling` until the release is over, and `Stalled` if it needs a user to continue."""
     (said,) = progressing
     stalled = said.reason in STALLED
     return conditions.flags(said, reconciling=release.state.phase != "Promoted", stalled=stalled)
 
 
 def _serves(name: str, plan: SplitPlan, backends: Mapping[str, bool]) -> bool:
-    """Whether a backend has the share that the spec asks for, be it that its requests fail."""
+    """Whether a backend has its desired share, even if its requests fail."""
     return (name in backends or plan.on_missing == "Fail") and name not in plan.left_out
 
 
@@ -161,7 +160,7 @@ def _summary(
     if plan.faults:
         text = f"rules that cannot be used, and match nothing: {'; '.join(plan.faults[:3])}"
         return condition("Ready", "False", "InvalidMatch", text)
-    # The steps of a release are the operator's own: what its user asked for stands meanwhile.
+    # The steps of a release are the operator's own: meanwhile the user's spec counts as applied.
     passing = releasing and stood and routers.reason == "Waiting"
     if routers.status == "False" and not passing:
         return condition("Ready", "False", routers.reason, routers.message)
