@@ -89,7 +89,7 @@ def hold(bad: float, requests: float, bound: float, bets: Sequence[float]) -> li
 
 
 def average(parts: Sequence[tuple[float, Sequence[float]]]) -> list[float]:
-    """Logarithms of weighted means of e-values, one a bet; these are e-values if the weights sum to at most 1.
+    """Logarithms of weighted means of e-values, one a bet; also e-values if the weights sum to at most 1.
 
     Args:
         parts: weights, and logarithms of e-values.
