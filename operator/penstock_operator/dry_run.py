@@ -1,9 +1,9 @@
-"""`--dry-run`: what the operator would write now, as YAML documents, without writing it.
+"""`--dry-run`: prints the operator's next writes as YAML documents, without writing them.
 
 The reconcilers run once over everything on a cluster that only seems to take their writes: `DryCluster` reads
 from what is there and keeps what it is given. What is there is a live cluster, or with `--file` the resources
-of a file alone (`FileCluster`). Nobody reports to a dry run: neither statuses nor the numbers of the
-autoscaler are shown, and a settings version may be higher in truth.
+of a file alone (`FileCluster`). A dry run gets no reports: it shows neither statuses nor the autoscaler's
+numbers, and the real settings version can be higher.
 """
 
 from __future__ import annotations
