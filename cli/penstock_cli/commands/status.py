@@ -1,7 +1,7 @@
-"""Shows all resources of a namespace with their problems on one screen.
+"""All resources of a namespace, each with what is wrong with it or worth knowing, on one screen.
 
-A cause appears once, at the resource where it arises, with all conditions that follow from it; other
-resources refer to it.
+A cause stands once, at the resource where it arises, with all conditions that come of it; other resources
+refer to it.
 """
 
 from __future__ import annotations

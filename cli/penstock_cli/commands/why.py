@@ -1,8 +1,8 @@
 """Why a backend has its number of replicas: the computation in words, its terms, and the last changes.
 
-All of it comes from the backend's status, where the operator keeps the autoscaler's recommendation and its
-last ten changes. The plot is made of these changes: it goes back as far as they do, and lacks changes that
-others wrote through `/scale`.
+All of it stands in the backend's status: the operator shows there what its autoscaler says, and keeps its
+last ten changes. The plot is made of these changes: it goes back as far as they do, and what others wrote
+through `/scale` is not in it.
 """
 
 from __future__ import annotations
