@@ -1,6 +1,6 @@
 """Shared by `promote`, `abort` and `pause`, which ask for an action by an annotation of the split.
 
-The operator carries each value of the annotation out once, and shows the last in `status.release.handled`.
+The operator carries out each value of the annotation once, and shows the last in `status.release.handled`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from penstock_cli.text import Screen, fitted
 
 ANNOTATION = "penstock.dev/release"
 SECONDS = 60.0
-"""So long `--wait` waits for the operator, which needs about a second."""
+"""Seconds that `--wait` waits for the operator, which needs about one."""
 EVERY = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the three commands take."""
+    """Declare the arguments of the three commands."""
     parser.add_argument("split", help="name of the TrafficSplit")
     parser.add_argument(
         "--wait", action="store_true", help="until the operator has carried it out; prints what came of it"
@@ -36,14 +36,14 @@ def ask(
     verb: str,
     plan: Callable[[Release], str],
 ) -> int:
-    """Say what will happen, write the annotation, and wait for the operator if that is wanted.
+    """Print the plan, write the annotation, and wait for the operator if that is wanted.
 
     Args:
-        cluster: where.
-        screen: where it is said.
+        cluster: the cluster of the release.
+        screen: where the plan is printed.
         arguments: as `add_arguments` declares them.
-        verb: what the annotation says.
-        plan: what the verb will do to a release, in words; a CommandError where it can do nothing.
+        verb: the action that is written into the annotation.
+        plan: describes the verb's effect on a release; raises CommandError if there is none.
 
     Raises:
         CommandError: there is no such release, nothing to do, or the operator has not answered in time.

@@ -10,17 +10,17 @@ from typing import Any
 from penstock_cli.cluster import Resource
 
 _WELL_FALSE = frozenset({"Reconciling", "Stalled"})
-"""Conditions that are False where all is well."""
+"""Conditions that are False if all is well."""
 _WELL = frozenset({"Applied", "Listening", "Promoted"})
-"""Reasons with which a condition that is True has a message and says nothing new."""
+"""Reasons for which the message of a True condition adds nothing."""
 _EFFECTS = frozenset({"BackendNotReady", "WaitingForBackend", "CapacityShort", "StableNotReady"})
-"""Reasons of endpoints and splits that come of backends which their messages name."""
+"""Reasons of endpoints and splits that are caused by the backends in their messages."""
 _AT_ZERO = "ScaledToZero"
-"""The reason with which a backend is Ready that has no pods, and should have none."""
+"""The reason of Ready for a backend that should have no pods, and has none."""
 _WITHOUT_PODS = "NoReadyPod"
-"""The reason of what cannot be known, or not be so, while a backend's pods are not ready;"""
+"""The reason of conditions that are unknown or false because a backend's pods are not ready."""
 _WITHOUT_LOAD = ("MetricsAvailable", "NoReports")
-"""and the condition and reason of a load that is not known for the same cause."""
+"""The condition and reason of a load that is unknown for the same cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,8 @@ class Said:
     """The causes printed so far, for references to them.
 
     Args:
-        causes: by namespace, reason and message the name of the resource where it stands.
-        unready: by namespace and name of a ModelBackend that is not ready, or is at 0, its reason.
+        causes: name of the resource that shows a cause, by namespace, reason and message.
+        unready: reason of a ModelBackend that is not ready, or is at 0, by namespace and name.
     """
 
     causes: dict[tuple[str, str, str], str] = field(default_factory=dict)
@@ -41,9 +41,9 @@ def lines(resource: Resource, name: str, said: Said, *, everything: bool) -> lis
 
     Args:
         resource: as the API has it.
-        name: what it is called where it is referred to.
-        said: what was printed before; what is printed now is added.
-        everything: whether those that are well are shown, too, and each in full.
+        name: its name in references.
+        said: the causes printed so far; new ones are added.
+        everything: whether conditions that are well are shown too, and all in full.
     """
     namespace = resource["metadata"]["namespace"]
     conditions = list((resource.get("status") or {}).get("conditions") or ())
@@ -55,7 +55,7 @@ def lines(resource: Resource, name: str, said: Said, *, everything: bool) -> lis
     for reason, message, kinds in _grouped(conditions if everything else _telling(conditions, ready)):
         where = name
         if resource.get("kind") != "ModelBackend":
-            # Backends share nothing: one that says the same as another one has its own cause for it.
+            # Backends share nothing: the same message at two of them has two causes.
             where = said.causes.setdefault((namespace, reason, message), name)
         if message and where != name and not everything:
             message = f"see {where}"
@@ -66,7 +66,7 @@ def lines(resource: Resource, name: str, said: Said, *, everything: bool) -> lis
 
 
 def _telling(conditions: Iterable[dict[str, Any]], ready: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The conditions that are not as they are where all is well, or have something to say all the same."""
+    """Yield the conditions that are not well, and those that are well but have a message of interest."""
     for condition in conditions:
         well = condition["status"] == ("False" if condition["type"] in _WELL_FALSE else "True")
         if well and (not condition.get("message") or condition["reason"] in _WELL):
@@ -74,12 +74,12 @@ def _telling(conditions: Iterable[dict[str, Any]], ready: dict[str, Any]) -> Ite
         follows = condition["reason"] == _WITHOUT_PODS
         follows = follows or (condition["type"], condition["reason"]) == _WITHOUT_LOAD
         if follows and ready.get("status") == "False":
-            continue  # Ready says why
+            continue  # Ready has the cause
         yield condition
 
 
 def _grouped(conditions: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[str]]]:
-    """Reasons and messages, each with the conditions that have it, in the order in which they come."""
+    """Group conditions by reason and message, in the order of their first appearance."""
     groups: dict[tuple[str, str], list[str]] = {}
     for condition in conditions:
         key = (condition.get("reason") or "", condition.get("message") or "")
@@ -88,7 +88,7 @@ def _grouped(conditions: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[
 
 
 def _references(message: str, namespace: str, said: Said) -> str:
-    """References to the causes of unready backends that a message names."""
+    """Make references to the causes of the unready backends that a message names."""
     words = {word.strip(".-") for word in re.findall(r"[a-z0-9.-]+", message)}
     known = sorted(name for place, name in said.unready if place == namespace and name in words)
     if not known:

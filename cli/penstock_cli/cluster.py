@@ -27,12 +27,12 @@ PLURALS = {
     "BatchPolicy": "batchpolicies",
 }
 SECONDS = 15.0
-"""For one call."""
+"""Timeout of a call, in seconds."""
 FIELD_MANAGER = "kubectl-penstock"
 
 
 class CommandError(Exception):
-    """A command cannot do what it was asked for; its text says why."""
+    """A command cannot be carried out; its text says why."""
 
 
 class NotFoundError(CommandError):
@@ -41,11 +41,11 @@ class NotFoundError(CommandError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A cluster, and the namespace that is meant where none is named.
+    """A cluster, and the namespace to use.
 
     Args:
-        api: calls the apiserver.
-        namespace: the context's own.
+        api: client of the apiserver.
+        namespace: the namespace of its calls.
     """
 
     api: CustomObjectsApi
@@ -58,7 +58,7 @@ class Cluster:
         Args:
             kubeconfig: its path; None for `$KUBECONFIG`, else `~/.kube/config`.
             context: its context; None for the current one.
-            namespace: what `namespace` is to be; None for the context's.
+            namespace: the namespace to use; None for the context's.
 
         Raises:
             CommandError: there is no such kubeconfig or context.
@@ -80,11 +80,11 @@ class Cluster:
         return cls(api=CustomObjectsApi(ApiClient(configuration)), namespace=namespace or own)
 
     def list(self, kind: str, *, everywhere: bool = False) -> list[Resource]:
-        """All resources of a kind, by namespace and name.
+        """List the resources of a kind, sorted by namespace and name.
 
         Args:
             kind: such as ModelBackend.
-            everywhere: of all namespaces.
+            everywhere: whether of all namespaces.
 
         Raises:
             CommandError: they cannot be read.
@@ -105,7 +105,7 @@ class Cluster:
         return sorted(items, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
 
     def get(self, kind: str, name: str) -> Resource:
-        """One resource of the namespace.
+        """Return one resource of the namespace.
 
         Args:
             kind: such as ModelBackend.
@@ -126,7 +126,7 @@ class Cluster:
         return dict(resource)
 
     def annotate(self, kind: str, name: str, annotation: str, value: str) -> None:
-        """Set one annotation of a resource of the namespace, and write nothing else of it.
+        """Set one annotation of a resource of the namespace, and nothing else.
 
         Args:
             kind: such as TrafficSplit.

@@ -33,7 +33,7 @@ class Release:
 
     @classmethod
     def of(cls, split: Resource) -> Release:
-        """The release of a split.
+        """Make the release of a split.
 
         Args:
             split: the TrafficSplit.
@@ -60,12 +60,12 @@ class Release:
 
     @property
     def stable(self) -> str:
-        """Name of the ModelBackend that served before."""
+        """Name of the stable ModelBackend."""
         return str(self.strategy["stable"])
 
     @property
     def candidate(self) -> str:
-        """Name of the ModelBackend that is to take over."""
+        """Name of the candidate ModelBackend."""
         return str(self.strategy["candidate"])
 
     @property
@@ -75,22 +75,22 @@ class Release:
 
     @property
     def step(self) -> int:
-        """Index of the step that it is at; the number of the steps after the last."""
+        """Index of the current step; the number of steps after the last."""
         return min(max(int(self.status.get("step") or 0), 0), len(self.steps))
 
     @property
     def phase(self) -> str:
-        """Progressing, Paused, Promoted or RolledBack; empty where it has not begun."""
+        """Progressing, Paused, Promoted or RolledBack; empty before the release begins."""
         return str(self.stored.get("phase", ""))
 
     @property
     def reason(self) -> str:
-        """The reason of where it is; empty where it has not begun."""
+        """The reason of the release's state; empty before it begins."""
         return str(self.stored.get("reason", ""))
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether the release is over."""
         return self.current and self.phase in (PROMOTED, ROLLED_BACK)
 
     @property
@@ -100,17 +100,17 @@ class Release:
 
     @property
     def promoting(self) -> bool:
-        """Whether all steps are done, and nobody has to promote it any more."""
+        """Whether all steps are done, and no user has to promote the release any more."""
         return self.phase == PROGRESSING and self.step == len(self.steps)
 
     @property
     def granted(self) -> bool:
-        """Whether the weight of the step that it is at was set."""
+        """Whether the weight of the current step was set."""
         return int(self.stored.get("target", 0)) == self.target
 
     @property
     def target(self) -> int:
-        """The candidate's percent at the step that it is at, which lost pods may keep it from."""
+        """The candidate's percent at the current step; with too few pods it gets less."""
         if self.phase == PROMOTED:
             return 100
         if self.phase == ROLLED_BACK:
@@ -122,7 +122,7 @@ class Release:
 
     @property
     def needed(self) -> int:
-        """Ready pods of the candidate that its target takes."""
+        """Ready pods that the candidate needs for its target."""
         replicas = int(self.stored.get("replicas", 0))
         copied = self.stored.get("mirror", 0) > 0
         least = 1 if self.target or copied else 0
@@ -130,7 +130,7 @@ class Release:
 
     @property
     def promotes_itself(self) -> bool:
-        """Whether the candidate gets all requests after the last step without being asked."""
+        """Whether the candidate gets all requests after the last step without a user's promotion."""
         return bool(self.strategy.get("promotion", "Auto") == "Auto")
 
     @property
@@ -140,7 +140,7 @@ class Release:
 
     @property
     def condition(self) -> dict[str, Any]:
-        """The condition Progressing; empty where there is none."""
+        """The condition Progressing; empty if there is none."""
         return self._condition("Progressing")
 
     def _condition(self, kind: str) -> dict[str, Any]:
@@ -149,19 +149,19 @@ class Release:
 
     @property
     def refused(self) -> dict[str, Any]:
-        """The condition that says why the split is none of its endpoint's; empty where it is one."""
+        """The condition with the cause why the split is not its endpoint's; empty if it is."""
         accepted = self._condition("Accepted")
         return accepted if accepted.get("status") == "False" else {}
 
     @property
     def obstacle(self) -> dict[str, Any]:
-        """The condition that keeps it from beginning, such as an older split; empty where there is none."""
+        """The condition that keeps it from beginning, for example an older split; empty if there is none."""
         ready = self._condition("Ready")
         return self.refused or (ready if ready.get("status") == "False" else {})
 
     @property
     def why(self) -> str:
-        """Why it is where it is, in words; first of all what keeps the split from its endpoint."""
+        """The cause of the release's state, in words; first the cause why the split is not its endpoint's."""
         said = self.refused or self.stored or self.condition or self.obstacle
         reason, message = said.get("reason", ""), said.get("message", "")
         return f"{reason}: {message}" if reason and message else reason or message

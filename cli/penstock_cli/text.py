@@ -12,9 +12,9 @@ from typing import TextIO
 
 _GAP = "   "
 _LEAST = 16
-"""Characters of a line of folded text, at least."""
+"""Least characters of a line of folded text."""
 _OLDEST = 2000
-"""Nothing of Penstock's happened in this year or before."""
+"""Times up to this year are not real: Penstock is younger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Screen:
 
     @classmethod
     def of_terminal(cls) -> Screen:
-        """Standard output: as wide as its terminal, as long as need be elsewhere."""
+        """Make a screen of standard output: as wide as its terminal, and unlimited elsewhere."""
         live = sys.stdout.isatty()
         if not live:
             return cls(out=sys.stdout, width=10_000, live=False)
@@ -61,7 +61,7 @@ class Screen:
 
 
 def cut(line: str, width: int) -> str:
-    """A line of at most so many characters.
+    """Cut a line to at most so many characters.
 
     Args:
         line: any text; what would move the cursor is taken out.
@@ -78,7 +78,7 @@ def table(
     width: int | None = None,
     most: int | None = None,
 ) -> list[str]:
-    """Rows under a head, each column as wide as its widest cell.
+    """Lay out rows under a head, each column as wide as its widest cell.
 
     Args:
         head: names of the columns.
@@ -102,7 +102,7 @@ def table(
 
 
 def folded(text: str, width: int, *, indent: str = "") -> list[str]:
-    """A text in lines; one where there is no room to speak of.
+    """Fold a text into lines; into a single line if there is hardly any room.
 
     Args:
         text: the words.
@@ -115,7 +115,7 @@ def folded(text: str, width: int, *, indent: str = "") -> list[str]:
 
 
 def fitted(lines: Iterable[str], width: int) -> list[str]:
-    """Lines of prose, those that are too long folded, each with its own indent.
+    """Fold the lines that are too long, each with its own indent.
 
     Args:
         lines: any; what would move the cursor is taken out where a line is folded.
@@ -129,7 +129,7 @@ def fitted(lines: Iterable[str], width: int) -> list[str]:
 
 
 def narrowed(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """A table with less room between its columns where it would be too wide.
+    """Make a table, with less room between its columns if it would be too wide.
 
     Args:
         head: names of the columns.
@@ -146,14 +146,14 @@ def narrowed(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 
 def _first(lines: list[str], most: int | None) -> list[str]:
-    """The first lines; the last of them shows where there are more."""
+    """Return the first lines; the last of them shows if there are more."""
     if most is None or len(lines) <= most:
         return lines
     return [*lines[: most - 1], f"{lines[most - 1]} …"]
 
 
 def when(text: str | None) -> datetime | None:
-    """A time as the API spells it; None where there is none, or none that anything happened at.
+    """Parse a time of the API; None if it is absent or not plausible.
 
     NB: the apiserver takes more for a date-time than Python does, such as one in the year 0.
 
@@ -169,7 +169,7 @@ def when(text: str | None) -> datetime | None:
 
 
 def span(seconds: float) -> str:
-    """A stretch of time in one or two units, as kubectl shows an age.
+    """Format a duration in one or two units, as kubectl shows an age.
 
     Args:
         seconds: how long; less than none is none.
@@ -183,7 +183,7 @@ def span(seconds: float) -> str:
 
 
 def bars(values: Sequence[int], *, height: int) -> list[str]:
-    """A bar for each value, from the bottom up, with the scale at the left.
+    """Draw a bar for each value, from the bottom up, with the scale at the left.
 
     Args:
         values: 0 and more.
@@ -203,7 +203,7 @@ def bars(values: Sequence[int], *, height: int) -> list[str]:
 
 
 def share_bar(percent: float, *, width: int) -> str:
-    """A share of a whole as a bar.
+    """Draw a share of a whole as a bar.
 
     Args:
         percent: from 0 to 100; a share above none shows, and one below all does not fill the bar.

@@ -6,9 +6,9 @@ reports to a recommendation), `releases` (from evidence to the next step).
 
 Around it, from the bottom up: `errors`, `clock`, `kinds` (kinds of objects and their paths), `nesting`
 (limits on the depth of JSON), `kube` (access to Kubernetes: the client, the Leases, Events), `store` (the
-objects that the watches have shown), `traffic_window` (what routers answered in the last minute),
-`release_counts` (what they counted of backends that a release compares), `prometheus` (queries of releases),
-`reports` (the latest reports of the pods), `apply` (when a child is written), `workqueue`, `reconcile` (the
+objects that the watches have shown), `traffic_window` (requests that routers answered in the last minute),
+`release_counts` (their counts of the backends that a release compares), `prometheus` (queries of releases),
+`reports` (the latest reports of the pods), `apply` (writes of children), `workqueue`, `reconcile` (the
 reconcilers and their manager), `control` (the server that takes reports), `leader_endpoint` (the Service that
 finds the leader), `metrics` and `resource_metrics`,
 `supervision` (loops that are restarted), `handlers` (the only module that imports kopf), `scheduling` and

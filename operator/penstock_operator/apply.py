@@ -1,7 +1,8 @@
-"""When to write a child, and whether we may.
+"""Writes children, if they are ours and need it.
 
-A child is written where what we want has changed or the live object has drifted from it (`desired.drift`),
-and only if an owner reference, or our label on an object of a namespace, says that it is ours.
+A child is written if its desired object has changed or the live object has drifted from it
+(`desired.drift`), and only if an owner reference, or our label on an object of a namespace, shows that it is
+ours.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _SPARE = 100
 
 
 class Applier:
-    """Writes children where the rule says so.
+    """Writes children by this module's rule.
 
     Args:
-        cluster: where to.
-        store: what is known; answers to writes go into it at once, so that the next look sees them.
+        cluster: the cluster to write to.
+        store: the known objects; answers to writes go into it at once, so that the next look sees them.
         observer: counts the writes.
     """
 
@@ -33,15 +34,15 @@ class Applier:
         self._cluster = cluster
         self._store = store
         self._observer: WriteObserver = observer or NoObserver()
-        # NB: what needs no comparing: this version is the answer to our apply of this, or was found to be as
-        # wanted. A webhook may undo what we want; writing the same again into the same version would do
-        # nothing but load the apiserver, so that is left, too, until somebody touches the object.
+        # NB: pairs of desired hash and live version that need no comparison: the version is the answer to our
+        # apply, or was equal to the desired object. If a webhook undoes our write, the same write again would
+        # only load the apiserver, so there is none until the object changes.
         self._settled: dict[Key, tuple[str, str]] = {}
 
     async def look(self, kind: Kind, namespace: str, name: str) -> Obj | None:
-        """The live object: as the store has it, else as the cluster says.
+        """Return the live object, from the store or else from the cluster.
 
-        An object that lost our label, or never had it, is not in the store.
+        An object without our label is not in the store.
 
         Args:
             kind: its kind.
@@ -64,14 +65,14 @@ class Applier:
         looked: Mapping[Key, Obj | None] | None = None,
         confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> Obj:
-        """Make the child what we want, with no write where it is.
+        """Bring the child to its desired state, without a write if it is there already.
 
         Args:
             desired: the whole object, without the hash annotation.
-            owners: uids of which one must own a live object for it to be ours.
+            owners: uids of possible owners; a live object is ours if one of them owns it.
             shared: the object belongs to a namespace; our label on it is proof enough.
             looked: live objects that the caller has just looked at, to spare a second look.
-            confirm: called before an object is made, or gets an owner (back); what it raises passes.
+            confirm: called before an object is made, or gets an owner (back); its errors propagate.
 
         Returns:
             The live object.
@@ -81,7 +82,7 @@ class Applier:
             ClusterError: the apiserver refused.
         """
         kind, key = kind_of(desired), key_of(desired)
-        # NB: a forced apply rewrites a stranger's object in silence, hence the look before it.
+        # NB: a forced apply silently rewrites an object that is not ours, hence the look before it.
         if looked is not None and key in looked:
             live = looked[key]
         else:
@@ -110,14 +111,14 @@ class Applier:
             self._settled = {known: mark for known, mark in self._settled.items() if known in self._store}
 
     async def prune(self, candidates: Iterable[Obj], keep: Iterable[Key]) -> list[Key]:
-        """Delete what we rendered and do not want any more.
+        """Delete children that we rendered and that are no longer wanted.
 
         Args:
             candidates: live objects that the caller alone decides about.
-            keep: what is still wanted.
+            keep: keys that are still wanted.
 
         Returns:
-            What was deleted.
+            The keys of the deleted children.
         """
         wanted = set(keep)
         gone: list[Key] = []
@@ -144,7 +145,7 @@ def labelled(live: Obj) -> bool:
 
 
 def _mark(wanted: Obj, live: Obj) -> tuple[str, str]:
-    """What a comparison depends on: what we want, with its hash, and the version that is there."""
+    """The inputs of a comparison: the hash of the desired object, and the version of the live one."""
     return wanted["metadata"]["annotations"][DESIRED_HASH], str(live["metadata"].get("resourceVersion"))
 
 

@@ -1,4 +1,4 @@
-"""Time as an argument: the loop's clock in production, a hand-turned one in tests."""
+"""Time as an argument: the loop's clock in production, a fake clock in tests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class Timer(Protocol):
-    """What `Clock.call_at` gives back."""
+    """The result of `Clock.call_at`."""
 
     def cancel(self) -> None:
-        """The callback will not be called."""
+        """Cancel the callback."""
 
 
 class Clock(Protocol):
-    """Monotonic time for intervals, wall time for what is written into objects."""
+    """Monotonic time for intervals, wall time for objects in the cluster."""
 
     def time(self) -> float:
         """Monotonic seconds."""
@@ -39,7 +39,7 @@ class Clock(Protocol):
         """Wait.
 
         Args:
-            seconds: how long; 0 gives way once.
+            seconds: how long; 0 yields once to other tasks.
         """
         ...
 
@@ -80,12 +80,12 @@ class LoopClock:
 
 
 async def run_until(clock: Clock, work: Coroutine[Any, Any, T], deadline: Callable[[], float]) -> T:
-    """Run a coroutine, and cancel it at a deadline that may move while it runs.
+    """Run a coroutine, and cancel it at a deadline that can move while it runs.
 
     Args:
         clock: time.
-        work: what to run.
-        deadline: monotonic seconds; asked again whenever the last answer has come.
+        work: the coroutine.
+        deadline: returns monotonic seconds; called again when that time has come.
 
     Raises:
         TimeoutError: the deadline came first.
@@ -116,7 +116,7 @@ async def run_until(clock: Clock, work: Coroutine[Any, Any, T], deadline: Callab
 
 
 def rfc3339(moment: datetime.datetime) -> str:
-    """Kubernetes' spelling of a time, whole seconds.
+    """Format a time as Kubernetes does, in whole seconds.
 
     Args:
         moment: an aware time.
@@ -125,7 +125,7 @@ def rfc3339(moment: datetime.datetime) -> str:
 
 
 def rfc3339_micro(moment: datetime.datetime) -> str:
-    """Kubernetes' MicroTime.
+    """Format a time as Kubernetes' MicroTime.
 
     Args:
         moment: an aware time.

@@ -27,7 +27,7 @@ Duration = Annotated[str, Field(pattern=PATTERN)]
 
 SHORTEST_AUTHORITY = "1h"
 SHORTEST_CERTIFICATE = "10m"
-"""Keys are looked at every few seconds: much shorter lives end before they are replaced."""
+"""Keys are checked every few seconds: much shorter lives end before they are replaced."""
 LONGEST = "876000h"
 """A hundred years: a certificate's end has a year of four digits."""
 
@@ -66,10 +66,10 @@ def _tracing(text: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """JSON.
+    """Parse JSON.
 
     Raises:
-        ValueError: it is none, or too deep.
+        ValueError: the text is not JSON, or too deep.
     """
     try:
         return json.loads(text)
@@ -140,7 +140,7 @@ AutoscalingText = Annotated[str, AfterValidator(_autoscaling)]
 """A JSON object: minReplicas, maxReplicas and targetCPUUtilizationPercentage; an empty one scales nothing."""
 
 SchedulingText = Annotated[str, AfterValidator(_scheduling)]
-"""A JSON object: members of core/v1's PodSpec that say where a pod runs, and before whom."""
+"""A JSON object: members of core/v1's PodSpec for the placement and priority of a pod."""
 
 Egress = Annotated[str, _list_of("NetworkPolicyEgressRule")]
 """A JSON list of NetworkPolicyEgressRules, as in networking.k8s.io/v1."""
@@ -323,7 +323,7 @@ class Config(BaseModel):
     @classmethod
     def _has_cpu(cls, text: str, info: ValidationInfo) -> str:
         scaled = json.loads(info.data.get("router_autoscaling", "{}"))
-        # NB: without it the autoscaler says that it cannot compute a utilization, and scales nothing.
+        # NB: without it the autoscaler cannot compute a utilization, and scales nothing.
         if scaled and not json.loads(text).get("requests", {}).get("cpu"):
             raise ValueError("expected requests.cpu where routers are autoscaled by it, found none")
         return text
@@ -335,7 +335,7 @@ class Config(BaseModel):
 
     @property
     def reports_address(self) -> tuple[str, int] | None:
-        """Host and port where reports come in over TLS; None where pods report in plain text."""
+        """Host and port for reports over TLS; None if pods report in plain text."""
         return address(self.reports_listen) if self._report_url.startswith("https:") else None
 
     @property
@@ -358,7 +358,7 @@ class Config(BaseModel):
 
     @property
     def lifetimes(self) -> Lifetimes:
-        """How long the keys of the report channel last."""
+        """The lifetimes of the report channel's keys."""
         return Lifetimes(
             authority=parse_ms(self.authority_lifetime) / 1000,
             certificate=parse_ms(self.certificate_lifetime) / 1000,
@@ -388,12 +388,12 @@ class Config(BaseModel):
 
     @property
     def identity(self) -> str:
-        """What this process calls itself in the Lease and in Events."""
+        """The name of this process in the Lease and in Events."""
         return self.pod or socket.gethostname()
 
     @property
     def render(self) -> RenderConfig:
-        """What of it shows in rendered objects."""
+        """The part of the configuration that affects rendered objects."""
         return RenderConfig(
             sidecar_image=self.sidecar_image,
             router_image=self.router_image,

@@ -1,9 +1,9 @@
-"""`--dry-run`: what the operator would write now, as YAML documents, without writing it.
+"""`--dry-run`: prints the operator's next writes as YAML documents, without writing them.
 
 The reconcilers run once over everything on a cluster that only seems to take their writes: `DryCluster` reads
 from what is there and keeps what it is given. What is there is a live cluster, or with `--file` the resources
-of a file alone (`FileCluster`). Nobody reports to a dry run: neither statuses nor the numbers of the
-autoscaler are shown, and a settings version may be higher in truth.
+of a file alone (`FileCluster`). A dry run gets no reports: it shows neither statuses nor the autoscaler's
+numbers, and the real settings version can be higher.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from penstock_operator.reports import Reports
 from penstock_operator.store import Key, Store
 
 _ROUNDS = 10
-"""How often one key is looked at, at most: what one writes may concern another."""
+"""Most looks at one key: the writes of one key can affect another."""
 
 DRAWN = "drawn-when-applied"
-"""Stands for a drain secret: for one that is not drawn yet, and for one that a log had better not hold."""
+"""Placeholder for a drain secret: it is not drawn yet, or should not appear in a log."""
 
 
 async def dry_run(
@@ -47,11 +47,11 @@ async def dry_run(
     log: Callable[..., None],
     namespace: str | None = None,
 ) -> DryCluster:
-    """Look at everything once.
+    """Reconcile everything once, without writes to the cluster.
 
     Args:
-        there: what is read.
-        render: what the installation decides.
+        there: the cluster or file to read.
+        render: the installation's configuration.
         clock: time.
         log: called with a constant message and fields.
         namespace: look at this one only.
@@ -95,22 +95,22 @@ async def dry_run(
 
 
 def documents(writes: Iterable[Write]) -> str:
-    """Writes as YAML documents, verb and field manager as comments.
+    """Render writes as YAML documents, with verb and field manager as comments.
 
     Args:
-        writes: what would be written.
+        writes: the writes.
     """
     return "".join(_document(write) for write in writes)
 
 
 def read_file(path: str) -> list[Obj]:
-    """The resources of ours in a YAML file; other objects in it are left out.
+    """Read our resources from a YAML file, without its other objects.
 
     Args:
         path: the file, ``-`` for standard input.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
@@ -137,17 +137,17 @@ async def preview(
     log: Callable[..., None],
     namespace: str | None = None,
 ) -> int:
-    """Print what would be written, and log what stands in the way.
+    """Print the writes that would be made, and log the problems.
 
     Args:
-        there: what is read.
-        render: what the installation decides.
+        there: the cluster or file to read.
+        render: the installation's configuration.
         clock: time.
         log: called with a constant message and fields.
         namespace: look at this one only.
 
     Returns:
-        The process's exit code: 1 where something could not be read, a resource of a file included.
+        The process's exit code: 1 if something could not be read, a resource of a file included.
     """
     try:
         dry = await dry_run(there, render=render, clock=clock, log=log, namespace=namespace)
@@ -164,7 +164,7 @@ async def preview(
 
 
 def _authorities(store: Store, render: RenderConfig) -> str:
-    """The certificates that pods get: those that they have now, which needs no look at a Secret."""
+    """Return the certificates that pods get: their current ones, so that no Secret is read."""
     written = [live.get("data") or {} for live in store.all(CONFIG_MAP)]
     authorities = next((data[AUTHORITIES_KEY] for data in written if AUTHORITIES_KEY in data), "")
     return authorities or (DRAWN if render.report_url.startswith("https:") else "")

@@ -1,14 +1,15 @@
-"""What can go wrong when the operator talks to Kubernetes or to its own data plane.
+"""Errors of the operator, in its work with Kubernetes and its own data plane.
 
 ::
 
     OperatorError
     ├── ConfigError            the operator's own flags or environment
-    ├── LeaseLost              somebody else leads, or we could not prove that we do; ends the process
-    ├── ReportRefused          a report whose sender is not the pod it speaks for
+    ├── StartError             the leader cannot begin; ends the process
+    ├── LeaseLost              another process leads, or we could not prove that we do; ends the process
+    ├── ReportRefused          the sender of a report is not the pod that it reports for
     ├── NameTaken              an object of a wanted name is not ours
-    ├── Outdated               what is worked on is gone; who depends on it looks again
-    └── ClusterError           the apiserver said no, or said nothing
+    ├── Outdated               the resource is gone or replaced; its keys are queued again
+    └── ClusterError           the apiserver refused, or did not answer
         ├── NotFound           404
         ├── Conflict           409
         ├── Rejected           400, 403, 405, 413, 415, 422: the same call will fail again
@@ -30,11 +31,11 @@ class ConfigError(OperatorError):
 
 
 class StartError(OperatorError):
-    """It leads, and cannot begin: another may be able to."""
+    """The leader cannot begin; another operator may be able to."""
 
 
 class LeaseLost(OperatorError):
-    """This process must stop acting: it is not the leader any more."""
+    """This process is no longer the leader and must stop acting."""
 
 
 class ReportRefused(OperatorError):
@@ -54,17 +55,17 @@ class ReportRefused(OperatorError):
 
 
 class Outdated(OperatorError):
-    """A resource that is worked on is gone, or another one of its name; its keys are queued again."""
+    """The resource is gone, or was replaced by another of the same name; its keys are queued again."""
 
 
 class NameTaken(OperatorError):
-    """An object that we would render exists already and belongs to somebody else.
+    """An object that we would render exists already and is not ours.
 
     Args:
         kind: the object's kind.
         namespace: where it is.
         name: its name.
-        owner: whose it seems to be, for the message.
+        owner: its apparent owner, for the message.
     """
 
     def __init__(self, kind: str, namespace: str, name: str, owner: str) -> None:
@@ -110,7 +111,7 @@ class Unavailable(ClusterError):
 
 
 def cluster_error(status: int, message: str, retry_after: float | None = None) -> ClusterError:
-    """The error class that belongs to an HTTP status.
+    """Make the error that belongs to an HTTP status.
 
     Args:
         status: HTTP status, 0 when no answer came.
@@ -127,7 +128,7 @@ def cluster_error(status: int, message: str, retry_after: float | None = None) -
 
 
 def words_of(fault: Mapping[str, Any]) -> str:
-    """What pydantic says of one fault; of one that our own validators found, what these say.
+    """The message of one fault that pydantic, or one of our validators in it, found.
 
     Args:
         fault: one of a `pydantic.ValidationError`'s errors.

@@ -1,10 +1,10 @@
-"""kopf as the source of events, and nothing else of it.
+"""Watches the cluster with kopf, which is used only as a source of events.
 
 kopf runs in a thread with a loop of its own: when it ends, which it does by design on many API faults, it
-cancels every task of its loop that it does not know, and it takes over the process's signal handlers where it
-can. In its own thread it ends alone, our workers and the control server go on, and it is started again. Only
-`on.event` is used: it writes nothing to objects and adds no finalizer. Its handlers hand the object over and
-return; they cannot fail, since kopf would log and drop the error.
+cancels every unknown task of its loop, and it takes over the process's signal handlers if it can. In its own
+thread it ends alone: our workers and the control server continue, and it is started again. Only `on.event` is
+used: it writes nothing to objects and adds no finalizer. Its handlers pass the object on and return; they
+cannot fail, since kopf would log and drop the error.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _BACKOFF = (0.5, 1.0, 2.0, 5.0, 10.0)
 LOGIN_BACKOFF = 2.0
 """Seconds until a login that failed is tried again; kopf's own are 60."""
 SILENT_SECONDS = 70.0
-"""How long a watch may say nothing before it is taken for stalled and opened again where it stood: the
+"""Seconds of silence after which a watch counts as stalled and is opened again from its last version: the
 apiserver sends a bookmark every minute."""
 ENDING_SECONDS = 15.0
-"""How long kopf may take to end, once one of its root tasks has; by itself it takes some 5 s."""
+"""Most seconds for kopf to end, once one of its root tasks has; normally it takes some 5 s."""
 
 
 class Sink(Protocol):
-    """Where events go, in the thread of the loop that was given to `Watches`."""
+    """Receives the events, in the thread of the loop in which `Watches` was made."""
 
     def knows(self, kind: Kind, obj: Obj) -> bool:
-        """Whether this version of an object is nothing new; asked in kopf's thread."""
+        """Whether this version of an object is known already; called in kopf's thread."""
 
     def put(self, obj: Obj) -> None:
-        """An object is there, in this version."""
+        """Take a version of an object."""
 
     def remove(self, obj: Obj) -> None:
-        """An object is gone."""
+        """Take the deletion of an object."""
 
 
 class _NoDiffs(kopf.DiffBaseStorage):
-    """What kopf compares an object with: nothing.
+    """Storage without the copies with which kopf compares objects.
 
-    It makes up to five deep copies of every object of every event, to find what changed for handlers that ask
-    for that. We have none of those; the copies were four fifths of what its thread computed.
+    kopf makes up to five deep copies of every object of every event, to find changes for handlers that ask
+    for them. We have no such handlers; the copies took four fifths of its thread's CPU time.
     """
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
@@ -70,9 +70,9 @@ class Watches:
 
     Args:
         sink: called for every event.
-        credentials: how to log in; asked again when they are refused.
-        started: called, in our loop, whenever the watches have been started anew: what was deleted while
-            nobody watched must be looked for.
+        credentials: returns the credentials; called again when they are refused.
+        started: called, in our loop, at each start of the watches, to look for objects that were deleted
+            while there was no watch.
         child_selector: label selector of the children.
         namespace: watch this one only.
         log: called with a constant message and fields.
@@ -131,13 +131,13 @@ class Watches:
             try:
                 self._run_loop()
                 self._log("watches ended")
-            except (Exception, asyncio.CancelledError) as error:  # whatever it was, it is started again
+            except (Exception, asyncio.CancelledError) as error:  # it is started again after any error
                 self._log("watches ended", level="warning", error=f"{type(error).__name__}: {error}")
             failures = 0 if self._now() - began > 60 else failures + 1
             self._stop.wait(_BACKOFF[min(failures, len(_BACKOFF) - 1)])
 
     def _run_loop(self) -> None:
-        """As `asyncio.run`, which would wait for ever for a task that does not end when it is cancelled."""
+        """Do as `asyncio.run`, which would wait for ever for a task that ignores its cancellation."""
         loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(self._watch())
@@ -145,7 +145,7 @@ class Watches:
             left = asyncio.all_tasks(loop)
             for task in left:
                 task.cancel()
-            with contextlib.suppress(TimeoutError):  # what does not end is left behind
+            with contextlib.suppress(TimeoutError):  # tasks that do not end are left behind
                 if left:
                     loop.run_until_complete(asyncio.wait(left, timeout=ENDING_SECONDS / 3))
                 loop.run_until_complete(asyncio.wait_for(self._close_sessions(), ENDING_SECONDS / 3))
@@ -170,8 +170,8 @@ class Watches:
             registry=self._registry(), settings=self._settings(), standalone=True, stop_flag=stop, **where
         )
         whole = asyncio.create_task(kopf.run_tasks(roots, ignored=before))
-        # NB: kopf begins to end when one of its root tasks has. A request of another one that logs in anew
-        # then waits for a login that has ended, for ever: nothing would be watched, and nobody would know.
+        # NB: kopf begins to end when one of its root tasks has. If a request of another task then logs in
+        # again, it waits for ever for a login that has ended: the watches would silently be lost.
         await asyncio.wait(roots, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({whole}, timeout=ENDING_SECONDS)
         if not whole.done():
@@ -186,7 +186,7 @@ class Watches:
         settings.scanning.disabled = True
         # NB: no worker_limit: a slot is held for the whole idle timeout. So is the object, hence a short one.
         settings.queueing.idle_timeout = 0.1
-        # NB: without it kopf has the whole of every list in memory at once, as text and parsed.
+        # NB: without it kopf holds every whole list in memory at once, as text and parsed.
         settings.watching.chunk_size = PAGE
         settings.watching.inactivity_timeout = SILENT_SECONDS
         selectors = settings.watching.label_selectors
@@ -197,7 +197,7 @@ class Watches:
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
 
-        # NB: who logs in with what was refused must get the same again, by which kopf sees that it was.
+        # NB: a login with refused credentials must return the same object, so that kopf detects the refusal.
         logins: dict[Credentials, kopf.AiohttpSession] = {}
 
         @kopf.on.login(registry=registry, backoff=LOGIN_BACKOFF)
@@ -232,7 +232,7 @@ class Watches:
 
 
 def _session(credentials: Credentials) -> kopf.AiohttpSession:
-    """What kopf makes of credentials itself, with answers that are bounded in depth."""
+    """Make a session from credentials as kopf does, but with answers that are bounded in depth."""
     scheme, _, token = credentials.authorization.partition(" ")
     info = kopf.ConnectionInfo(
         server=credentials.server,
@@ -252,15 +252,15 @@ def _session(credentials: Credentials) -> kopf.AiohttpSession:
 
 
 class _Answer(aiohttp.ClientResponse):
-    """An answer of the apiserver without what lies deeper than a parser goes, be it whole or a watch.
+    """An answer of the apiserver, whole or a watch, cut to the depth that a parser can read.
 
-    kopf parses both by itself, and a RecursionError there ends all watches, at each new start again.
+    kopf parses both by itself, and a RecursionError there would end all watches, again after each start.
     """
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         """See `aiohttp.ClientResponse`."""
         await super().start(connection)
-        # NB: no value of a type that Kubernetes itself defines is deep, and to look costs 0.2 ms an event.
+        # NB: values of Kubernetes' own types are never deep, and the check costs 0.2 ms an event.
         if self.url.path.startswith(f"/apis/{GROUP}/"):
             self.content = cast("aiohttp.StreamReader", _Lines(self.content))
         return self
@@ -275,7 +275,7 @@ def _loads(text: str) -> Any:
 
 
 class _Lines:
-    """A `StreamReader` of which each line is bounded in depth where it is read in pieces, as a watch is."""
+    """A `StreamReader` that bounds the depth of each line if it is read in chunks, as a watch is."""
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content
@@ -311,7 +311,7 @@ class KopfLog(logging.Handler):
         """Write one line.
 
         Args:
-            record: kopf's.
+            record: a log record of kopf.
         """
         if record.getMessage().startswith("OS signals are ignored"):
             return  # as it should be: they are the main thread's

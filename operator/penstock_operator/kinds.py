@@ -1,6 +1,6 @@
 """The kinds of objects that the operator touches, and their REST paths.
 
-They are listed, not discovered: what is not here, the operator cannot read or write.
+They are listed, not discovered: the operator cannot read or write other kinds.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ CHILDREN = (
 """Kinds that we render, in the order in which they are applied last (see reconcile)."""
 
 WATCHED_CHILDREN = (*CHILDREN, POD)
-"""Kinds watched with our label; pods are made by Deployments, not by us."""
+"""Kinds that are watched with our label; Deployments make the pods, not we."""
 
 BY_KIND: dict[str, Kind] = {
     kind.kind: kind

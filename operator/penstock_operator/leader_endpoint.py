@@ -1,4 +1,4 @@
-"""The endpoint of the operator's Service: the leader keeps its own address there, and no other."""
+"""Keeps the leader's address as the only endpoint of the operator's Service."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class LeaderEndpoint:
     """Keeps the EndpointSlice of a selectorless Service.
 
     Args:
-        cluster: where it is; writes there need the Lease.
+        cluster: the cluster; its writes need the Lease.
         namespace: of the Service.
         name: of the Service, and of its slice.
         address: of this pod.
-        ports: that the control server listens on, by their names in the Service.
+        ports: ports of the control server, by their names in the Service.
         clock: time.
         log: called with a constant message and fields.
     """
@@ -58,7 +58,7 @@ class LeaderEndpoint:
         }
 
     async def publish(self) -> None:
-        """Make ourselves the one endpoint, where we are not.
+        """Make this pod the only endpoint, unless it is already.
 
         Raises:
             ClusterError: the apiserver refused.
@@ -69,7 +69,7 @@ class LeaderEndpoint:
             await self._cluster.apply(ENDPOINT_SLICE, self._desired)
 
     async def keep(self) -> None:
-        """Check at intervals, since somebody may delete or edit the slice; runs until cancelled."""
+        """Check at intervals, since other clients can delete or edit the slice; runs until cancelled."""
         while True:
             await self._clock.sleep(INTERVAL)
             try:

@@ -18,7 +18,7 @@ _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 
 
 def version() -> str:
-    """The release that runs; `unknown` where its files run without having been installed."""
+    """The running release; `unknown` if the package is not installed."""
     try:
         return metadata.version("penstock")
     except metadata.PackageNotFoundError:
@@ -60,7 +60,7 @@ class QueueMetrics:
 
 
 class _Registry(CollectorRegistry):
-    """A registry that knows its families one by one."""
+    """A registry that can render its families one by one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Registry(CollectorRegistry):
 
 
 class _Alone(CollectorRegistry):
-    """A registry of one family, which is another's."""
+    """A view of one family of another registry."""
 
     def __init__(self, family: Collector) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Metrics:
         )
 
     def waits_for(self, holder: str) -> None:
-        """Another installation leads.
+        """Set whether another installation leads.
 
         Args:
             holder: who in it; empty where none does.
@@ -196,7 +196,7 @@ class Metrics:
             self._other.labels(holder).set(1)
 
     def watch_work(self, name: str, underway: Callable[[], tuple[float, float]]) -> None:
-        """Have the work that is under way in a queue measured at every scrape.
+        """Measure the work in progress of a queue at every scrape.
 
         Args:
             name: the queue's name.
@@ -206,7 +206,7 @@ class Metrics:
         self._longest.labels(name).set_function(lambda: underway()[1])
 
     def wrote(self, verb: str, kind: str) -> None:
-        """A write succeeded (implements `kube.cluster.WriteObserver`).
+        """Count a successful write (implements `kube.cluster.WriteObserver`).
 
         Args:
             verb: apply, delete, status, scale, annotate or create.
@@ -215,7 +215,7 @@ class Metrics:
         self._writes.labels(verb, kind).inc()
 
     def write_failed(self, verb: str, kind: str, status: int) -> None:
-        """A write failed (a `fence.Failed`).
+        """Count a failed write (a `fence.Failed`).
 
         Args:
             verb: see `wrote`.
@@ -225,7 +225,7 @@ class Metrics:
         self._write_errors.labels(verb, kind, str(status)).inc()
 
     def ran(self, kind: str, seconds: float, *, ok: bool) -> None:
-        """A reconciler ran (implements `reconcile.manager.RunObserver`).
+        """Count a run of a reconciler (implements `reconcile.manager.RunObserver`).
 
         Args:
             kind: which.
@@ -235,7 +235,7 @@ class Metrics:
         self._reconciles.labels(kind, "success" if ok else "error").observe(seconds)
 
     def report(self, kind: str, outcome: str) -> None:
-        """A report was received.
+        """Count a received report.
 
         Args:
             kind: sidecar or router.
@@ -247,7 +247,7 @@ class Metrics:
         counter.inc()
 
     def plain_report(self, kind: str) -> None:
-        """A report came in plain text.
+        """Count a report in plain text.
 
         Args:
             kind: sidecar or router.
@@ -255,7 +255,7 @@ class Metrics:
         self._plain_reports.labels(kind).inc()
 
     def show(self, more: Callable[[], str]) -> None:
-        """Have more shown at every scrape.
+        """Add a source of metrics to every scrape.
 
         Args:
             more: makes it, in Prometheus' text format, of names that are not in `registry`.
@@ -263,7 +263,7 @@ class Metrics:
         self._more.append(lambda: more().encode())
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format; a family that cannot be shown costs no other."""
+        """All metrics in Prometheus' text format; a family that fails does not hide the others."""
         shown = [partial(generate_latest, _Alone(family)) for family in self.registry.families]
         return b"".join([*map(_guarded, shown), *map(_guarded, self._more)])
 

@@ -1,10 +1,10 @@
-"""JSON of the apiserver, however deeply its values are nested, and however many they are.
+"""Limits on the depth and number of values in JSON from the apiserver.
 
-The apiserver admits 10 000 levels in a field of any type; Python's parsers, and whatever walks a value by
-recursion, raise RecursionError at about 1000. One such object must not cost the others of its page or watch
-anything, so what lies below `CUT` is cut off before it is parsed, and `Store` keeps a stub of an object of
-more than `LEVELS`. The same becomes of a resource of more than `VALUES`: 1.5 MB, which is what etcd takes of
-an object, may be half a million empty lists, over which one look takes the loop half a second.
+The apiserver admits 10 000 levels in a field of any type; Python's parsers, and code that walks a value by
+recursion, raise RecursionError at about 1000. Such an object must not affect the others of its page or watch,
+so levels below `CUT` are cut off before parsing, and `Store` keeps a stub of an object of more than `LEVELS`.
+It also keeps a stub of a resource of more than `VALUES`: 1.5 MB, etcd's limit for an object, can be half a
+million empty lists, and one look at these blocks the loop for half a second.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 import msgspec
 
 LEVELS = 128
-"""Levels of containers that an object may have, itself included. Every step behind the store walks values by
-recursion; the shortest reach is pydantic's, 255 levels."""
+"""Levels of containers that an object may have, itself included. All steps behind the store walk values by
+recursion; pydantic has the lowest limit, 255 levels."""
 
 VALUES = 50_000
-"""Values that the spec of a resource may have, in all its lists and maps together. A look at so many takes
+"""Values that the spec of a resource may have, in all its lists and maps together. A look at this many takes
 some tens of milliseconds."""
 
 CUT = LEVELS + 72
-"""Levels of an answer that are parsed where it has too many: more than `LEVELS` in each of its objects, which
-lie within lists and watch events, so that the store notices."""
+"""Levels of an answer that are parsed if it has too many: more than `LEVELS` for each object in its lists and
+watch events, so that the store notices."""
 
 _NAMED = 6
-"""Steps of a path that a message names."""
+"""Most steps of a path that a message names."""
 
 _TOKEN = re.compile(rb'"(?:[^"\\]+|\\.)*+"|[\[\]{}]', re.DOTALL)
 
@@ -42,14 +42,14 @@ class TooMany(ValueError):
 
 
 def check_count(spec: Any, most: int = VALUES) -> None:
-    """See that a spec is not too large to be looked at.
+    """Check that a spec does not have too many values.
 
     Args:
         spec: of a resource.
         most: values that it may have.
 
     Raises:
-        TooMany: it has more; the message says where most of them are.
+        TooMany: it has more; the message names the field with most of them.
     """
     fields = spec if isinstance(spec, dict) else {}
     counts = {name: count(member, most) for name, member in fields.items()}
@@ -59,10 +59,10 @@ def check_count(spec: Any, most: int = VALUES) -> None:
 
 
 def count(value: Any, most: int) -> int:
-    """How many values there are in a value's lists and maps, itself included; beyond `most`, not exactly.
+    """How many values a value's lists and maps have, itself included; inexact beyond `most`.
 
     Args:
-        value: what a parser gave.
+        value: from a parser.
         most: where counting ends.
     """
     total, waiting = 1, [value]
@@ -76,7 +76,7 @@ def count(value: Any, most: int) -> int:
 
 
 def decode(data: bytes) -> Any:
-    """Parse an answer; where its nesting is too deep for a parser, without what lies below `CUT`.
+    """Parse an answer; if its nesting is too deep for the parser, without the levels below `CUT`.
 
     Args:
         data: JSON.
@@ -91,7 +91,7 @@ def decode(data: bytes) -> Any:
 
 
 def cut(text: bytes, levels: int = CUT) -> bytes:
-    """JSON text with null in place of each container that lies below so many levels.
+    """Replace each container below so many levels of a JSON text by null.
 
     Args:
         text: valid JSON.
@@ -117,7 +117,7 @@ def cut(text: bytes, levels: int = CUT) -> bytes:
 
 
 def where(obj: Mapping[str, Any], levels: int = LEVELS) -> str:
-    """The path of a container that lies below so many levels, for people; empty where there is none.
+    """The path of a container below so many levels, for messages; empty if there is none.
 
     Args:
         obj: a Kubernetes object.

@@ -1,9 +1,8 @@
 """Asks a Prometheus server for one number.
 
-Who may write a TrafficSplit chooses the query, so whoever that is learns what the operator can read there, a
-number at a time. What is asked costs the server no more than `SECONDS`, and the operator no more than
-`MAX_BYTES`; a redirection is not followed, and nothing else of an answer is passed on than the number or why
-there is none.
+A user who can write a TrafficSplit chooses the query, and so can read whatever the operator can read there, a
+number at a time. A query costs the server at most `SECONDS`, and the operator at most `MAX_BYTES`;
+redirections are not followed, and only the number, or the reason why there is none, is passed on.
 """
 
 from __future__ import annotations
@@ -19,42 +18,42 @@ import aiohttp
 import msgspec
 
 SECONDS = 5.0
-"""For a query, connecting included."""
+"""Most seconds for a query, connecting included."""
 MAX_BYTES = 64 * 1024
-"""Of an answer: one number has 200, a refusal its words."""
+"""Most bytes of an answer: one number takes 200; a refusal has a message."""
 MAX_WORDS = 200
-"""Characters of the server's own words about a query."""
+"""Most characters of the server's message about a query."""
 TOKEN, AUTHORITIES = "token", "ca.crt"
 """Files of the credentials' folder."""
 _QUERY_PATH = "/api/v1/query"
 _REFUSED_QUERY = frozenset({400, 422})
-"""What Prometheus answers to a query that it cannot read, or not evaluate."""
+"""Statuses of Prometheus for a query that it cannot parse or evaluate."""
 _EXPECTED = "expected one number"
 
 
 @dataclass(frozen=True, slots=True)
 class NoValue:
-    """There is no number.
+    """A query's result without a number.
 
     Args:
-        reason: why, in words.
+        reason: why there is none, in words.
     """
 
     reason: str
 
 
 class _Unusable(Exception):
-    """There is no number, for a reason in words."""
+    """A failure to get a number; its text is the reason."""
 
 
 class _Sample(msgspec.Struct):
-    """One series of an instant vector; without a value where it is a histogram."""
+    """One series of an instant vector; a histogram has no value."""
 
     value: tuple[float, str] | None = None
 
 
 class _Data(msgspec.Struct, rename="camel"):
-    """The result of a query; what is in it depends on its type."""
+    """The result of a query; its form depends on its type."""
 
     result_type: str
     result: msgspec.Raw
@@ -69,13 +68,13 @@ class _Answer(msgspec.Struct):
 
 
 class Prometheus:
-    """A server that speaks Prometheus' HTTP API.
+    """A client of a server with Prometheus' HTTP API.
 
     Args:
-        url: its URL, with the path before `/api/v1/query` where it has one; empty for no server.
-        credentials: folder with a bearer token (`token`) and the certificates of those who may sign the
-            server's (`ca.crt`), each where it is there, and read anew for each query; empty for none.
-        seconds: a query's time.
+        url: the server's URL, with the path before `/api/v1/query` if it has one; empty for no server.
+        credentials: folder with a bearer token (`token`) and the certificates of authorities (`ca.crt`), both
+            optional, and read again for each query; empty for none.
+        seconds: most seconds for a query.
     """
 
     def __init__(self, url: str = "", credentials: str = "", *, seconds: float = SECONDS) -> None:
@@ -84,7 +83,7 @@ class Prometheus:
         self._seconds = seconds
 
     async def query(self, text: str) -> float | NoValue:
-        """The number that a query comes to now, or why there is none.
+        """Return the current result of a query, or the reason why there is no number.
 
         Args:
             text: PromQL whose result is a scalar, or a vector of one series.
@@ -106,11 +105,11 @@ class Prometheus:
             return NoValue(f"{self._url} could not be asked: {words[:MAX_WORDS]}")
 
     async def _ask(self, text: str) -> bytes:
-        """The body of an answer with a result (raises _Unusable)."""
+        """Return the body of an answer with a result (raises _Unusable)."""
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         if token := self._credential(TOKEN):
             headers["Authorization"] = f"Bearer {token}"
-        # NB: one connection a query: both credentials may change, and seconds lie between two queries.
+        # NB: one connection a query: both credentials can change, and queries are seconds apart.
         connector = aiohttp.TCPConnector(ssl=self._tls(), force_close=True)
         async with (
             aiohttp.ClientSession(connector=connector, auto_decompress=False) as session,
@@ -128,7 +127,7 @@ class Prometheus:
             raise _Unusable(f"{self._url}: HTTP status {answer.status}" + (f": {words}" if words else ""))
 
     def _credential(self, name: str) -> str:
-        """The content of a file of the credentials; empty where there is none (raises OSError)."""
+        """Read a file of the credentials; empty if there is none (raises OSError)."""
         if self._credentials is None:
             return ""
         try:
@@ -137,7 +136,7 @@ class Prometheus:
             return ""
 
     def _tls(self) -> ssl.SSLContext | bool:
-        """What a server's certificate is checked with: the authorities given, else the system's own."""
+        """Make the context to check a server's certificate: with the given authorities, else the system's."""
         authorities = self._credential(AUTHORITIES)
         return ssl.create_default_context(cadata=authorities) if authorities else True
 
@@ -152,7 +151,7 @@ async def _read(stream: aiohttp.StreamReader) -> bytes:
 
 
 def _decoded(body: bytes | msgspec.Raw, kind: Any) -> Any:
-    """JSON of a form (raises _Unusable)."""
+    """Decode JSON of a form (raises _Unusable)."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -160,7 +159,7 @@ def _decoded(body: bytes | msgspec.Raw, kind: Any) -> Any:
 
 
 def _error_of(body: bytes) -> str:
-    """What the server says of a query that it refuses; empty for what is not its API's error."""
+    """Return the server's message about a query that it refuses; empty if the body is not an API error."""
     try:
         answer: _Answer = _decoded(body, _Answer)
     except _Unusable:
@@ -169,7 +168,7 @@ def _error_of(body: bytes) -> str:
 
 
 def _number(body: bytes) -> float:
-    """The one number in an answer (raises _Unusable)."""
+    """Return the single number of an answer (raises _Unusable)."""
     answer: _Answer = _decoded(body, _Answer)
     if answer.status != "success" or answer.data is None:
         raise _Unusable(f"{_EXPECTED}, found an error: {answer.error[:MAX_WORDS]}")

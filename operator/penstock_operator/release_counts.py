@@ -1,4 +1,4 @@
-"""What routers count of two backends that a release compares: differences since they were last taken."""
+"""The routers' counts of two backends that a release compares: differences since they were last taken."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from penstock_wire.control.report import (
 )
 
 SPAN = 30.0
-"""Seconds for which a request counts as answered lately."""
+"""Seconds for which a request counts as recently answered."""
 SLOT = 5.0
 PART = 0.5
-"""Seconds of a part of an interval at least: the bad requests of one batch are mostly in one part."""
+"""Least seconds of a part of an interval: the bad requests of one batch are mostly in one part."""
 MOST_PARTS = 64
-"""Of an interval; where there are as many, each two become one."""
+"""Most parts of an interval; when it has this many, each two become one."""
 GAP = 30.0
-"""Seconds of a router's silence beyond which nobody can say in which minutes its requests were."""
+"""Seconds of a router's silence beyond which the time of its requests is unknown."""
 
 Numbers = dict[str, int]
-"""Counters by what they count."""
+"""Counters by name."""
 
 
 @dataclass(slots=True)
@@ -35,11 +35,11 @@ class _Router:
     """The counters of one router as of its last report.
 
     Args:
-        seq: the report's.
-        at: when it came.
-        since: since when all its answers to the endpoint are known.
-        backends: counters of the two.
-        copies: of the mirror by the candidate's name.
+        seq: sequence number of the report.
+        at: when the report came.
+        since: time from which all its answers to the endpoint are known.
+        backends: counters of the two backends.
+        copies: counters of the mirror to the candidate.
     """
 
     seq: int
@@ -57,9 +57,9 @@ class _Followed:
         stable: name of the stable backend.
         candidate: name of the candidate.
         routers: by uid of the pod.
-        parts: what was counted since that was last taken.
-        part: seconds of each of these.
-        slots: requests answered lately, by backend, with the time of the latest.
+        parts: counts since they were last taken.
+        part: seconds of each part.
+        slots: recently answered requests, by backend, with the time of the latest.
     """
 
     stable: str
@@ -72,12 +72,12 @@ class _Followed:
 
 @dataclass(slots=True)
 class _Part:
-    """What was counted within a short span.
+    """Counts of a short span.
 
     Args:
-        begun: when the first of it was.
-        gains: by backend.
-        copies: of the mirror.
+        begun: time of the first count.
+        gains: counts by backend.
+        copies: counts of the mirror.
     """
 
     begun: float
@@ -85,7 +85,7 @@ class _Part:
     copies: Counter[str] = field(default_factory=Counter)
 
     def add(self, gains: Mapping[str, Counter[str]], copies: Counter[str]) -> None:
-        """Count more."""
+        """Add counts."""
         for name, gain in gains.items():
             self.gains.setdefault(name, Counter()).update(+gain)  # most buckets have none
         self.copies.update(copies)
@@ -97,8 +97,8 @@ class _Slot:
 
     Args:
         begun: when the first were counted.
-        latest: when the last were.
-        answered: by backend.
+        latest: when the last were counted.
+        answered: number of requests by backend.
     """
 
     begun: float
@@ -109,22 +109,22 @@ class _Slot:
 class ReleaseCounts:
     """The counters of releases, for endpoints that are followed.
 
-    A router's first report counts nothing, since nobody knows when its requests were; nor does what a router
-    counted while it was silent for longer than `GAP`. A counter that is lower than before, or of a report
-    with a lower number, began anew.
+    A router's first report counts nothing, since the time of its requests is unknown; nor do requests of a
+    silence longer than `GAP`. A counter that is lower than before, or in a report with a lower number, has
+    restarted from 0.
     """
 
     def __init__(self) -> None:
         self._followed: dict[str, dict[str, _Followed]] = {}  # by namespace and endpoint
 
     def follow(self, namespace: str, endpoint: str, stable: str, candidate: str) -> None:
-        """Count from now on what two backends of an endpoint answer; goes on where it does already.
+        """Count the answers of two backends of an endpoint from now on; a count under way continues.
 
         Args:
-            namespace: where.
+            namespace: of the endpoint.
             endpoint: its name.
-            stable: name of the one backend.
-            candidate: name of the other.
+            stable: name of the stable backend.
+            candidate: name of the candidate.
         """
         here = self._followed.setdefault(namespace, {})
         known = here.get(endpoint)
@@ -132,7 +132,7 @@ class ReleaseCounts:
             here[endpoint] = _Followed(stable, candidate)
 
     def unfollow(self, namespace: str, endpoint: str) -> None:
-        """Count no more what backends of an endpoint answer, if anything did."""
+        """Stop counting the answers of an endpoint's backends."""
         here = self._followed.get(namespace, {})
         here.pop(endpoint, None)
         if not here:
@@ -150,15 +150,15 @@ class ReleaseCounts:
             _record(followed, report, report.endpoints.get(name, EndpointReport()), now)
 
     def forget(self, namespace: str, uid: str) -> None:
-        """Drop the counters of a router's pod that is gone; what it counted stays."""
+        """Drop the counters of a router's pod that is gone; its counts so far stay."""
         for followed in self._followed.get(namespace, {}).values():
             followed.routers.pop(uid, None)
 
     def take(self, namespace: str, endpoint: str) -> Interval:
-        """What has been counted since this was last asked; nothing of an endpoint that is not followed.
+        """Return the counts since the last call; all are 0 for an endpoint that is not followed.
 
         Args:
-            namespace: where.
+            namespace: of the endpoint.
             endpoint: its name.
         """
         followed = self._followed.get(namespace, {}).get(endpoint)
@@ -184,18 +184,18 @@ class ReleaseCounts:
     ) -> int | None:
         """Requests of an endpoint that one of its two backends answered within the last `SPAN` seconds.
 
-        Rules' requests and those with a key count, too, and those that routers hold for it now.
+        Requests by rules and requests with a key count too, and those that routers hold for it now.
 
         Args:
-            namespace: where.
+            namespace: of the endpoint.
             endpoint: its name.
-            backend: the backend's.
+            backend: name of the backend.
             now: seconds, monotonic.
-            silent: uids of routers whose last report does not speak for them any more.
+            silent: uids of routers whose last report is too old.
 
         Returns:
-            None where nobody can say that there were none: a router is silent, or known for less long and
-            had answered some before, or there is no router.
+            None if a count of 0 is uncertain: a router is silent, or is known for less than `SPAN` and had
+            answered requests before, or there is no router.
         """
         followed = self._followed.get(namespace, {}).get(endpoint)
         if followed is None:
@@ -238,7 +238,7 @@ def _record(followed: _Followed, report: RouterReport, endpoint: EndpointReport,
 
 
 def _part(followed: _Followed, now: float) -> _Part:
-    """The part of an interval that is under way."""
+    """Return the current part of an interval."""
     parts = followed.parts
     if parts and now - parts[-1].begun < followed.part:
         return parts[-1]
@@ -252,7 +252,7 @@ def _part(followed: _Followed, now: float) -> _Part:
 
 
 def _of(followed: _Followed, part: _Part) -> tuple[Counts, Counts]:
-    """What was counted of the stable and of the candidate."""
+    """Return the counts of the stable and of the candidate."""
     return (
         _counts(part.gains.get(followed.stable, Counter()), Counter()),
         _counts(part.gains.get(followed.candidate, Counter()), part.copies),
@@ -260,9 +260,9 @@ def _of(followed: _Followed, part: _Part) -> tuple[Counts, Counts]:
 
 
 def _numbers(endpoint: EndpointReport, name: str, known: _Router | None) -> Numbers:
-    """What is followed of a backend; buckets of another version's are none.
+    """Return the counters of a backend, without buckets if they are of another version.
 
-    Where it is not asked any more it is not in the report; when it is back, its counters go on.
+    A backend that gets no more requests is not in the report; its counters continue when it is back.
     """
     if name not in endpoint.backends and known is not None:
         return {**known.backends.get(name, {}), "held": 0}
@@ -285,7 +285,7 @@ def _copies(endpoint: EndpointReport, name: str, known: _Router | None) -> Numbe
 
 
 def _gain(numbers: Numbers, before: Numbers) -> Counter[str]:
-    """How much more was counted; all of it where any counter is lower than before."""
+    """Return the increase of each counter; its whole value if any counter is lower than before."""
     counters = {name: count for name, count in numbers.items() if name != "held"}
     anew = any(count < before.get(name, 0) for name, count in counters.items())
     return Counter({name: count - (0 if anew else before.get(name, 0)) for name, count in counters.items()})

@@ -1,4 +1,4 @@
-"""What sidecars and routers reported lately: memory only, after a restart it fills up within a second."""
+"""The latest reports of sidecars and routers, in memory only: after a restart they come within a second."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from penstock_wire.control.report import RouterReport, SidecarReport
 T = TypeVar("T", SidecarReport, RouterReport)
 
 FRESH = silent_after(1.0)
-"""Seconds for which a report speaks for its pod, where it is to report every second."""
+"""Seconds for which a report is fresh, if its pod is to report every second."""
 
 REORDERED = 6.0
-"""Seconds within which a lower sequence number is a straggler; later it is a restarted container."""
+"""Seconds within which a lower sequence number is a straggler; later it means a restarted container."""
 
 MAX_VERSION = 2**52
-"""Versions from this on are made up: what follows on the highest that a pod may make up has room for as many
-changes before the highest that there is (`desired.settings.HIGHEST`)."""
+"""Versions from this on are ignored as made up. After the highest version that a pod can make up, there is
+room for as many changes below the highest possible version (`desired.settings.HIGHEST`)."""
 
 KEEP = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a report changed.
+    """The effect of a report.
 
     Args:
         taken: False for a straggler, which changed nothing.
-        notable: whether it is worth a look at the status now: another state, settings version, message,
-            outcome of a userConfig or set of ports than before.
+        notable: whether the status needs a look now: the state, settings version, message, outcome of a
+            userConfig or set of ports has changed.
     """
 
     taken: bool
@@ -49,10 +49,10 @@ class Reports:
 
     Args:
         clock: time.
-        exists: whether there is a backend of this namespace and name: of no other is kept what its pods say,
-            while they drain, and what routers hold.
-        asked: the backends that are asked for the requests of an endpoint of this namespace and name: of no
-            others is kept how many they answered. None for all.
+        exists: whether there is a backend of this namespace and name: for others, neither reports of pods,
+            which still drain, nor numbers of held requests are kept.
+        asked: the backends that get requests of an endpoint of this namespace and name: only their numbers of
+            answered requests are kept. None for all.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Reports:
         self._newly_held: dict[str, set[str]] = {}
         self._traffic: dict[str, TrafficWindow] = {}  # by namespace
         self.releases = ReleaseCounts()
-        """What is counted of backends that a release compares."""
+        """Counts of the backends that a release compares."""
 
     def sidecar(self, namespace: str, backend: str, report: SidecarReport, *, every: float = 1.0) -> News:
         """Take a sidecar's report.
@@ -80,8 +80,8 @@ class Reports:
         Args:
             namespace: of the pod.
             backend: of the pod.
-            report: what it said.
-            every: seconds until the next, as the pod is asked.
+            report: the pod's report.
+            every: seconds until the next report that the pod is asked for.
         """
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
@@ -103,9 +103,9 @@ class Reports:
 
         Args:
             namespace: of the pod.
-            report: what it said.
-            endpoint: of the pod, where it serves this one alone.
-            every: seconds until the next, as the pod is asked.
+            report: the pod's report.
+            endpoint: of the pod, if it serves this one alone.
+            every: seconds until the next report that the pod is asked for.
         """
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
@@ -126,7 +126,7 @@ class Reports:
         return News(taken=True, notable=notable)
 
     def take_newly_held(self, namespace: str) -> frozenset[str]:
-        """Backends for which a router has begun to hold requests since this was last asked.
+        """Backends for which a router has begun to hold requests since the last call.
 
         Args:
             namespace: where.
@@ -136,7 +136,7 @@ class Reports:
     def _record_held(
         self, namespace: str, before: tuple[float, RouterReport] | None, report: RouterReport, every: float
     ) -> None:
-        """Pass what a router holds on to the windows of those backends, also where it holds none any more."""
+        """Record a router's held requests in their backends' windows, also when it no longer holds any."""
         now, held = self._clock.time(), held_by_backend(report)
         last = held_by_backend(before[1]) if before is not None else Counter[str]()
         for name in held | last:
@@ -173,7 +173,7 @@ class Reports:
 
         Args:
             namespace: where.
-            endpoint: whose own router is meant instead.
+            endpoint: an endpoint that has routers of its own, for these instead.
         """
         return self._fresh(self._routers.get((namespace, endpoint), {}))
 
@@ -188,7 +188,7 @@ class Reports:
         return {} if window is None else window.of(endpoint, self._clock.time())
 
     def answered_lately(self, namespace: str, endpoint: str, backend: str) -> int | None:
-        """Requests that a backend of a release answered lately: see `ReleaseCounts.answered`.
+        """Requests that a backend of a release answered recently: see `ReleaseCounts.answered`.
 
         Args:
             namespace: where.
@@ -199,7 +199,7 @@ class Reports:
         return self.releases.answered(namespace, endpoint, backend, self._clock.time(), silent=silent)
 
     def _silent_routers(self, namespace: str, endpoint: str) -> frozenset[str]:
-        """Uids of the pods that are to route an endpoint and whose last report is too old."""
+        """Uids of the router pods of an endpoint that have not reported for too long."""
         now = self._clock.time()
         return frozenset(
             report.uid
@@ -209,7 +209,7 @@ class Reports:
         )
 
     def age(self, namespace: str, backend: str) -> float | None:
-        """Seconds since the last report of the pod that is silent for longest; None if no pod has reported.
+        """Seconds since the last report of the pod that is silent the longest; None if no pod has reported.
 
         Args:
             namespace: where.
@@ -220,7 +220,7 @@ class Reports:
         return None if oldest is None else self._clock.time() - oldest
 
     def highest_version(self, reports: Mapping[str, SidecarReport] | Mapping[str, RouterReport]) -> int:
-        """The highest settings version that a pod obeys, 0 if there is none.
+        """The highest settings version that a pod has applied, 0 if there is none.
 
         Args:
             reports: by pod.
@@ -231,7 +231,7 @@ class Reports:
         )
 
     def forget_backend(self, namespace: str, backend: str) -> None:
-        """Drop all of a deleted backend.
+        """Drop all reports of a deleted backend.
 
         Args:
             namespace: where.
@@ -240,7 +240,7 @@ class Reports:
         self._windows.pop((namespace, backend), None)
 
     def forget_pod(self, namespace: str, pod: str, uid: str) -> None:
-        """Drop what a deleted pod said, but for its load, which the window lets expire.
+        """Drop the reports of a deleted pod, except its load, which expires in the window.
 
         Args:
             namespace: where.
@@ -265,10 +265,10 @@ class Reports:
                 del self._traffic[namespace]
 
     def silent(self, since: float) -> list[tuple[str, str]]:
-        """Backends of which a pod fell silent between then and now (router namespaces have no name).
+        """Backends with a pod that fell silent since a time (for routers: their namespace, and no name).
 
         Args:
-            since: when this was last asked, monotonic seconds.
+            since: time of the last call, monotonic seconds.
         """
         now = self._clock.time()
 
@@ -276,7 +276,7 @@ class Reports:
             latest: Mapping[str, tuple[float, SidecarReport]] | Mapping[str, tuple[float, RouterReport]],
         ) -> bool:
             ends = [at + self._fresh_for.get(report.uid, FRESH) for at, report in latest.values()]
-            # As `_fresh` has it: in the moment when its time ends, a report still speaks for its pod.
+            # As in `_fresh`: at the moment when its time ends, a report is still fresh.
             return any(since <= end < now for end in ends)
 
         backends = [key for key, window in self._windows.items() if fell(window.latest())]
@@ -302,7 +302,7 @@ class Reports:
 
 
 def held_by_backend(report: RouterReport) -> Counter[str]:
-    """How many requests a router holds, by backend, of those with any.
+    """How many requests a router holds, by backend; without those that have none.
 
     Args:
         report: the router's.

@@ -1,11 +1,10 @@
-"""What the operator knows of all resources, as metrics: read from the store when somebody scrapes.
+"""Metrics of all resources, read from the store at each scrape.
 
-Only the leader knows anything: on a standby there are no series. Labels are bounded by the resources that
-exist; of a backend's service curves the one that rests on the most batches is shown, since clients choose
-paths.
+Only the leader has a store: a standby has no series. Labels are bounded by the resources that exist; of a
+backend's service curves only the one from the most batches is shown, since clients choose paths.
 
 The text is written here and not by prometheus_client: a thousand backends make ten thousand lines, for which
-it keeps the loop that takes the reports nine times as long, 60 ms at a scrape.
+prometheus_client blocks the loop that takes the reports nine times as long, 60 ms at a scrape.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from penstock_wire.control.report import Fit, SidecarReport
 from penstock_wire.process import log
 
 CONDITIONS = ("Ready", "Accepted", "SettingsApplied", "RouterReady", "Progressing")
-"""Conditions that are shown; the others say why one of these is not True."""
+"""Conditions that are shown; the others explain why one of these is not True."""
 
 _VALUES = {"True": 1, "False": 0}
 
 
 class _Gauge:
-    """One family's lines.
+    """The lines of one metric family.
 
     Args:
         name: without the prefix.
@@ -47,12 +46,12 @@ class _Gauge:
 
 
 class ResourceMetrics:
-    """Gauges of every resource, and of what each backend's pods reported.
+    """Gauges of every resource, and of the reports of each backend's pods.
 
     Args:
-        store: what is known of the cluster.
-        reports: what pods said.
-        scaled: what the autoscaler last said, by backend.
+        store: the known objects of the cluster.
+        reports: the latest reports of pods.
+        scaled: the autoscaler's last results, by backend.
     """
 
     def __init__(self, store: Store, reports: Reports, scaled: Mapping[Key, Scaled]) -> None:
@@ -61,7 +60,7 @@ class ResourceMetrics:
         self._scaled = scaled
 
     def text(self) -> str:
-        """All of them as they are now, in Prometheus' text format."""
+        """All current metrics in Prometheus' text format."""
         return "\n".join((*self._conditions(), *self._backends(), ""))
 
     def _conditions(self) -> Iterator[str]:
@@ -129,14 +128,14 @@ class ResourceMetrics:
         for stored in self._store.all(BACKEND):
             try:
                 show(stored)
-            except Exception as error:  # one that cannot be shown costs no other
+            except Exception as error:  # a failure of one backend must not hide the others
                 log("metrics not shown", level="error", key=str(key_of(stored)), error=repr(error))
         for family in (replicas, pending, items, oldest, slots, intercept, slope, age, terms, verdicts):
             yield from family.lines()
 
 
 def most_telling(reports: Mapping[str, SidecarReport]) -> Fit | None:
-    """The service curve that rests on the most batches, None where there is none.
+    """The service curve that rests on the most batches, if there is any.
 
     Args:
         reports: of a backend's pods.

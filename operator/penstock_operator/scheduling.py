@@ -1,8 +1,8 @@
-"""Where routers run, as far as core/v1's PodSpec says it: checked before any of it is rendered.
+"""Checks the members of core/v1's PodSpec for the placement of routers, before any of them is rendered.
 
-A slip would be refused by the apiserver with every router's Deployment, long after somebody made it. What is
-checked is what the API's types and the apiserver's validation say of these members (Kubernetes 1.33 to 1.37),
-but for what `matchLabelKeys` and namespaces may be.
+Otherwise the apiserver would refuse every router's Deployment, long after the mistake was made. The checks
+are those of the API's types and the apiserver's validation of these members (Kubernetes 1.33 to 1.37), except
+the values of `matchLabelKeys` and namespaces.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CALLED = {
     _VALUE: "a label's value (at most 63 letters, digits, - _ .)",
     _OBJECT_OR_NONE: "an object's name",
 }
-"""What a pattern stands for, in words."""
+"""The meaning of each pattern, in words."""
 
 LabelName = Annotated[str, Meta(pattern=_NAME)]
 LabelValue = Annotated[str, Meta(pattern=_VALUE)]
@@ -41,7 +41,7 @@ _Count = Annotated[int, Meta(ge=1, lt=2**31)]
 
 
 class _Part(msgspec.Struct, rename="camel", kw_only=True):
-    """A type of core/v1 or meta/v1; null is as good as left out, as for the apiserver."""
+    """A type of core/v1 or meta/v1; null counts as left out, as for the apiserver."""
 
 
 class Toleration(_Part):
@@ -72,7 +72,7 @@ class _Requirement(_Part):
     values: tuple[LabelValue, ...] | None = None
 
     def __post_init__(self) -> None:
-        """See whether there are values where the operator compares with any."""
+        """Check that there are values exactly if the operator compares with any."""
         if bool(self.values) != (self.operator in ("In", "NotIn")):
             wanted = "no values" if self.values else "values"
             raise ValueError(f"expected {wanted} with operator {self.operator}")
@@ -86,7 +86,7 @@ class _NodeRequirement(_Part):
     values: _Names = None
 
     def __post_init__(self) -> None:
-        """See whether there are as many values as the operator compares with."""
+        """Check that there are as many values as the operator compares with."""
         count = len(self.values or ())
         if self.operator in ("Gt", "Lt"):
             if count != 1:
@@ -97,7 +97,7 @@ class _NodeRequirement(_Part):
 
 
 class _FieldRequirement(_Part):
-    """A requirement of a node's name, the one field that there is."""
+    """A requirement of a node's name, the only field that can be matched."""
 
     key: Literal["metadata.name"]
     operator: Literal["In", "NotIn"]
@@ -148,7 +148,7 @@ class _PodAffinity(_Part):
 
 
 class Affinity(_Part):
-    """To nodes and pods."""
+    """The affinity of a pod to nodes and pods."""
 
     node_affinity: _NodeAffinity | None = None
     pod_affinity: _PodAffinity | None = None
@@ -174,7 +174,7 @@ class TopologySpreadConstraint(_Part):
 
 
 class Scheduling(_Part):
-    """What may be said of it."""
+    """All members of a PodSpec that can be set for routers."""
 
     priority_class_name: Annotated[str, Meta(pattern=_OBJECT_OR_NONE)] | None = None
     node_selector: _Labels = None
@@ -183,7 +183,7 @@ class Scheduling(_Part):
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] | None = None
 
     def __post_init__(self) -> None:
-        """See whether each kind of spread is said once."""
+        """Check that each kind of spread is given once."""
         kinds = [
             (constraint.topology_key, constraint.when_unsatisfiable)
             for constraint in self.topology_spread_constraints or ()
@@ -196,16 +196,16 @@ class Scheduling(_Part):
 
 
 def read(text: str) -> dict[str, Any]:
-    """Members of a PodSpec, by name, as the apiserver takes them.
+    """Read members of a PodSpec, by name, as the apiserver takes them.
 
     Args:
-        text: a JSON object of them. Whole numbers may be spelled as `1e+06`, as helm does.
+        text: a JSON object of them. Whole numbers can be written as `1e+06`, as helm does.
 
     Returns:
-        Those that say anything.
+        The members that are not empty.
 
     Raises:
-        ValueError: it is none; the message says where, what was expected and what was found.
+        ValueError: the text is not valid; the message says where, what was expected and what was found.
     """
     try:
         parsed = json.loads(text, parse_float=_number, object_pairs_hook=_members)

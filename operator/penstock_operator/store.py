@@ -1,7 +1,7 @@
-"""What the operator knows of the cluster: the newest version of every watched object, indexed.
+"""The newest known version of every watched object, indexed.
 
 Watch events, answers to our own writes and re-lists all come in through `put` and `remove`, in any order;
-the store keeps the newest. Reconcilers read here and nowhere else.
+the store keeps the newest. Reconcilers read only here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ INDEXED_KINDS = frozenset({POD.kind})
 INDEXED_LABELS = (labels.BACKEND, labels.ENDPOINT, labels.APP_NAME)
 _TOMBSTONES = 20_000
 _SHARED = 64
-"""Characters up to which a text is worth sharing; longer ones are each object's own."""
+"""Characters up to which a text is shared between objects."""
 _PARENT_KINDS = frozenset(kind.kind for kind in PARENTS)
 
 _RENDERED_KEYS = frozenset({names.SETTINGS_KEY, names.AUTHORITIES_KEY})
-"""What the ConfigMaps that we render hold."""
+"""Keys of the ConfigMaps that we render."""
 
 UNREADABLE = "penstock.dev/unreadable"
-"""Member of a stub: why the object that it stands for cannot be read."""
+"""Member of a stub with the reason why its object cannot be read."""
 _STUB_METADATA = (
     "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
     "labels", "annotations", "ownerReferences",
@@ -38,7 +38,7 @@ _STUB_METADATA = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """Names one object.
+    """The key of one object.
 
     Args:
         kind: ``ModelBackend``.
@@ -56,11 +56,11 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a `put` or `remove` did.
+    """The effect of a `put` or `remove`.
 
     Args:
-        old: the version known before, None if none.
-        new: the version known now, None if gone.
+        old: the version known before, if any.
+        new: the version known now, None if the object is gone.
     """
 
     old: Obj | None
@@ -68,7 +68,7 @@ class Change:
 
     @property
     def happened(self) -> bool:
-        """Whether anything is new to us."""
+        """Whether the store has changed."""
         return self.old is not self.new
 
 
@@ -81,9 +81,9 @@ class Store:
         self._by_owner: dict[str, set[Key]] = {}
         self._by_label: dict[tuple[str, str, str, str], dict[str, Obj]] = {}
         self._epochs: dict[tuple[str, str], int] = {}
-        # NB: the answer to a write of ours may arrive after the watch has shown the object's deletion;
-        # without a memory of the dead (uid -> last version) it would come back as a ghost until the next
-        # re-list. A later version of the same uid is alive: its label was taken away and is there again.
+        # NB: the answer to one of our writes can arrive after the watch has shown the object's deletion;
+        # without the deleted uids (uid -> last version) the object would be back until the next re-list. A
+        # later version of the same uid exists: its label was removed and added again.
         self._dead: OrderedDict[str, int] = OrderedDict()
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class Store:
         return key in self._objects
 
     def get(self, kind: Kind, namespace: str, name: str) -> Obj | None:
-        """One object, None when we know of none.
+        """Return one object, None if it is not in the store.
 
         Args:
             kind: its kind.
@@ -149,7 +149,7 @@ class Store:
         return [objects[name] for name in sorted(objects)]
 
     def epoch(self, kind: Kind, namespace: str) -> int:
-        """A number that rises with every change of an object of a kind in a namespace, for caches.
+        """A number for caches that rises with every change of an object of a kind in a namespace.
 
         Args:
             kind: which.
@@ -170,10 +170,10 @@ class Store:
         return iter(list(self._objects))
 
     def put(self, obj: Obj) -> Change:
-        """Take note of a version of an object, unless a newer one is known.
+        """Store a version of an object, unless a newer one is known.
 
-        Of an object that cannot be taken in, whatever is wrong with it, a stub is kept: kind and metadata,
-        the status where that can be read, and why under `UNREADABLE`.
+        For an object that cannot be stored, for any reason, a stub is kept: kind and metadata, the status if
+        it can be read, and the reason under `UNREADABLE`.
 
         Args:
             obj: with kind and metadata; not to be changed afterwards.
@@ -199,7 +199,7 @@ class Store:
         return Change(old, obj)
 
     def remove(self, obj: Obj) -> Change:
-        """Take note of an object's deletion.
+        """Remove a deleted object.
 
         Args:
             obj: its last version, or at least kind and metadata.
@@ -207,11 +207,11 @@ class Store:
         return self.forget(key_of(obj), obj["metadata"].get("uid"), version=version_of(obj))
 
     def forget(self, key: Key, uid: str | None = None, *, version: int = 0) -> Change:
-        """Take note that an object is gone.
+        """Remove an object that is gone.
 
         Args:
-            key: which.
-            uid: only if it was this one; a namesake made since stays.
+            key: its key.
+            uid: its uid; a newer object of the same name stays. None for any.
             version: resourceVersion of its deletion, 0 if unknown.
         """
         old = self._objects.get(key)
@@ -269,10 +269,10 @@ def owner_uids(obj: Obj) -> Iterable[str]:
 
 
 def parent_changed(change: Change) -> bool:
-    """Whether a change of a parent is anybody's business: not when only its status changed.
+    """Whether a change of a parent needs a look: not if only its status changed.
 
     Args:
-        change: what a `put` or `remove` did.
+        change: the effect of a `put` or `remove`.
     """
     if not change.happened:
         return False
@@ -286,10 +286,10 @@ def parent_changed(change: Change) -> bool:
 
 
 def child_changed(change: Change) -> bool:
-    """Whether a change of a child may matter: bookkeeping of the apiserver does not.
+    """Whether a change of a child can matter: not if only its resourceVersion changed.
 
     Args:
-        change: what a `put` or `remove` did.
+        change: the effect of a `put` or `remove`.
     """
     if not change.happened:
         return False
@@ -299,18 +299,18 @@ def child_changed(change: Change) -> bool:
 
 
 def slim(obj: Obj) -> Obj:
-    """The object without the parts that are never read.
+    """Return the object without the parts that are never read.
 
-    That is who wrote which field, but for a resource's replicas; of a pod its annotations but for its
-    deletion cost, and its spec but for the node and the ServiceAccount; of a ConfigMap what we do not render,
-    and all of one that no resource of ours owns.
+    These are managedFields, except the owners of a resource's replicas; a pod's annotations except its
+    deletion cost, and its spec except the node and the ServiceAccount; a ConfigMap's data, except keys that
+    we render in one that our resources own.
 
     Args:
-        obj: as the cluster gave it; it is not changed.
+        obj: from the cluster; it is not changed.
     """
     metadata = {name: member for name, member in obj["metadata"].items() if name != "managedFields"}
     if obj["kind"] in _PARENT_KINDS:
-        # NB: the apiserver nests what it says of a field's owners as deeply as the field.
+        # NB: an entry of managedFields is nested as deeply as its field.
         owners = owners_of_replicas(obj)
         return {**obj, "metadata": metadata | ({"managedFields": owners} if owners else {})}
     if obj["kind"] == POD.kind:
@@ -332,7 +332,7 @@ def slim(obj: Obj) -> Obj:
 
 
 def owners_of_replicas(obj: Obj) -> list[Obj]:
-    """The entries of `managedFields` that own `spec.replicas`, without what else they own.
+    """The entries of `managedFields` that own `spec.replicas`, without their other fields.
 
     Args:
         obj: any object.
@@ -346,17 +346,17 @@ def owners_of_replicas(obj: Obj) -> list[Obj]:
 
 
 def sharing(value: Any, levels: int = nesting.LEVELS) -> Any:
-    """A copy of JSON whose names and short texts are one object each in the whole process.
+    """Copy JSON, with names and short texts shared in the whole process.
 
-    A parser makes all of them anew for every document; among the objects of a thousand backends they are the
-    same over and over: 40 % of what the documents take.
+    A parser makes new ones for every document; in the objects of a thousand backends they repeat, and take
+    40 % of the documents' memory.
 
     Args:
-        value: what a parser gave; it is not changed.
+        value: from a parser; it is not changed.
         levels: levels of containers that it may have.
 
     Raises:
-        TooDeep: it has more.
+        TooDeep: it has more levels.
     """
     if type(value) is dict:
         if not levels:
@@ -372,16 +372,16 @@ def sharing(value: Any, levels: int = nesting.LEVELS) -> Any:
 
 
 def adopting(obj: Obj, old: Obj) -> Obj:
-    """As `sharing`, but what is as in the version before is that version's: most updates change a status.
+    """Copy as `sharing` does, but reuse parts that equal the old version's: most updates change a status.
 
     Args:
         obj: the new version; it is not changed.
-        old: the version before.
+        old: the previous version.
 
     Raises:
         TooDeep: see `sharing`.
     """
-    # NB: in a resource's spec a user may make `true` of 1, which are equal here; then the generation rises.
+    # NB: a user can change 1 to `true` in a spec, which are equal here; then the generation rises.
     parent = obj["kind"] in _PARENT_KINDS
     settled = not parent or obj["metadata"].get("generation") == old["metadata"].get("generation")
     levels = nesting.LEVELS - 1
@@ -405,9 +405,9 @@ def _adopted(value: Any, known: Any, levels: int) -> Any:
 
 
 def _taken_in(obj: Obj, old: Obj | None) -> Obj:
-    """What is kept of an object: its content, or a stub where that cannot be taken in.
+    """Return the object to keep: its content, or a stub if that cannot be read.
 
-    One object must not keep the others out, so this catches whatever an object may bring about.
+    One object must not keep the others out, so this catches every error that an object can cause.
     """
     try:
         kept = slim(obj)
@@ -456,9 +456,9 @@ def version_of(obj: Obj) -> int:
 
 
 def _newer(obj: Obj, than: Obj) -> bool:
-    # NB: of namesakes, too: versions of one kind are of one sequence, and the deletion of the elder one may
-    # never have been shown (a list after a cut watch has the younger one alone), so its death is not known
-    # when a late answer to a write still shows it.
+    # NB: this also compares objects of the same name with different uids: versions of a kind form one
+    # sequence. The deletion of the older object may not have been seen (a list after a cut watch has only the
+    # younger one), and a late answer to a write can still show it.
     new, old = version_of(obj), version_of(than)
     unknown = obj["metadata"].get("uid") != than["metadata"].get("uid") and not (new and old)
     return unknown or new > old

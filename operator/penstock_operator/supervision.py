@@ -1,4 +1,4 @@
-"""What a leader does first, and loops that run for as long as it leads, whatever goes wrong in a round."""
+"""Retries the first calls of a leader, and restarts loops that fail while it leads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAUSE = 1.0
 """Seconds until a loop that failed is started again."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 5.0
 REFUSED_SECONDS = 60.0
-"""After so long without the right to begin, another operator may be able to."""
+"""Seconds without the right to begin after which another operator gets its chance."""
 
 
 async def until_done(
@@ -21,17 +21,17 @@ async def until_done(
     log: Callable[..., None],
     failing: Callable[[str], None],
 ) -> None:
-    """Try something until it is done.
+    """Repeat a call until it succeeds.
 
     Args:
-        act: what is tried.
+        act: the call.
         clock: time.
         log: called with a constant message and fields.
-        failing: called with why it fails, with "" when it is done.
+        failing: called with the reason of each failure, and with "" on success.
 
     Raises:
-        LeaseLost: it did.
-        StartError: the apiserver has refused it for `REFUSED_SECONDS` for want of rights.
+        LeaseLost: the call raised it.
+        StartError: the apiserver has refused the call for `REFUSED_SECONDS` for want of rights.
     """
     delay, refused_since = FIRST_WAIT, None
     while True:
@@ -58,16 +58,16 @@ async def until_done(
 async def keep_running(
     name: str, loop: Callable[[], Awaitable[None]], *, clock: Clock, log: Callable[..., None]
 ) -> None:
-    """Run a loop, and start it again whenever it raises; returns when it does.
+    """Run a loop, and start it again whenever it raises; return when it returns.
 
     Args:
-        name: the loop's, for the log.
+        name: the loop's name, for the log.
         loop: runs until cancelled or done.
         clock: time.
         log: called with a constant message and fields.
 
     Raises:
-        LeaseLost: the loop did: nothing is written after that.
+        LeaseLost: the loop raised it; nothing is written after that.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Who answered an endpoint's requests lately: the routers' counters, as differences over a minute."""
+"""Counts the requests of an endpoint by backend over the last minute, from the routers' counters."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Asked = Callable[[str], Collection[str]]
 class TrafficWindow:
     """The requests of a namespace's endpoints within the last minute, by endpoint and backend.
 
-    A router's first report counts nothing: nobody knows when its requests were. Of what is not asked nothing
-    is kept, or a router that makes up names could fill the memory.
+    A router's first report counts nothing: the time of its requests is unknown. Only backends that get
+    requests of the endpoint are kept, or a router that makes up names could fill the memory.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, dict[tuple[str, str], int]] = {}  # counters by uid of a router's pod
-        # By endpoint, then by backend: each split asks for its own, and there may be thousands.
+        # By endpoint, then by backend: each split reads only its own, and there can be thousands.
         self._slots: deque[tuple[float, dict[str, Counter[str]]]] = deque()
 
     def record(self, report: RouterReport, now: float, *, asked: Asked | None = None) -> None:
@@ -33,8 +33,8 @@ class TrafficWindow:
         Args:
             report: its report.
             now: seconds, monotonic.
-            asked: the backends that are asked for an endpoint's requests now; those that were are known. None
-                for all that are reported.
+            asked: the backends that get requests of an endpoint now; earlier ones stay known. None for all
+                that are reported.
         """
         before = self._last.get(report.uid)
         known = before or {}
@@ -45,7 +45,7 @@ class TrafficWindow:
             for backend, totals in counters.backends.items()
             if backend in names or (endpoint, backend) in known
         }
-        # NB: a backend that is not asked any more is not in the report; when it is back, its counters go on.
+        # NB: a backend without requests is not in the report; its counters continue when it is back.
         gone = {key: count for key, count in known.items() if key[0] in report.endpoints}
         self._last[report.uid] = gone | counts
         if before is None:
@@ -55,7 +55,7 @@ class TrafficWindow:
         slot = self._slots[-1][1]
         for key, count in counts.items():
             past = known.get(key, 0)
-            gain = count - past if count >= past else count  # a counter that is lower than before began anew
+            gain = count - past if count >= past else count  # a lower counter has restarted from 0
             if gain:
                 endpoint, backend = key
                 slot.setdefault(endpoint, Counter())[backend] += gain

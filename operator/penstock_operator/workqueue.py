@@ -1,8 +1,9 @@
-"""A queue of keys with client-go's semantics: what was added while it is worked on is worked on again.
+"""A queue of keys with client-go's semantics: a key that is added while it is worked on is worked on again.
 
-Three sets say all: *queue* holds what waits, in order; *dirty* what must be worked on; *processing* what is
-being worked on. `add` of a dirty key does nothing; `add` of a key in processing makes it dirty, and `done`
-puts it back into the queue. So no key is worked on by two workers at once and no addition is lost.
+It has three sets: *queue* holds the keys that wait, in order; *dirty* those that must be worked on;
+*processing* those that are being worked on. `add` of a dirty key does nothing; `add` of a key in processing
+makes it dirty, and `done` puts it back into the queue. So no key is worked on by two workers at once and no
+addition is lost.
 
 Source: k8s.io/client-go/util/workqueue (queue.go, delaying_queue.go, rate_limiting_queue.go).
 """
@@ -20,7 +21,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class QueueObserver(Protocol):
-    """Who counts what the queue does; the names follow controller-runtime's ``workqueue_*`` metrics."""
+    """Counts the queue's operations; the names follow controller-runtime's ``workqueue_*`` metrics."""
 
     def added(self, depth: int) -> None:
         """A key was added; `depth` keys wait now."""
@@ -29,7 +30,7 @@ class QueueObserver(Protocol):
         """A worker took a key that had waited so many seconds."""
 
     def finished(self, worked: float) -> None:
-        """A worker was done after so many seconds."""
+        """A worker finished a key after so many seconds."""
 
     def retried(self) -> None:
         """A key was added with backoff after a failure."""
@@ -60,7 +61,7 @@ class WorkQueue(Generic[K]):
         clock: time for delays.
         base: first backoff of a key, seconds; doubled with every failure.
         cap: longest backoff, seconds.
-        observer: who counts.
+        observer: counts the queue's operations.
     """
 
     def __init__(
@@ -83,16 +84,16 @@ class WorkQueue(Generic[K]):
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is worked on (delayed keys do not count)."""
+        """Whether no key waits or is worked on (delayed keys do not count)."""
         return not self._queue and not self._processing
 
     @property
     def delayed(self) -> int:
-        """How many keys wait for their time."""
+        """How many keys are delayed."""
         return len(self._timers)
 
     def underway(self) -> tuple[float, float]:
-        """Seconds that the keys being worked on have taken so far: all together, and the longest of them."""
+        """Seconds that the keys in processing have taken so far: their sum, and the longest."""
         now = self._clock.time()
         taken = [now - began for began in self._processing.values()]
         return sum(taken), max(taken, default=0.0)
@@ -112,7 +113,7 @@ class WorkQueue(Generic[K]):
         self._observer.added(len(self._queue))
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Add the key later; of several times for one key the earliest counts.
+        """Add the key later; if it is delayed already, the earlier time counts.
 
         Args:
             key: what to work on.
@@ -150,7 +151,7 @@ class WorkQueue(Generic[K]):
         return delay
 
     def forget(self, key: K) -> None:
-        """The key's next failure starts at the first backoff again.
+        """Reset the key's backoff.
 
         Args:
             key: a key that succeeded.
@@ -166,7 +167,7 @@ class WorkQueue(Generic[K]):
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
-        """Wait for a key; the caller owes a `done` for it.
+        """Wait for a key; the caller must call `done` for it.
 
         Raises:
             ShutDown: the queue is shut down and empty.
@@ -179,7 +180,7 @@ class WorkQueue(Generic[K]):
             try:
                 await waiter
             except asyncio.CancelledError:
-                # NB: the wake-up that this worker will not use belongs to the next.
+                # NB: pass the wake-up that this worker will not use to the next.
                 if waiter.done() and not waiter.cancelled():
                     self._wake()
                 raise
@@ -194,10 +195,10 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """Work on the key ended, well or not.
+        """Note that work on the key has ended, well or not.
 
         Args:
-            key: what `get` gave.
+            key: from `get`.
         """
         began = self._processing.pop(key)
         self._observer.finished(self._clock.time() - began)
@@ -206,7 +207,7 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def shut_down(self) -> None:
-        """Take nothing more; workers get what is queued, then `ShutDown`."""
+        """Take no more keys; workers get the queued ones, then `ShutDown`."""
         self._shut = True
         for _, timer in self._timers.values():
             timer.cancel()
@@ -233,10 +234,10 @@ async def work(
     *,
     fatal: tuple[type[Exception], ...] = (),
 ) -> None:
-    """One worker: take keys until the queue is shut down.
+    """Run one worker: take keys until the queue is shut down.
 
     Args:
-        queue: where keys come from.
+        queue: the queue of keys.
         handle: awaited with a key; returns seconds after which to look again, or None.
         failed: called for each failure with the backoff in seconds; must not raise.
         fatal: errors that end the worker instead of being tried again.

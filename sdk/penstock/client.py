@@ -1,7 +1,7 @@
 """`penstock.Client`: the resources from a script or a notebook, by the verbs of other serving systems.
 
 It is thin: each verb is one or two calls of the Kubernetes API, by the official client, with the rights of
-whoever runs it. What it writes is what `kubectl` would write, and the operator acts on it.
+its user. It writes the same as `kubectl` would, and the operator acts on it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PLURALS = {
     "BatchPolicy": "batchpolicies",
 }
 MANAGER = "penstock-client"
-"""Field manager of what `apply` writes."""
+"""Field manager of the client's writes."""
 CALL_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 TRIES = 5
-"""How often a change is begun anew that somebody else's came in between of."""
+"""Most tries of a change that conflicts with changes by others."""
 
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
@@ -42,7 +42,7 @@ class Client:
     """The resources of a namespace.
 
     Args:
-        namespace: theirs; None = that of the kubeconfig's context, or of the pod.
+        namespace: of the resources; None = that of the kubeconfig's context, or of the pod.
         kubeconfig: a kubeconfig; None = as for kubectl, or, in a pod without one, its service account.
         context: of the kubeconfig; None = its current one.
 
@@ -70,7 +70,7 @@ class Client:
         settings = kubernetes.client.Configuration()
         own = _connect(kubernetes.config, settings, kubeconfig, context)
         self.namespace = namespace or own
-        """Where the resources are."""
+        """Namespace of the resources."""
         self._yaml = yaml
         self._failed = kubernetes.client.ApiException
         self._unanswered = urllib3.exceptions.HTTPError
@@ -79,7 +79,7 @@ class Client:
     def apply(
         self, resources: Resource | Iterable[Resource] | Path | str, *, wait: float | None = None
     ) -> Resources:
-        """Have these resources as they are given: by server-side apply, as `kubectl apply --server-side`.
+        """Apply resources, as `kubectl apply --server-side` does.
 
         Args:
             resources: one, several, a YAML file's path, or YAML text.
@@ -104,7 +104,7 @@ class Client:
         ]
 
     def get(self, kind: str, name: str) -> Resource:
-        """A resource.
+        """Return a resource.
 
         Raises:
             ControlError: there is none (status 404), or Kubernetes refuses.
@@ -113,7 +113,7 @@ class Client:
         return resource
 
     def list(self, kind: str, *, selector: str = "") -> Resources:
-        """The resources of a kind.
+        """Return the resources of a kind.
 
         Args:
             kind: such as `ModelBackend`.
@@ -129,7 +129,7 @@ class Client:
         Args:
             kind: such as `ModelBackend`.
             name: its name.
-            missing_ok: whether it is fine that there is none.
+            missing_ok: whether it is not an error if there is none.
         """
         try:
             self._call(self._api.delete_namespaced_custom_object, kind, name)
@@ -138,7 +138,7 @@ class Client:
                 raise
 
     def wait(self, kind: str, name: str, *, condition: str = "Ready", timeout: float = 120.0) -> Resource:
-        """Wait until a condition is true of what the resource's spec says now.
+        """Wait until a condition is true for the resource's current spec.
 
         Args:
             kind: such as `ModelEndpoint`.
@@ -151,7 +151,7 @@ class Client:
 
         Raises:
             ControlError: there is no such resource.
-            TimeoutError: not in time; it says what the condition was.
+            TimeoutError: not in time; its message has the condition.
         """
         end = time.monotonic() + timeout
         while True:
@@ -173,7 +173,7 @@ class Client:
     def set_traffic(self, endpoint: str, weights: Mapping[str, int]) -> Resource:
         """Share an endpoint's requests among backends: changes its TrafficSplit, or makes one of its name.
 
-        Whatever else the split says of a backend stays; a backend that is not named gets nothing and goes.
+        The split's other settings of a backend stay; a backend that is not named is removed from it.
 
         Args:
             endpoint: its name.
@@ -195,10 +195,10 @@ class Client:
         return self._change_split(endpoint, change)
 
     def shadow_traffic(self, endpoint: str, percents: Mapping[str, int]) -> Resource:
-        """Copy requests to backends whose answers no client gets: the mirrors of the endpoint's TrafficSplit.
+        """Copy requests to the mirrors of an endpoint's TrafficSplit; clients do not get their answers.
 
-        Whatever else the split says of a mirror stays (`compare`); one that is not named ends. Where there is
-        no split, one is made that gives all requests to the endpoint's own backend.
+        The split's other settings of a mirror stay (`compare`); a mirror that is not named ends. If there is
+        no split, a new one gives all requests to the endpoint's own backend.
 
         Args:
             endpoint: its name.
@@ -230,7 +230,7 @@ class Client:
     def _change_split(self, endpoint: str, change: Callable[[Resource], None]) -> Resource:
         """Change the spec of an endpoint's split, or of a new one; returns the split."""
         for left in reversed(range(TRIES)):
-            # NB: where two splits name one endpoint, the oldest stands.
+            # NB: if two splits name one endpoint, the oldest counts.
             splits = sorted(
                 (each for each in self.list("TrafficSplit") if each["spec"]["endpoint"] == endpoint),
                 key=lambda each: str(each["metadata"]["creationTimestamp"]),
@@ -250,14 +250,14 @@ class Client:
                     field_manager=MANAGER,
                 )
             except ControlError as error:
-                if error.status != 409 or not left:  # 409: somebody changed it meanwhile
+                if error.status != 409 or not left:  # 409: another client changed it meanwhile
                     raise
                 continue
             return changed
         raise AssertionError  # the last try returned or raised
 
     def scale(self, backend: str, replicas: int) -> None:
-        """Have so many pods of a backend, by its `/scale`; with autoscaling, until that chooses anew.
+        """Set a backend's number of pods, by its `/scale`; with autoscaling, until that chooses again.
 
         Args:
             backend: its name.
@@ -273,11 +273,11 @@ class Client:
         )
 
     def update_config(self, backend: str, config: Any) -> Resource:
-        """Give a backend's models another `userConfig`; its condition SettingsApplied says how they took it.
+        """Give a backend's models another `userConfig`; its condition SettingsApplied shows the outcome.
 
         Args:
             backend: its name.
-            config: any JSON value, what `reconfigure` takes.
+            config: any JSON value, the argument of `reconfigure`.
 
         Returns:
             The backend.
@@ -305,7 +305,7 @@ class Client:
             force=True,
             content=_APPLY,
         )
-        # NB: of an answer with status 201 the client library drops the body.
+        # NB: the client library drops the body of an answer with status 201.
         return self.get(kind, name) if applied is None else applied
 
     def _call(self, method: Any, kind: str, *name: str, content: str | None = None, **arguments: Any) -> Any:
@@ -346,13 +346,13 @@ class Client:
 
 
 def _numbered(before: Resources | None, field: str, numbers: Mapping[str, int]) -> Resources:
-    """The entries of these names, with these numbers; all else that was said of one stays."""
+    """Return the entries of these names with these numbers; their other members stay."""
     named = {each["name"]: each for each in before or ()}
     return [{**named.get(name, {"name": name}), field: number} for name, number in numbers.items()]
 
 
 def _connect(config: Any, settings: Any, kubeconfig: Path | str | None, context: str | None) -> str:
-    """Fill the settings; returns the namespace that comes with them."""
+    """Fill the settings, and return the namespace that comes with them."""
     file = None if kubeconfig is None else str(kubeconfig)
     try:
         config.load_kube_config(config_file=file, context=context, client_configuration=settings)

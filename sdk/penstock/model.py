@@ -1,4 +1,4 @@
-"""Runs a model on the items of one request: bind each, call, check what came back."""
+"""Runs a model on the items of one request: binds each, calls the model, checks its answers."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Model:
         Args:
             items: their values.
             shared: arguments for all of them (`Shape.bind_shared`).
-            by_item: the items are answered one by one: the model runs those that fit its signature beside
-                some that do not.
+            by_item: the items are answered one by one: the model runs the items that fit its signature even
+                if others do not.
 
         Returns:
             As many answers, in order: values, `Response` objects or exception objects. An item that does not
@@ -104,11 +104,11 @@ class Model:
             shared: as for `run`.
 
         Returns:
-            What each stream gets, step by step; an item that does not fit the signature has an
+            The events of each stream, step by step; an item that does not fit the signature has an
             ArgumentsError beside the first step of the others.
 
         Raises:
-            AnswerError: a step is no list with an entry for each item that fits.
+            AnswerError: a step is not a list with an entry for each item that fits.
             Exception: whatever a batched method raised.
         """
         arguments, misfits = self._bind(items)
@@ -149,11 +149,11 @@ class Model:
 
     @property
     def takes_config(self) -> bool:
-        """The served object has a method `reconfigure`."""
+        """Whether the served object has a method `reconfigure`."""
         return self._reconfigure is not None
 
     async def reconfigure(self, config: Any) -> None:
-        """Give the served object a userConfig; in a thread, where its method is no coroutine.
+        """Give the served object a userConfig; in a thread, if its method is not a coroutine.
 
         Args:
             config: any JSON value.

@@ -17,7 +17,7 @@ from penstock_cli.text import Screen, fitted, span, table, when
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the command's arguments."""
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
     parser.add_argument(
         "-c", "--conditions", action="store_true", help="all conditions, also those that are well"
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
-    """Print it; the exit code is 0 whatever the resources are like."""
+    """Print the overview; the exit code is 0 whatever the state of the resources."""
     by_kind = {kind: cluster.list(kind, everywhere=arguments.all_namespaces) for kind in PLURALS}
     if not any(by_kind.values()):
         where = "any namespace" if arguments.all_namespaces else f"namespace {cluster.namespace}"
@@ -47,14 +47,14 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
 def overview(
     by_kind: dict[str, list[Resource]], *, now: datetime, everywhere: bool, all_conditions: bool, width: int
 ) -> list[str]:
-    """A table of all resources, each with what its conditions say below it.
+    """Make a table of all resources, each with its conditions below it.
 
     Args:
         by_kind: resources by kind.
         now: the time.
         everywhere: whether names are shown with their namespace.
-        all_conditions: whether those that are well are shown, too.
-        width: characters of a line; what is longer goes on in the next.
+        all_conditions: whether conditions that are well are shown too.
+        width: characters of a line; longer lines are wrapped.
     """
     rows, below, said = [], [], causes.Said()
     for kind, resources in by_kind.items():

@@ -47,18 +47,18 @@ TERMS = {
     "silentPods": "pods that stopped reporting, counted with their last load",
     "processorWaitPercent": "percent of the time without a processor, of the pod that waits most for one",
 }
-"""The terms that are explained; those of a newer operator are shown under the names that they have."""
+"""Explanations of terms; other terms, of a newer operator, are shown by name alone."""
 
 _WIDTH, _HEIGHT = 64, 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the command's arguments."""
     parser.add_argument("backend", help="name of the ModelBackend")
 
 
 def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
-    """Print it."""
+    """Print the explanation."""
     backend = cluster.get("ModelBackend", arguments.backend)
     screen.show(explain(backend, now=datetime.now(UTC), width=screen.width))
     return 0
@@ -70,7 +70,7 @@ def explain(backend: Resource, *, now: datetime, width: int = 10_000) -> list[st
     Args:
         backend: the ModelBackend.
         now: the time.
-        width: characters of a line; what is longer goes on in the next.
+        width: characters of a line; longer lines are wrapped.
     """
     return fitted(_lines(backend, now=now, width=width), width)
 
@@ -98,7 +98,7 @@ def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
 
 
 def _not_ready(status: dict[str, Any]) -> list[dict[str, Any]]:
-    """The condition that says why pods are not ready, where there is one."""
+    """Return the condition with the cause why pods are not ready, if there is one."""
     ready = _condition(status, "Ready")
     return [ready] if ready.get("status") == "False" and ready.get("message") else []
 
@@ -131,18 +131,18 @@ def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime, widt
 
 
 def _shown(inputs: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The terms in the order of the computation, those that are not known here last."""
+    """Sort the terms in the order of the computation, unknown ones last."""
     order = list(TERMS)
     return sorted(inputs.items(), key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
 
 
 def _words(name: str) -> str:
-    """`targetLoad` as `target load`."""
+    """Split a name into words: `targetLoad` becomes `target load`."""
     return re.sub(r"(?<=[a-z])([A-Z])", lambda capital: f" {capital[1].lower()}", name)
 
 
 def _limits(spec: dict[str, Any]) -> list[str]:
-    """What its user has set: of `autoscaling`, and what else the computation goes by."""
+    """Describe the user's settings that affect the computation, of `autoscaling` and other fields."""
     scaling, batching = spec["autoscaling"], spec.get("batching") or {}
     shown = {name: value for name, value in scaling.items() if not isinstance(value, dict | list)}
     if "latencyObjective" in batching:
@@ -162,7 +162,7 @@ def _limits(spec: dict[str, Any]) -> list[str]:
 def _conditions(status: dict[str, Any]) -> list[str]:
     lines = []
     for entry in status.get("conditions") or ():
-        # Accepted is False where no schedule holds, for a mistake in one of them.
+        # Accepted is False if a mistake in one schedule keeps all of them from taking effect.
         refused = entry["type"] == "Accepted" and entry["status"] == "False"
         if refused or entry["type"] in ("ScalingActive", "MetricsAvailable"):
             text = f": {entry['message']}" if entry.get("message") else ""
@@ -171,7 +171,7 @@ def _conditions(status: dict[str, Any]) -> list[str]:
 
 
 def _history(changes: Sequence[dict[str, Any]], replicas: int, *, now: datetime, width: int) -> list[str]:
-    """The changes, and a plot of the replicas over the time that they cover."""
+    """List the changes, and plot the replicas over the time that they cover."""
     steps: list[tuple[datetime, int, int]] = sorted(
         (at, entry["from"], entry["to"]) for entry in changes if (at := when(entry["time"])) is not None
     )
@@ -191,7 +191,7 @@ def _history(changes: Sequence[dict[str, Any]], replicas: int, *, now: datetime,
         *(f"  {line}" for line in table(("WHEN", "REPLICAS", "WHY"), rows, width=width - 2)),
     ]
     first = steps[0][0]
-    # A margin before the first change shows what was before it.
+    # A margin before the first change shows the number before it.
     length = max((now - first) * (1 + 1 / _WIDTH), timedelta(seconds=_WIDTH))
     began = now - length
 

@@ -1,4 +1,4 @@
-"""How much of the requests the candidate's ready pods may get, and the pods that both backends keep."""
+"""The share of the requests that the candidate's ready pods allow, and the pods that both backends keep."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from penstock_operator.releases import steps
 from penstock_operator.releases.state import BackendSeen, Release
 
 IDLE = timedelta(seconds=30)
-"""So long the backend that lost all requests must have answered none before its successor's floor goes."""
+"""Idle time of the backend that lost all requests, after which the floors of both backends end."""
 
 
 def needed(weight: int, replicas: int) -> int:
-    """Ready pods without which the candidate does not get a weight: its part of the stable's, at least one.
+    """Ready pods that the candidate needs for a weight: that share of the stable's pods, at least one.
 
     Args:
         weight: percent of the requests.
-        replicas: pods that served all of them.
+        replicas: pods that served all requests.
     """
     return max(1, -(-weight * replicas // 100)) if weight > 0 else 0
 
@@ -33,19 +33,19 @@ def allowed(ready: int, replicas: int) -> int:
 
 
 def size(stable: BackendSeen) -> int:
-    """Pods by which the stable serves what it has, without the surplus of a rollout of its own.
+    """Pods that serve the stable's requests, without the surplus of a rollout of its own.
 
-    Where none is ready yet, those that it is to have: a candidate that is ready first must not have all
-    requests with a pod.
+    If none is ready yet, its `spec.replicas`: a candidate that is ready first must not get all requests with
+    one pod.
     """
     return min(stable.ready or stable.replicas, stable.replicas or stable.ready)
 
 
 def whole(stable: BackendSeen, candidate: BackendSeen, weight: int, replicas: int) -> int:
-    """Pods that serve all requests: never fewer than before, more where the stable has grown beyond these.
+    """Pods that serve all requests: never fewer than before, more if the stable has grown beyond them.
 
-    Where the load has made it grow, its pods serve a part of the requests alone, and all of them need more in
-    proportion; yet no more than both backends have, who serve them all, or than it could have alone.
+    If the load has made the stable grow, its pods serve only its part of the requests; all requests need
+    proportionally more, but not more than both backends have together, nor than the stable's maximum.
 
     Args:
         stable: the stable.
@@ -60,16 +60,16 @@ def whole(stable: BackendSeen, candidate: BackendSeen, weight: int, replicas: in
 
 
 def floors(strategy: Strategy | None, release: Release | None, now: datetime) -> dict[str, int]:
-    """Replicas that the two backends keep at least, by name, beside their `minReplicas`.
+    """The fewest replicas that each of the two backends keeps, by name, beside `minReplicas`.
 
-    The candidate gets the pods of the next weight before that is set, unless somebody has to promote the
-    release first. The stable keeps those for all requests, since they may come back to it at any time. Once
-    the release is over, that holds until the backend that lost all requests has answered none for `IDLE`; a
-    candidate that was taken back keeps none. `maxReplicas` is not known here: it limits them elsewhere.
+    The candidate gets the pods of the next weight before that is set, unless a user has to promote the
+    release first. The stable keeps the pods for all requests, since they can come back to it at any time.
+    After the release, both hold until the backend that lost all requests has answered none for `IDLE`; a
+    candidate that was rolled back keeps none. `maxReplicas` is unknown here and limits them elsewhere.
 
     Args:
-        strategy: of the split; None where it has none.
-        release: how far it has come.
+        strategy: the split's strategy, if it has one.
+        release: the progress of the release, if one has begun.
         now: wall time in UTC.
     """
     if strategy is None or release is None:
@@ -89,7 +89,7 @@ def floors(strategy: Strategy | None, release: Release | None, now: datetime) ->
 
 
 def _ahead(strategy: Strategy, release: Release) -> int:
-    """The candidate's pods: for the weight that it has or waits for, and the next if nobody must promote."""
+    """The candidate's pods: for its current or awaited weight, or the next unless a user must promote."""
     state, step = release.state, release.step
     if state.phase == "Paused":
         weight = state.target

@@ -1,47 +1,46 @@
-"""Verdicts on a candidate, from what the routers counted within an interval.
+"""Verdicts on a candidate, from the routers' counts of an interval.
 
-Read `sequential` (the arithmetic, with its sources), `scatter` (requests that fail together), `margins` (what
-counts as harm, and how sure a verdict is), `record` (what goes from one interval to the next), `trials`, then
-this.
+Read `sequential` (the arithmetic, with its sources), `scatter` (requests that fail together), `margins` (the
+size of harm, and the certainty of a verdict), `record` (the state that is kept from one interval to the
+next), `trials`, then this.
 
 | metric | against the stable, in the same intervals | against `threshold` |
 | -- | -- | -- |
 | errorRatio | the share of requests that fail, margin 1 % of all | the share that fails |
 | latency | the share of answers beyond the stable's quantile, margin 1 - quantile | the share beyond it |
-| mismatch | | the share of copies that differ, 1 % where none is given |
+| mismatch | | the share of copies that differ, 1 % by default |
 | prometheus | | the query's value, as it is |
 
 Fail: the candidate is worse than the margin allows. Pass: it is not. Waiting: neither is shown.
 
-How sure: of healthy candidates at most 1 in 200 fails, in a release with up to eight metrics and any number
-of intervals (a query's value is taken as it is, so there is no such bound for prometheus). Healthy: not worse
-than the stable by the margin, and at most at a third of a threshold. Of candidates beyond the margin at most
-1 in 20 passes a metric. Both hold while base rates change; they rest on the draw by weight. Requests that
-fail or are late together, as with their batch, count as one, as far as that shows (`scatter`): a candidate
-whose requests fail so, by 32 at a time, may pass before it has failed any. Where an endpoint has
-`sessionAffinity`, whole sessions are drawn, and a few heavy ones weigh more than the arithmetic knows.
+Certainty: of healthy candidates at most 1 in 200 fails, in a release with up to eight metrics and any number
+of intervals (prometheus has no such bound, since a query's value is taken as it is). A healthy candidate is
+not worse than the stable by the margin, and at most at a third of a threshold. Of candidates beyond the
+margin at most 1 in 20 passes a metric. Both hold while base rates change; they rest on the draw by weight.
+Requests that fail or are late together, as with their batch, count as one, as far as that shows (`scatter`):
+a candidate that fails 32 requests at a time can pass before it has failed any. If an endpoint has
+`sessionAffinity`, whole sessions are drawn, and a few heavy ones count for more than the arithmetic assumes.
 
-How soon, in intervals of 30 s (simulated while base rates change; the median, and what 99 of 100 need):
+Intervals of 30 s until a verdict (simulated while base rates change; the median, and the 99th percentile):
 
 | requests a second of the candidate, or copies | 1 | 5 | 20 | 50 |
 | -- | -- | -- | -- | -- |
 | 5 % of errors fail | 13, 44 | 3, 9 | 1, 4 | 1, 2 |
 | 200 ms more on a service whose p99 is below 0.3 s fail | 1, 5 | 1, 1 | 1, 1 | 1, 1 |
 | 2 % of mismatches fail | 19, 55 | 5, 17 | 2, 5 | 1, 2 |
-| a healthy one passes errorRatio | 26, 153 | 6, 37 | 2, 8 | 1, 4 |
-| and latency | 33, 109 | 6, 16 | 2, 4 | 1, 2 |
+| a healthy candidate passes errorRatio | 26, 153 | 6, 37 | 2, 8 | 1, 4 |
+| a healthy candidate passes latency | 33, 109 | 6, 16 | 2, 4 | 1, 2 |
 
-Of 10 000 simulated releases of healthy candidates none was taken back, and of bad ones at 50 requests a
+Of 10 000 simulated releases of healthy candidates none was rolled back, and of bad ones at 50 requests a
 second more than 99 in 100 within two intervals: `python -m bench.releases`, bench/results/releases.md.
 
-**Latency.** What is 10 % slower is healthy, and counts by bucket do not show where in a bucket an answer was.
-So the candidate's share beyond one bound is held against the stable's beyond a smaller one (1.25 times at
-least): a candidate that takes at most so many times as long is inside the hypothesis, wherever the quantile
-is in its bucket. The pairs of bounds at the stable's quantile and near it, as it was before the interval,
-share the money; where that is not known yet, all of them do. What pairs far below the quantile win is not
-counted, as latency is to be judged around it (p99: from p95 on). Leaving out wins only lowers an e-value, so
-that may be decided by the interval's own answers. To pass, the pair at the quantile must show it, and those
-between it and there.
+**Latency.** A candidate that is 10 % slower is healthy, and counts by bucket do not show where in a bucket an
+answer was. So the candidate's share beyond one bound is compared with the stable's beyond a smaller bound (by
+at least 1.25 times): a candidate that is slower by at most this factor is inside the hypothesis, wherever the
+quantile is in its bucket. The money is spread over the pairs of bounds at and near the stable's quantile
+before the interval, or over all pairs while that is unknown. Wins of pairs far below the quantile do not
+count, as latency is to be judged around it (p99: from p95 on). To leave out wins only lowers an e-value, so
+the interval's own answers can decide it. To pass, every pair from there to the quantile must show it.
 """
 
 from __future__ import annotations
@@ -73,11 +72,11 @@ from penstock_operator.releases.trials import (
 )
 
 NEAR = (0.6, 0.15, 0.04)
-"""Shares of the money on the pair of bounds at the quantile, on each next to it, and on each beyond those."""
+"""Shares of the money on the pair of bounds at the quantile, on its neighbours, and on the next ones."""
 NOTHING_COMPARED = "no answer to a copy was compared in this interval"
 MOST_MESSAGE = 512
 MOST_COUNT = 10**12
-"""More within an interval is not a count of requests."""
+"""Upper limit of a plausible count of requests within an interval."""
 
 
 def judge_all(
@@ -89,15 +88,15 @@ def judge_all(
 ) -> tuple[Verdict, ...]:
     """Judge a candidate by all metrics: a verdict for each, in their order.
 
-    A metric that an interval says nothing of (errorRatio and latency while there are copies alone, mismatch
-    once there are none) keeps its evidence, and so its verdict.
+    A metric without counts in an interval (errorRatio and latency while there are copies alone, mismatch once
+    there are none) keeps its evidence, and so its verdict.
 
     Args:
-        metrics: those of the strategy.
-        verdicts: those of the interval before, whose states go on.
-        interval: what the routers counted.
+        metrics: the strategy's metrics.
+        verdicts: the verdicts of the previous interval, with their states.
+        interval: the routers' counts.
         edges: upper bounds of the wire's buckets of latency, in seconds.
-        values: results of queries, by query; None, or absent, where one has none.
+        values: results of queries, by query; None, or absent, for a query without a result.
     """
     states = {about(verdict.state): verdict.state for verdict in verdicts}
     findings = []
@@ -111,12 +110,12 @@ def judge_all(
 
 
 def judge(metric: ReleaseMetric, state: str, interval: Interval, edges: tuple[float, ...]) -> Verdict:
-    """Judge a candidate by what the routers counted.
+    """Judge a candidate by the routers' counts.
 
     Args:
-        metric: by which; not prometheus.
-        state: `state` of the verdict before; anything else begins afresh.
-        interval: what was counted since then, with the same weights throughout.
+        metric: the metric; not prometheus.
+        state: `state` of the previous verdict; with anything else the evidence begins afresh.
+        interval: the counts since then, with the same weights throughout.
         edges: upper bounds of the buckets of latency, in seconds.
     """
     evidence = read(state, key(metric, len(edges)))
@@ -139,9 +138,9 @@ def judge_value(
     """Judge a candidate by the value of a query.
 
     Args:
-        metric: prometheus.
-        state: `state` of the verdict before; anything else begins afresh.
-        value: the result; None where there is none.
+        metric: a prometheus metric.
+        state: `state` of the previous verdict; with anything else the evidence begins afresh.
+        value: the result, if there is one.
         edges: as for `judge`.
     """
     evidence = read(state, key(metric, len(edges)))
@@ -219,7 +218,7 @@ def _mismatch(metric: ReleaseMetric, evidence: Evidence, interval: Interval) -> 
 
 
 def _scatter(trial: Trial, *readings: Sequence[Part]) -> None:
-    """Take up how an interval's bad ones scatter, by the reading of the buckets by which they do most."""
+    """Add the scatter of an interval's bad requests, by the reading of the buckets that gives the most."""
     seen = [
         scattered(parts)
         for parts in readings
@@ -306,7 +305,7 @@ def _slower(
             parts.append((money, rises if at >= first else [min(gain, 0.0) for gain in rises]))
         fine = zip(*(gains(at, FALLS) for at in range(first, now + 1)), strict=True)
         trial.bet(average(parts), [min(each) for each in fine])
-        if trial.edge != now:  # what is remembered is of other bounds
+        if trial.edge != now:  # the remembered numbers are of other bounds
             trial.edge, trial.requests, trial.bad, trial.expected = now, 0.0, 0.0, 0.0
     words = (
         f"answers took more than {edges[high]:g} s",
@@ -322,11 +321,11 @@ def _slower(
 
 
 def _spread(quantile: int, pairs: int) -> list[tuple[int, float]]:
-    """Pairs of bounds, each with its share of the money.
+    """Spread the money over pairs of bounds.
 
     Args:
-        quantile: the pair that the stable's quantile was at before this interval; none of them: not known.
-        pairs: how many there are.
+        quantile: index of the pair at the stable's quantile before this interval; out of range if unknown.
+        pairs: number of pairs.
     """
     if not 0 <= quantile < pairs:
         return [(at, 1.0 / pairs) for at in range(pairs)]
@@ -335,7 +334,7 @@ def _spread(quantile: int, pairs: int) -> list[tuple[int, float]]:
 
 
 def _recall(evidence: Evidence, stable: Counts, edges: tuple[float, ...]) -> list[int]:
-    """Take up an interval's answers of the stable; recent ones beyond each bound, as `_beyond`."""
+    """Add an interval's answers of the stable, and return the recent ones beyond each bound, as `_beyond`."""
     new, old = _seconds(stable, edges), evidence.seconds
     if len(old) != len(new):
         old = [0] * len(new)
@@ -346,12 +345,12 @@ def _recall(evidence: Evidence, stable: Counts, edges: tuple[float, ...]) -> lis
 
 
 def _beyond(counts: Counts, edges: tuple[float, ...]) -> list[int]:
-    """Answers beyond no bound, beyond the first, and so on."""
+    """Count all answers, those beyond the first bound, and so on."""
     return _sums(_seconds(counts, edges))
 
 
 def _seconds(counts: Counts, edges: tuple[float, ...]) -> list[int]:
-    """Counts by bucket: none where they are of other buckets, as of a router of another version."""
+    """Return counts by bucket; all 0 if they are of other buckets, as from a router of another version."""
     if len(counts.seconds) != len(edges) + 1:
         return [0] * (len(edges) + 1)
     return [min(max(count, 0), MOST_COUNT) for count in counts.seconds]
@@ -366,7 +365,7 @@ def _sums(counts: Sequence[int]) -> list[int]:
 
 @functools.lru_cache(maxsize=8)
 def _pairs(edges: tuple[float, ...]) -> tuple[tuple[int, int], ...]:
-    """Bounds of the stable and of the candidate: the next that is at least SLOWER times as large."""
+    """Pair each bound for the stable with the next bound that is SLOWER times as large, for the candidate."""
     pairs = []
     for low, edge in enumerate(edges):
         high = next((at for at in range(low + 1, len(edges)) if edges[at] >= SLOWER * edge), None)

@@ -1,4 +1,4 @@
-"""One look at a release: what is seen of the world, beside how far the release has come."""
+"""One look at a release: the observations, and the progress of the release."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ OVER = ("Promoted", "RolledBack")
 
 
 def text(moment: datetime) -> str:
-    """A time as Kubernetes spells it, in whole seconds."""
+    """Format a time as Kubernetes does, in whole seconds."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def moment(stored: str) -> datetime:
-    """A stored time."""
+    """Parse a stored time."""
     return datetime.fromisoformat(stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a look goes by.
+    """The inputs of a look.
 
     Args:
         strategy: the split's strategy.
-        release: how far it has come.
-        seen: the world.
+        release: the progress of the release.
+        seen: the observations.
     """
 
     strategy: Strategy
@@ -42,12 +42,12 @@ class Look:
 
     @property
     def last(self) -> int:
-        """The step after the last: promotion."""
+        """Index of promotion, which follows the last step."""
         return len(self.strategy.steps)
 
     @property
     def promoting(self) -> bool:
-        """Whether all steps are done, and nobody has to promote the release any more."""
+        """Whether all steps are done, and no user has to promote the release any more."""
         return self.release.state.phase == "Progressing" and self.release.step >= self.last
 
     @property
@@ -57,14 +57,14 @@ class Look:
 
     @property
     def stable_waits(self) -> bool:
-        """Whether a release that was taken back keeps its weight: the stable could answer nothing."""
+        """Whether a rolled back release keeps its weight, since the stable has no ready pod to answer."""
         stable, candidate = self.seen.stable, self.seen.candidate
         back = self.release.state.phase == "RolledBack" and self.release.state.weight > 0
         return back and stable.ready == 0 and candidate.ready > 0
 
     @property
     def stable_stays_away(self) -> bool:
-        """Whether the stable is gone, or was retired: promotion is over, and nothing gives it a pod."""
+        """Whether the stable is gone, or retired: without pods after promotion, and nothing scales it."""
         stable = self.seen.stable
         promoted = self.release.state.phase == "Promoted"
         return not stable.exists or (promoted and stable.is_at_rest)
@@ -81,12 +81,12 @@ class Look:
 
     @property
     def granted(self) -> bool:
-        """Whether the step's weight was set, be it that pods were lost since."""
+        """Whether the step's weight was set, even if pods were lost since."""
         return self.release.state.target == self.wanted
 
     @property
     def enough(self) -> bool:
-        """Whether the candidate's pods allow what the step asks for; without a stable, whatever it has."""
+        """Whether the candidate's pods allow the step; always true without a stable."""
         if not self.seen.stable.exists:
             return True
         copied = steps.mirror(self.strategy, self.release.step) > 0
@@ -101,34 +101,34 @@ class Look:
 
     @property
     def asked(self) -> bool:
-        """Whether somebody newly asks for something, be it nothing that can be read."""
+        """Whether the annotation has a new value, even one that is not a valid action."""
         return bool(self.seen.action) and self.seen.action != self.release.state.handled
 
     @property
     def action(self) -> str:
-        """What somebody newly asks for; empty where nobody does."""
+        """The action that is newly asked for; empty if there is none."""
         return (self.seen.action or "").partition("@")[0].strip() if self.asked else ""
 
     @property
     def due(self) -> datetime | None:
-        """When the pause that is under way is over at the earliest; None at any other step."""
+        """The earliest end of the current pause; None at any other step."""
         pause = steps.pause_ms(self.strategy, self.release.step)
         return None if pause is None else self.release.step_started + timedelta(milliseconds=pause)
 
     @property
     def interval(self) -> timedelta:
-        """How often the metrics are judged."""
+        """The time between two judgements of the metrics."""
         return timedelta(milliseconds=durations.parse_ms(self.strategy.analysis.interval))
 
     @property
     def next_judgement(self) -> datetime | None:
-        """When the interval under way ends; None before the first."""
+        """The end of the current interval; None before the first."""
         judged = self.release.state.judged
         return None if judged is None else moment(judged) + self.interval
 
     @property
     def failed(self) -> tuple[Verdict, ...]:
-        """Verdicts against the candidate, by metrics that are still asked for."""
+        """Verdicts Fail, of the metrics that the strategy still has."""
         labels = {metric.label for metric in self.strategy.analysis.metrics}
         return tuple(
             each for each in self.release.verdicts if each.verdict == "Fail" and each.metric in labels
@@ -138,8 +138,8 @@ class Look:
     def judging(self) -> tuple[tuple[ReleaseMetric, Verdict | None], ...]:
         """The metrics that can be judged at this weight, each with its verdict if there is one.
 
-        Without requests or copies for the candidate none; with copies alone what is compared, and queries;
-        with all requests what needs no stable beside it.
+        Without requests or copies for the candidate: none. With copies alone: mismatch and queries. With all
+        requests: the metrics that have a threshold, since the stable gives nothing to compare with.
         """
         state, metrics, verdicts = self.release.state, self.strategy.analysis.metrics, self.release.verdicts
         pairs: list[tuple[ReleaseMetric, Verdict | None]] = []
@@ -155,7 +155,7 @@ class Look:
 
     @property
     def judged(self) -> bool:
-        """Whether a whole interval at this weight was judged, where anything can be."""
+        """Whether a whole interval at this weight was judged, or there is nothing to judge."""
         state = self.release.state
         if not self.strategy.analysis.metrics or (state.weight == 0 and state.mirror == 0):
             return True
@@ -165,13 +165,13 @@ class Look:
 
     @property
     def overdue(self) -> bool:
-        """Whether the interval under way should have been judged long ago."""
+        """Whether the current interval should have ended more than an interval ago."""
         end = self.next_judgement
         return end is not None and self.seen.now > end + self.interval
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What is missing for a verdict on the candidate, in words, by metric."""
+        """The reasons why metrics have no verdict yet, in words, by metric."""
         return tuple(
             f"{metric.label}: {verdict.message if verdict and verdict.message else 'not judged yet'}"
             for metric, verdict in self.judging
@@ -179,12 +179,12 @@ class Look:
         )
 
     def with_state(self, **members: Any) -> Look:
-        """The look with other members of the state."""
+        """Return the look with some members of the state replaced."""
         state = self.release.state.model_copy(update=members)
         return replace(self, release=replace(self.release, state=state))
 
 
 def _is_of(verdict: Verdict, metric: ReleaseMetric) -> bool:
-    """Whether a verdict is of a metric as it is now: what was said of another query or threshold is not."""
+    """Whether a verdict is about a metric as it is now, not about its former query or threshold."""
     asked = record.key(metric, len(FIRST_BYTE_SECONDS))
     return verdict.metric == metric.label and (not verdict.state or record.about(verdict.state) == asked)

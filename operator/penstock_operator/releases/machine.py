@@ -1,8 +1,8 @@
-"""The table of transitions of a release, which goes on from what is stored after a crash at any moment.
+"""The table of transitions of a release. After a crash at any moment it continues from the stored state.
 
-A look takes in what is seen, makes at most one move (the first row of `MOVES` that fits), sets the weight
-that the step and the candidate's pods allow, and says where the release stands (`standing.STANDINGS`). Looked
-at again with nothing new, a release that waits is the same.
+A look takes in the observations, makes at most one move (the first row of `MOVES` that fits), sets the weight
+that the step and the candidate's pods allow, and sets the reason and message (`standing.STANDINGS`). A second
+look at a waiting release, with nothing new, changes nothing.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from penstock_operator.releases.state import Advance, Release, ReleaseEvent, See
 from penstock_operator.releases.steps import faults as faults
 
 ACTIONS = ("promote", "promote-full", "abort", "pause")
-"""What the annotation may ask for."""
+"""Actions that the annotation can ask for."""
 
 REFUSED = "ActionRefused"
 """Reason of the Event of an action that is not carried out."""
 
 AGAIN = 10.0
-"""Seconds between two looks where nothing is awaited."""
+"""Seconds between two looks while nothing is awaited."""
 SOON = 1.0
-"""Seconds until the next look where the routers are taking up a weight."""
+"""Seconds until the next look while the routers are taking up a weight."""
 AT_ONCE = 0.1
 """Seconds until the next look after a move."""
 
@@ -39,17 +39,17 @@ Made = tuple[Look, ReleaseEvent | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One row: from which phases, on what, to where.
+    """One row of the table: a transition and its condition.
 
     Args:
-        phases: from these.
-        seen: what is seen, in words.
-        fits: the same in code; the first row that fits is made.
+        phases: the phases in which it can happen.
+        seen: its condition, in words.
+        fits: its condition, in code; the first row that fits is made.
         becomes: phase and step afterwards, in words.
-        weight: what becomes of the candidate's weight, in words.
+        weight: the candidate's weight afterwards, in words.
         event: reason of the Event; empty for none.
-        make: carries it out.
-        serves: the actions that it carries out: any other that it ends is refused.
+        make: the function that carries it out.
+        serves: the actions that it carries out; any other action that it ends is refused.
     """
 
     phases: tuple[Phase, ...]
@@ -63,12 +63,12 @@ class Move:
 
 
 def advance(strategy: Strategy, release: Release | None, seen: Seen) -> Advance:
-    """What one look at a release comes to.
+    """Compute the result of one look at a release.
 
     Args:
-        strategy: of the split.
+        strategy: the split's strategy.
         release: as stored in the split's status; None before the first look.
-        seen: the world.
+        seen: the observations.
     """
     seen = replace(seen, now=seen.now.astimezone(UTC).replace(microsecond=0))
     before = release or _blank(seen.now)
@@ -85,10 +85,10 @@ def advance(strategy: Strategy, release: Release | None, seen: Seen) -> Advance:
 
 
 def row(look: Look) -> Move | None:
-    """The first row of the table that fits, if one does.
+    """Return the first row of the table that fits, if any.
 
     Args:
-        look: what is seen, taken in.
+        look: the look, with its observations taken in.
     """
     return next((each for each in MOVES if _phase(look) in each.phases and each.fits(look)), None)
 
@@ -98,13 +98,13 @@ def _phase(look: Look) -> Phase:
 
 
 def _blank(now: datetime) -> Release:
-    """What stands for no release: one of no pair."""
+    """Make a placeholder for an absent release: its pair is empty."""
     state = ReleaseState(stable="", candidate="", phase="Progressing", weight=0)
     return Release(state=state, step=0, step_started=now)
 
 
 def _unserved(asked: Look, move: Move, made: Look, event: ReleaseEvent | None) -> list[ReleaseEvent]:
-    """The Event of an action that a move has ended without carrying it out."""
+    """Return the Event of an action that a move has ended without carrying it out."""
     ended = asked.asked and made.release.state.handled == asked.seen.action
     if not ended or asked.action in move.serves or (event is not None and event.reason == REFUSED):
         return []
@@ -113,7 +113,7 @@ def _unserved(asked: Look, move: Move, made: Look, event: ReleaseEvent | None) -
 
 
 def _taken_in(look: Look) -> Look:
-    """The look with what it brings of itself, without a move: verdicts, what routers have taken up, pods."""
+    """Take in the observations that need no move: verdicts, the weight that routers have taken up, pods."""
     release, seen, now = look.release, look.seen, text(look.seen.now)
     state = release.state
     started = min(release.step_started, seen.now)
@@ -128,7 +128,7 @@ def _taken_in(look: Look) -> Look:
     if state.phase not in OVER:
         if seen.verdicts is not None:
             members["judged"] = now
-            # What a release was paused for stays until somebody promotes it.
+            # The failed verdict that paused a release stays until a user promotes it.
             verdicts = verdicts if state.phase == "Paused" and look.failed else seen.verdicts
         if state.settled is None and seen.applied == state.weight:
             members["settled"] = now
@@ -139,7 +139,7 @@ def _taken_in(look: Look) -> Look:
         loser = seen.stable if state.phase == "Promoted" else seen.candidate
         lost = state.weight == (100 if state.phase == "Promoted" else 0)
         idle = lost and seen.applied == state.weight and loser.answered == 0
-        # NB: what is seen to have answered none has answered none for as long already.
+        # NB: `answered` covers the last `IDLE`, so a backend with 0 has been idle that long already.
         members["idle_since"] = text(seen.now - capacity.IDLE) if idle or not loser.exists else None
     without_stable = state.phase == "Promoted" and look.stable_stays_away
     if seen.candidate.exists and (without_stable or not state.candidate_uid):
@@ -150,7 +150,7 @@ def _taken_in(look: Look) -> Look:
 
 
 def _announced(before: ReleaseState, after: ReleaseState) -> list[ReleaseEvent]:
-    """Events of a weight that was set, and of what a release begins to wait for."""
+    """Return the Events of a weight that was set, and of a reason that a release begins to wait for."""
     events = []
     same = before.candidate == after.candidate
     weight, mirror = (before.weight, before.mirror) if same else (0, 0)
@@ -178,7 +178,7 @@ def _again(look: Look, *, moved: bool) -> float:
     return min([AGAIN, *waits])
 
 
-# What fits.
+# Conditions.
 
 
 def _begins(look: Look) -> bool:
@@ -198,13 +198,13 @@ def _edited(look: Look) -> bool:
 
 
 def _done(look: Look) -> bool:
-    """Whether a step is over: taken up by the routers, judged, and with no verdict that is waited for."""
+    """Whether a step is over: taken up by the routers, judged, and with no verdict Waiting."""
     if look.release.step >= look.last or not look.settled or not look.enough or look.missing:
         return False
     return look.judged if look.due is None else look.seen.now >= look.due
 
 
-# What is done.
+# Moves.
 
 
 def _event(reason: str, message: str, *, warning: bool = False) -> ReleaseEvent:
@@ -212,7 +212,7 @@ def _event(reason: str, message: str, *, warning: bool = False) -> ReleaseEvent:
 
 
 def _begin(look: Look) -> Made:
-    """A release from its first step."""
+    """Begin a release at its first step."""
     old, seen, strategy = look.release.state, look.seen, look.strategy
     same = not _begins(look)
     pods = capacity.size(seen.stable)
@@ -221,7 +221,7 @@ def _begin(look: Look) -> Made:
         candidate=strategy.candidate,
         phase="Progressing",
         weight=0,
-        # A stable that had lost requests shows too few pods for all of them.
+        # A stable that had lost part of its requests has too few pods for all of them.
         replicas=max(pods, old.replicas) if same and old.weight else pods,
         steps=steps.fingerprint(strategy),
         started=text(seen.now),
@@ -234,7 +234,7 @@ def _begin(look: Look) -> Made:
 
 
 def _enter(look: Look, step: int, **members: Any) -> Look:
-    """Go to a step; one that waits for somebody is Paused."""
+    """Go to a step; in a step that waits for a user the release is Paused."""
     phase = "Paused" if steps.is_manual(look.strategy, step) else "Progressing"
     release = replace(look.release, step=step, step_started=look.seen.now)
     return replace(look, release=release).with_state(**{"phase": phase, "held": False} | members)
@@ -246,7 +246,7 @@ def _next(look: Look) -> Made:
 
 
 def _edit(look: Look) -> Made:
-    """Go on from what is applied by the new steps; a pause that somebody or a verdict asked for stays."""
+    """Continue by the new steps from the current weight; a pause by a user or a verdict stays."""
     state = look.release.state
     step = steps.resumed_at(look.strategy, state.weight)
     held = state.phase == "Paused" and (state.held or bool(look.failed))
@@ -273,7 +273,7 @@ def _roll_back(look: Look, reason: str, message: str) -> Made:
 
 
 def _given_back(look: Look) -> str:
-    """Who gets the requests, in words, and with how many pods where these are fewer than it needs."""
+    """Say in words that the stable gets the requests, and with how many pods if it has too few."""
     ready, replicas = look.seen.stable.ready, look.release.state.replicas
     few = f" with {ready} ready pods of the {replicas} that all requests take" if 0 < ready < replicas else ""
     return f"{look.strategy.stable} gets all requests{few}"
@@ -303,7 +303,7 @@ def _pause(look: Look) -> Made:
 
 
 def _resume(look: Look) -> Made:
-    """Go on where somebody had paused it, or with the step after a Manual pause."""
+    """Continue the step that a user had paused, or go to the step after a Manual pause."""
     going = _handled(look)
     if look.release.step < look.last and steps.is_manual(look.strategy, look.release.step):
         entered = _enter(going, look.release.step + 1)
@@ -313,7 +313,7 @@ def _resume(look: Look) -> Made:
 
 
 def _pass_failure(look: Look) -> Made:
-    """Go on past the step whose analysis failed; one whose weight is not set yet is the next itself."""
+    """Go past the step whose analysis failed; if a step's weight is not set yet, go to that step."""
     past = look.granted and look.release.step < look.last
     going = _handled(_judged_anew(look))
     if past:
@@ -327,10 +327,10 @@ def _pass_failure(look: Look) -> Made:
 
 
 def _judged_anew(look: Look) -> Look:
-    """The look without evidence: an interval begins as if the routers had just been given the weight.
+    """Return the look without evidence: an interval begins as if the routers had just got the weight.
 
-    NB: to drop the verdicts alone is not enough. The interval under way has requests from before in it, which
-    would speak against the candidate a second time.
+    NB: to drop the verdicts alone is not enough. The current interval contains earlier requests, which would
+    count against the candidate a second time.
     """
     fresh = replace(look, release=replace(look.release, verdicts=()))
     return fresh.with_state(settled=None, judged=None)
@@ -342,7 +342,7 @@ def _skip(look: Look) -> Made:
 
 
 def _promote_full(look: Look) -> Made:
-    """To all requests at once; from a release that is over by a new one."""
+    """Give the candidate all requests at once; after a rollback, begin a new release for it."""
     if _phase(look) == "RolledBack":
         look, _ = _begin(look)
     going = _judged_anew(look) if look.failed else look
@@ -360,12 +360,12 @@ def _promoted(look: Look) -> Made:
 
 
 def _handled(look: Look) -> Look:
-    """What is asked for is carried out, or refused: the same value is not looked at again."""
+    """Note that the action was carried out or refused: the same value is not looked at again."""
     return look.with_state(handled=look.seen.action or look.release.state.handled, pending=None)
 
 
 def _wait(look: Look) -> Made:
-    """An action waits until it can be carried out, and that is said once."""
+    """Keep an action pending until it can be carried out, with one Event for it."""
     if not look.asked or look.release.state.pending == look.seen.action:
         return look, None
     if look.action not in ACTIONS:
@@ -587,4 +587,4 @@ MOVES: tuple[Move, ...] = (
         make=_promoted,
     ),
 )
-"""In this order: the first that fits is made, one a look."""
+"""All moves, in order: each look makes the first that fits."""

@@ -1,6 +1,6 @@
-"""What a verdict carries from one interval to the next, as the JSON text in `verdicts[].state`.
+"""The evidence that a verdict carries from one interval to the next, as JSON text in `verdicts[].state`.
 
-A text of another form, of another metric or another threshold, or none: the evidence begins afresh.
+If the text is absent, has another form, or is of another metric or threshold, the evidence begins afresh.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Log = Annotated[float, msgspec.Meta(ge=NOTHING, le=FAIL_CAP)]
 
 
 class Trial(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One hypothesis pair: that the candidate is bad, and that it is not.
+    """Evidence on a pair of hypotheses: that the candidate is bad, and that it is not.
 
     Args:
         looks: intervals that have been bet on.
         worse: logarithms of the money on its being bad, one for each of RISES; empty before the first.
-        fine: of the money on its not being bad, one for each of FALLS.
+        fine: logarithms of the money on its not being bad, one for each of FALLS.
         requests: recent requests of the candidate.
-        bad: of those, the bad ones.
-        refused: of those, refusals by Penstock.
-        expected: bad ones that the stable's rates in the same intervals give.
+        bad: the bad requests among them.
+        refused: the bad requests that Penstock refused.
+        expected: bad requests to expect by the stable's rates in the same intervals.
         failures: intervals above a threshold so far.
-        edge: the bucket that the bad ones are counted from.
-        squares: see `scatter.scattered`, of late.
-        expected_squares: what independent bad ones give.
+        edge: index of the pair of bounds by which slow answers are counted; -1 before the first interval.
+        squares: the first result of `scatter.scattered`, of recent intervals.
+        expected_squares: the second result, for independent bad requests.
     """
 
     looks: Annotated[int, msgspec.Meta(ge=0, le=10**9)] = 0
@@ -53,7 +53,7 @@ class Trial(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_o
     expected_squares: Square = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse, in ValueError, another number of bets than this version makes."""
+        """Raise ValueError if the number of bets is not this version's."""
         if len(self.worse) not in (0, len(RISES)) or len(self.fine) not in (0, len(FALLS)):
             msg = f"expected {len(RISES)} and {len(FALLS)} bets, found {len(self.worse)} and {len(self.fine)}"
             raise ValueError(msg)
@@ -62,13 +62,13 @@ class Trial(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_o
             raise ValueError(msg)
 
     def scatter(self, squares: Sequence[float], expected: float) -> None:
-        """Take up how the bad ones of an interval scatter, before it is bet on."""
+        """Add the scatter of an interval's bad requests, before the interval is bet on."""
         before = self.squares or [0.0] * len(squares)
         self.squares = [_short(KEPT * old + new) for old, new in zip(before, squares, strict=True)]
         self.expected_squares = _short(KEPT * self.expected_squares + expected)
 
     def bet(self, worse: Sequence[float], fine: Sequence[float]) -> None:
-        """Take up the e-values of an interval, whose bad ones count as many as there are events."""
+        """Add the e-values of an interval; the bad requests of one event count as one."""
         one = self.together
         self.worse = advance(
             self.worse or [NOTHING] * len(RISES), [gain / one for gain in worse], self.looks, FAIL_CAP
@@ -80,7 +80,7 @@ class Trial(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_o
 
     @property
     def together(self) -> float:
-        """How many bad ones count as one, of late."""
+        """How many bad requests count as one, by recent intervals."""
         return max(1.0, max(self.squares) / self.expected_squares) if self.expected_squares else 1.0
 
     @property
@@ -95,10 +95,10 @@ class Trial(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_o
 
 
 class Evidence(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """All that a verdict carries.
+    """The evidence that a verdict carries.
 
     Args:
-        of: which metric it is about.
+        of: the `key` of its metric.
         stable: the test against the stable.
         threshold: the test against a threshold.
         seconds: recent answers of the stable by bucket of latency.
@@ -111,7 +111,7 @@ class Evidence(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, k
 
 
 def _short(value: float) -> float:
-    """A number that takes few characters in the state."""
+    """Round a number, so that it takes few characters in the state."""
     return float(f"{value:.3g}")
 
 
@@ -119,25 +119,25 @@ _DECODER = msgspec.json.Decoder(Evidence)
 
 
 def key(metric: ReleaseMetric, edges: int = 0) -> str:
-    """What a state is about: another metric, threshold, query or number of buckets has another."""
+    """The key of a state's metric; it differs by metric, quantile, threshold, query and number of buckets."""
     parts = (metric.name, metric.quantile or QUANTILE, metric.threshold, metric.query, edges)
     return f"{metric.name} {zlib.crc32(repr(parts).encode()):08x}"
 
 
 def read(text: str, of: str) -> Evidence:
-    """The evidence in a state; without any, if the text is not such a state."""
+    """Read the evidence in a state; it is empty if the text is not a state with the key `of`."""
     evidence = _decoded(text)
     return evidence if evidence is not None and evidence.of == of else Evidence(of=of)
 
 
 def about(text: str) -> str:
-    """The `key` that a state is of; empty if the text is not a state."""
+    """The `key` of a state; empty if the text is not a state."""
     evidence = _decoded(text)
     return "" if evidence is None else evidence.of
 
 
 def write(evidence: Evidence) -> str:
-    """A state's text."""
+    """Encode evidence as a state's text."""
     return msgspec.json.encode(evidence).decode()
 
 
@@ -145,4 +145,4 @@ def _decoded(text: str) -> Evidence | None:
     try:
         return _DECODER.decode(text) if len(text) <= MOST_BYTES else None
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        return None  # another version's, or somebody's edit
+        return None  # of another version, or edited by a user

@@ -1,4 +1,4 @@
-"""What a release asks for and says where it stands: its weight, its mirror, a reason and a message."""
+"""Computes the weight and the mirror of a release, and its reason and message."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ ANNOUNCED = (
     "StableNotReady",
     "InvalidStrategy",
 )
-"""Reasons that are an Event of their own where they begin: what a release waits for."""
+"""Reasons for which a release waits; each is an Event when it begins."""
 
 WARNINGS = ("CapacityShort", "AnalysisFailed", "StableMissing", "StableNotReady", "InvalidStrategy")
-"""Those of them of type Warning."""
+"""Reasons in ANNOUNCED with an Event of type Warning."""
 
 UNDECIDED = "not decided when the release ended"
-"""What is said first of a metric that was still Waiting then."""
+"""Beginning of the message of a metric that was still Waiting when the release ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One row: where the release stands, and what that comes to.
+    """One row of the table: a condition, and the reason and message that follow from it.
 
     Args:
         phase: the phase in words.
-        seen: what else is seen, in words.
-        fits: the same in code; the first row that fits holds.
-        weight: the candidate's percent, in words; `_weigh` is the code.
+        seen: the rest of the condition, in words.
+        fits: phase and condition in code; the first row that fits holds.
+        weight: the candidate's percent, in words; `weigh` is the code.
         reason: the reason of the condition Progressing.
-        message: the words behind it; None where they were said when the release came here.
+        message: makes its message; None if a move has set both already.
     """
 
     phase: str
@@ -99,7 +99,7 @@ def _capacity_words(look: Look) -> str:
 
 
 def _scaling(look: Look, pods: int) -> str:
-    """What a user has to change before there can be so many pods."""
+    """Name the setting that a user has to change before there can be so many pods."""
     candidate = look.seen.candidate
     if candidate.most is not None and candidate.most < pods:
         return f"; its maxReplicas is {candidate.most}"
@@ -109,7 +109,7 @@ def _scaling(look: Look, pods: int) -> str:
 
 
 def _held(look: Look) -> str:
-    """Words for a weight that is held, where pods were lost."""
+    """Words for the weight that a release holds, also if pods were lost."""
     state = look.release.state
     if state.weight == state.target:
         return f"{state.candidate} keeps {state.weight}%"
@@ -125,7 +125,7 @@ def _failed_words(look: Look) -> str:
 
 
 def failures(look: Look) -> str:
-    """What speaks against the candidate, in words."""
+    """The failed verdicts in words."""
     return "; ".join(f"{each.metric}: {each.message}" for each in look.failed)
 
 
@@ -152,7 +152,7 @@ def _missing_words(look: Look) -> str:
 
 
 def _waited(look: Look) -> str:
-    """What follows the words of a rollback while the stable has no ready pod."""
+    """The end of a rollback's message while the stable has no ready pod."""
     return f"; {look.release.state.stable} has no ready pod"
 
 
@@ -287,12 +287,12 @@ STANDINGS: tuple[Standing, ...] = (
 
 
 def weigh(look: Look) -> Look:
-    """Set the step's weight if the candidate's pods allow it, and no more than they allow in any case.
+    """Set the step's weight if the candidate's pods allow it, and never more than they allow.
 
-    A weight that pods were lost for comes back with them; that of the next step is set only as a whole.
-    Without a stable nothing is taken from the candidate: there is nobody to give it to, nor an answer to
-    compare with; nor is it by a rollback while the stable has no ready pod. A step that waited for pods
-    begins when its weight is set.
+    A weight that fell with the pods comes back with them; that of the next step is set only as a whole. If
+    the stable is gone, the candidate keeps its weight: no other backend can take the requests, and no answers
+    are left to compare with. It also keeps it after a rollback while the stable has no ready pod. A step that
+    waited for pods begins when its weight is set.
     """
     state, seen = look.release.state, look.seen
     target, weight, copies = state.target, state.weight, state.mirror
@@ -317,9 +317,9 @@ def weigh(look: Look) -> Look:
 
 
 def rest(look: Look) -> Look:
-    """A release whose split is not its endpoint's now, or has none: it stays where it is.
+    """Keep a release in place while its split is not its endpoint's, or has no endpoint.
 
-    Its weight falls with the candidate's pods all the same: it holds as soon as the split is accepted again.
+    Its weight still falls with the candidate's pods, since it applies as soon as the split is accepted again.
     """
     state, seen = look.release.state, look.seen
     another = (state.stable, state.candidate) != (look.strategy.stable, look.strategy.candidate)
@@ -339,7 +339,7 @@ def say(look: Look) -> Look:
 
 
 def conclude(look: Look) -> Look:
-    """Once the release is over, nothing waits: a metric that was not decided by then is Inconclusive."""
+    """Turn verdicts that are still Waiting when the release is over into Inconclusive."""
     release = look.release
     if release.state.phase not in OVER or all(each.verdict != "Waiting" for each in release.verdicts):
         return look

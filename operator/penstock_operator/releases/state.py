@@ -1,4 +1,4 @@
-"""What the machine of a release is given, and what it says."""
+"""Inputs and outputs of the state machine of a release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock_operator.api.strategy import ReleaseState, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """All that a release is between two looks: what `status` of the split holds of it.
+    """The state of a release between two looks, as the split's `status` holds it.
 
     Args:
         state: `status.release`.
@@ -27,15 +27,15 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSeen:
-    """One of the two backends.
+    """Observations of one of the two backends.
 
     Args:
-        exists: whether there is such a ModelBackend that is not being deleted.
-        uid: its uid, by which one that was deleted and made anew is known.
+        exists: whether the ModelBackend exists and is not being deleted.
+        uid: its uid, which shows that it was deleted and created again.
         ready: its ready pods.
         replicas: its `spec.replicas`.
-        most: replicas that its autoscaling allows; None where nothing scales it.
-        answered: requests of the endpoint that it answered within the last 30 s; None where no router tells.
+        most: replicas that its autoscaling allows; None if nothing scales it.
+        answered: requests of the endpoint that it answered within the last 30 s; None if no router reports.
     """
 
     exists: bool
@@ -53,17 +53,17 @@ class BackendSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the operator sees of the world at one look.
+    """Observations of the operator at one look.
 
     Args:
         now: wall time in UTC.
         stable: the stable backend.
         candidate: the candidate.
-        applied: the candidate's percent that all ready routers have taken up; None where they have not all
+        applied: the candidate's percent that all ready routers have taken up; None if they have not all
             taken up the weights that `Release.state` asks for, or no router is ready.
-        verdicts: of the interval that has just ended, one a metric, if one has; they go into the status.
-        action: what somebody asks for by the annotation, `promote`, `promote-full`, `abort` or `pause`, and
-            whatever follows an `@`: the same value is carried out once.
+        verdicts: one a metric, if an interval has just ended, else None; they go into the status.
+        action: the annotation's value: `promote`, `promote-full`, `abort` or `pause`, optionally with `@` and
+            any text behind it; the same value is carried out once.
     """
 
     now: datetime
@@ -76,7 +76,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseEvent:
-    """Something to tell people: an Event of Kubernetes.
+    """A Kubernetes Event to publish.
 
     Args:
         reason: one CamelCase word.
@@ -91,13 +91,13 @@ class ReleaseEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """What a look comes to.
+    """The result of a look.
 
     Args:
-        release: the new state, to be written to the status before its weights go to the routers.
-        events: what has happened.
-        again: seconds after which to look again at the latest. Where `release.state.judged` is `Seen.now`, an
-            interval ends here and the next begins: what is counted from here on belongs to that.
+        release: the new state, to be written to the status before its weights go to the routers. If its
+            `state.judged` is `Seen.now`, an interval ends here, and later counts belong to the next one.
+        events: Events to publish.
+        again: seconds after which to look again at the latest.
     """
 
     release: Release
@@ -111,12 +111,12 @@ class Counts:
 
     Args:
         requests: answered or refused.
-        errors: of those, with a status of 500 or above, or refused by Penstock with 429.
-        refused: of the errors, those that are refusals of Penstock (a full queue, a deadline, no pod).
-        seconds: time to the first byte of the answers: a count for each of the wire's buckets, and the
-            last for those beyond them (not cumulative).
-        compared: copies whose answers were compared; of a candidate that is mirrored to.
-        differing: of those, the ones that differ.
+        errors: requests with a status of 500 or above, or refused by Penstock with 429.
+        refused: errors that are refusals by Penstock (a full queue, a deadline, no pod).
+        seconds: time to the first byte of the answers: a count for each of the wire's buckets, and a last
+            count for the answers beyond them (not cumulative).
+        compared: copies whose answers were compared, if requests are mirrored to a candidate.
+        differing: compared answers that differ.
     """
 
     requests: int = 0
@@ -129,13 +129,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """What the routers counted within one interval, in the same minutes.
+    """Counts of the routers for both backends within the same interval.
 
     Args:
-        stable: of the stable backend.
-        candidate: of the candidate.
-        parts: the same, of the stable and of the candidate, in short spans one after another; empty where
-            only the sums are known.
+        stable: counts of the stable backend.
+        candidate: counts of the candidate.
+        parts: the same counts of stable and candidate for consecutive short spans; empty if only the sums are
+            known.
     """
 
     stable: Counts

@@ -1,4 +1,4 @@
-"""What the steps of a strategy ask for, and what keeps a stored strategy from being followed."""
+"""The targets of a strategy's steps, and the faults for which a stored strategy cannot be followed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from penstock_wire import durations
 
 
 def target(strategy: Strategy, step: int) -> int:
-    """The candidate's percent by a step: that of the last `setWeight` up to it.
+    """The candidate's percent at a step: that of the last `setWeight` up to it.
 
     Args:
         strategy: the strategy.
-        step: index of the step; their number after the last.
+        step: index of the step; the number of steps stands for promotion.
     """
     if step >= len(strategy.steps):
         return 100
@@ -23,7 +23,7 @@ def target(strategy: Strategy, step: int) -> int:
 
 
 def mirror(strategy: Strategy, step: int) -> int:
-    """The percent of the requests that a step has copied to the candidate: none where it has its own.
+    """The percent of the requests that a step copies to the candidate: 0 once it has requests of its own.
 
     Args:
         strategy: the strategy.
@@ -41,14 +41,14 @@ def mirror(strategy: Strategy, step: int) -> int:
 
 
 def is_manual(strategy: Strategy, step: int) -> bool:
-    """Whether a step lasts until somebody promotes the release."""
+    """Whether a step lasts until a user promotes the release."""
     if step >= len(strategy.steps):
         return strategy.promotion == "Manual"
     return strategy.steps[step].pause == MANUAL
 
 
 def pause_ms(strategy: Strategy, step: int) -> int | None:
-    """How long a step's pause lasts at least, in milliseconds; None where it is none, or Manual.
+    """The shortest duration of a step's pause, in milliseconds; None if it has no pause, or a Manual one.
 
     Args:
         strategy: the strategy.
@@ -61,7 +61,7 @@ def pause_ms(strategy: Strategy, step: int) -> int | None:
 
 
 def resumed_at(strategy: Strategy, weight: int) -> int:
-    """The step at which a release goes on whose steps were edited: the first that has at least its weight.
+    """The step at which a release continues after an edit of its steps: the first with at least its weight.
 
     Args:
         strategy: with the new steps.
@@ -72,13 +72,13 @@ def resumed_at(strategy: Strategy, weight: int) -> int:
 
 
 def fingerprint(strategy: Strategy) -> str:
-    """By which edited steps are known."""
+    """A hash of the steps, to detect edits."""
     text = json.dumps([step.document() for step in strategy.steps], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def words(strategy: Strategy, step: int) -> str:
-    """A step for people: `step 2 of 5 (setWeight 50)`, `promotion` after the last."""
+    """A step in words: `step 2 of 5 (setWeight 50)`, or `promotion` after the last."""
     if step >= len(strategy.steps):
         return "promotion"
     return f"step {step + 1} of {len(strategy.steps)} ({_asked(strategy.steps[step])})"
@@ -91,11 +91,11 @@ def _asked(step: ReleaseStep) -> str:
 
 
 def faults(strategy: Strategy) -> tuple[str, ...]:
-    """What keeps a strategy from being followed, with paths.
+    """Describe the faults for which a strategy cannot be followed, with their paths.
 
-    The API server refuses all of it; a strategy that was stored before it did may still have some.
+    The API server refuses all of them; a strategy that was stored before it did can still have some.
 
-    A weight below the one before it is allowed: a step may go back.
+    A weight below the previous one is allowed: a step may go back.
 
     Args:
         strategy: the strategy.

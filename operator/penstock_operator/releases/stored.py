@@ -9,19 +9,19 @@ from penstock_operator.releases.look import text
 from penstock_operator.releases.state import Release
 
 OLDEST = 2000
-"""A year before this is nobody's; the first thousand are not even spelled with four digits."""
+"""Earlier years are not real times; years below 1000 are not even written with four digits."""
 
 
 def stored(split: TrafficSplit) -> Release | None:
-    """What an operator goes on from.
+    """Return the stored release from which an operator continues.
 
-    Whoever may write statuses can have written this one: a time that cannot be read is as good as absent.
+    Any client with the right to write statuses can have written it: an unreadable time counts as absent.
 
     Args:
-        split: as the store has it.
+        split: the split, from the store.
 
     Returns:
-        None where no release has begun, or what the status says of it cannot be read.
+        None if no release has begun, or its status cannot be read.
     """
     status = split.status
     if status.release is None or status.step is None or (started := _moment(status.step_started)) is None:
@@ -39,7 +39,7 @@ def stored(split: TrafficSplit) -> Release | None:
 
 
 def _moment(written: str | None) -> datetime | None:
-    """A time in UTC; None where it cannot be read."""
+    """Parse a time, in UTC; None if it cannot be read."""
     try:
         moment = datetime.fromisoformat(written or "")
         return moment.astimezone(UTC) if moment.tzinfo is not None and moment.year > OLDEST else None

@@ -1,4 +1,4 @@
-"""Two kinds of trials: the candidate against the stable, and the candidate against a threshold."""
+"""Judges a candidate in two kinds of trials: against the stable, and against a threshold."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from penstock_operator.releases.sequential import FALLS, MOST, NOTHING, RISES, f
 
 NONE = "the candidate had no request in this interval"
 MOST_MISSING = 1e7
-"""More requests than that are not worth a number."""
+"""A message does not give a larger number of missing requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a trial says.
+    """The result of a trial.
 
     Args:
         verdict: as in status.
-        message: the numbers in words, and what is missing.
+        message: the numbers in words, and the evidence that is missing.
     """
 
     verdict: Literal["Pass", "Fail", "Waiting"]
@@ -34,9 +34,9 @@ class Share:
     """Requests of a backend within an interval.
 
     Args:
-        bad: the bad ones.
-        requests: all of them.
-        refused: of the bad ones, those that Penstock refused.
+        bad: the bad requests.
+        requests: all requests.
+        refused: the bad requests that Penstock refused.
     """
 
     bad: float = 0.0
@@ -47,14 +47,14 @@ class Share:
 def against_stable(
     trial: Trial, candidate: Share, stable: Share, margin: float, words: tuple[str, str]
 ) -> Finding:
-    """Judge a candidate whose interval was bet on already.
+    """Judge a candidate against the stable, after the interval was bet on.
 
     Args:
-        trial: what its evidence comes to; the interval's numbers are added.
-        candidate: its requests in this interval.
-        stable: those of the stable.
+        trial: the evidence; the interval's numbers are added.
+        candidate: the candidate's requests in this interval.
+        stable: the stable's requests in this interval.
         margin: see `sequential.compare`.
-        words: what the bad ones did, and whose share of the stable's that is held against.
+        words: names of the bad requests, and of the stable's share that they are compared with.
     """
     if candidate.requests > 0 and stable.requests > 0:
         _remember(trial, candidate, candidate.requests * stable.bad / stable.requests)
@@ -88,16 +88,16 @@ def against_stable(
 def against_threshold(
     trial: Trial, candidate: Share, surely: float, bound: float, limit: int, what: str, *, none: str = NONE
 ) -> Finding:
-    """Bet on an interval of the candidate alone, and judge.
+    """Bet on an interval of the candidate alone, and judge it against a threshold.
 
     Args:
-        trial: its evidence so far; the interval is added.
-        candidate: its requests.
-        surely: of the bad ones, those that are bad by any reading of the buckets.
+        trial: the evidence so far; the interval is added.
+        candidate: the candidate's requests.
+        surely: the requests that are bad by any reading of the buckets.
         bound: the share that may be bad.
-        limit: in so many intervals it may be above.
-        what: what the bad ones did.
-        none: what is said of an interval without any.
+        limit: number of intervals in which the share may be above it.
+        what: name of the bad requests.
+        none: message for an interval without requests.
     """
     bound = min(bound, 1.0)
     loose = max(bound, LEAST_BOUND)
@@ -108,7 +108,7 @@ def against_threshold(
         )
         _remember(trial, candidate, 0.0)
     share = trial.bad / trial.requests if trial.requests else 0.0
-    # Where nothing at all may be bad, one that is refutes that.
+    # If no request may be bad, a single bad one is proof.
     above = share > bound and (trial.against >= FAIL or (bound == 0.0 and surely > 0))
     if above and candidate.requests > 0:
         trial.failures += 1
@@ -117,7 +117,7 @@ def against_threshold(
         trial.failures = limit + 1
         return Finding(verdict="Fail", message=f"{seen}, above {percent(bound)}")
     if above:
-        trial.worse = [fresh(0) - math.log(len(RISES))] * len(RISES)  # a bet begun anew
+        trial.worse = [fresh(0) - math.log(len(RISES))] * len(RISES)  # the bet begins again
         return Finding(
             verdict="Waiting",
             message=f"{seen}, above {percent(bound)}, in {trial.failures} of {limit} intervals "
@@ -141,7 +141,7 @@ def against_threshold(
 
 
 def together(findings: Sequence[Finding]) -> Finding:
-    """What several trials of one metric say: one failure fails, and all must pass."""
+    """Combine several trials of one metric: one failure fails, and all must pass."""
     order: tuple[Literal["Fail", "Waiting", "Pass"], ...] = ("Fail", "Waiting", "Pass")
     worst = next(verdict for verdict in order if any(each.verdict == verdict for each in findings))
     ordered = sorted(findings, key=lambda each: order.index(each.verdict))
@@ -167,7 +167,7 @@ def _bad(trial: Trial, what: str) -> str:
 
 
 def _missing(trial: Trial, worse: list[float], fine: list[float], question: str) -> str:
-    """About how many more requests at these rates decide: what each bet lacks, by what one adds to it."""
+    """Say about how many more requests decide at these rates: the gap of each bet by its gain per request."""
 
     def requests(wealth: list[float], growths: list[float], goal: float) -> float:
         least = fresh(trial.looks) - math.log(len(growths))
