@@ -16,7 +16,7 @@ SILENT_S = 10.0
 """Seconds without a report after which a pod that reports every second counts as silent."""
 
 MISSING = 2.0
-"""A report is missing once the last one is older than this many report intervals."""
+"""Number of report intervals after which the next report counts as missing."""
 
 
 def silent_after(every: float) -> float:

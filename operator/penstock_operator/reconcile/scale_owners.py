@@ -28,7 +28,7 @@ SOMEBODY = "another client"
 """Name for the client that has written a number without an owner."""
 
 INSISTS = 3600.0
-"""A client that applies its number after two takeovers within so many seconds insists on it."""
+"""Seconds within which two takeovers from a client that applies its number show that it insists on it."""
 
 
 def owns_replicas(stored: Obj) -> bool:

@@ -1,4 +1,4 @@
-"""Reads the store as resources; parses each version once, and plans a namespace's traffic once a change."""
+"""Reads the store as resources; parses each version once, and plans a namespace's traffic once per change."""
 
 from __future__ import annotations
 
