@@ -1,10 +1,12 @@
-"""Reports in, a recommendation out. Pure: the time is an argument, in seconds of any steady clock.
+"""Computes recommended replicas from reports.
 
-Read `window` (what pods and routers reported lately), `capacity` (what a pod can do by that), `forecast` (how
-arrivals rise), `demand` (how many replicas are asked for) and `recommend` (how many there are to be, within
-the limits), then `cron` and `schedule` (limits by the clock), `slow_start` (how many at once where processors
-are short), `scale_to_zero` (from one to none, and back) and `victims` (which pods go when there are to be
-fewer).
+Pure: the time is an argument, in seconds of any steady clock.
+
+Read `window` (what pods and routers reported lately), `capacity` (what a pod can do), `forecast` (how
+arrivals rise), `demand` (how many replicas the load asks for) and `recommend` (how many there should be,
+within the limits), then `cron` and `schedule` (limits by the clock), `slow_start` (how many pods start at
+once while processors are short), `scale_to_zero` (from one pod to none and back) and `victims` (which pods go
+when replicas fall).
 """
 
 from penstock_operator.autoscaling.capacity import Objective

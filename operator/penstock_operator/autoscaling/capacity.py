@@ -1,15 +1,15 @@
-"""What one pod can do, by the service curves and slots that the sidecars report: where `targetLoad` is unset.
+"""Computes what one pod can do from reported service curves and slots, for backends without `targetLoad`.
 
-    L(W) = 1.05 · (a + b·W)                                  seconds of a batch of W items
-    W*   = the largest W with L(W) + L(W)/2 <= latencyObjective   one that arrives waits half of it
+    L(W) = 1.05 · (a + b·W)                                  seconds that a batch of W items takes
+    W*   = the largest W with L(W) + L(W)/2 <= latencyObjective   a new item waits half a batch
     μ*   = C · W* / L(W*)                                    items a second that a pod with C slots answers
-    T*   = 1.5 · C · W*                                      items that wait and are with its model then
+    T*   = 1.5 · C · W*                                      items that then wait or are with its model
 
-Without an objective, without a curve, and where not even one item keeps the objective, W* is `maxBatchSize`.
+Without an objective, without a curve, or if not even one item keeps the objective, W* is `maxBatchSize`.
 
-The curve is remembered: sidecars report none of a model that had nothing to do for ten seconds. It follows
-the reports slowly, since a line through some batches of one pod is off by some percent, and the replicas that
-follow from it should not be. A flat line is mostly one through batches of one size: it replaces no other.
+The curve is remembered: sidecars report none for a model that was idle for ten seconds. It follows the
+reports slowly: a line through a few batches of one pod is off by some percent, and the number of replicas
+should not be. A flat line usually comes from batches of one size, so it does not replace a sloped one.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from itertools import pairwise
 from penstock_operator.autoscaling.window import MISSING, SILENT_S, PodLoad, RouterHolds, Sample, is_silent
 
 MARGIN = 1.05
-"""As the sidecar's own forecast has it, which chooses its batches (`estimators/latency_model.py`)."""
+"""The margin of the sidecar's own forecast, by which it chooses batches (`estimators/latency_model.py`)."""
 WAIT = 1.5
-"""Batch times from arrival to answer."""
+"""Number of batch times from arrival to answer."""
 FOLLOWS_S = 60.0
-"""The curve has gone 63 % of the way to what is reported after so many seconds."""
+"""Seconds after which the curve has moved 63 % of the way to the reported one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What a backend's batch policy asks for.
+    """The fields of a backend's batch policy that capacity depends on.
 
     Args:
-        max_batch_size: items of a batch at most; 1 where nothing is batched.
-        slots: batches that may be in one model at once, where no sidecar has said it.
+        max_batch_size: items in a batch at most; 1 if nothing is batched.
+        slots: batches that can be in one model at once, if no sidecar has reported it.
         latency: `latencyObjective` in seconds; None for none.
     """
 
@@ -46,13 +46,13 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A service curve a + b·W of a backend's pods together.
+    """The service curve a + b·W that a backend's pods have in common.
 
     Args:
-        at: when it was brought up to date, in seconds.
-        a: seconds a batch of any size takes.
+        at: time of the last update, in seconds.
+        a: seconds that a batch of any size takes.
         b: seconds that each item adds.
-        since: when the first line was taken, in seconds.
+        since: time of the first line, in seconds.
     """
 
     at: float
@@ -61,11 +61,11 @@ class Curve:
     since: float = -math.inf
 
     def seconds(self, items: int) -> float:
-        """L(items)."""
+        """Return L(items)."""
         return MARGIN * (self.a + self.b * items)
 
     def largest(self, seconds: float) -> float:
-        """Items of the largest batch that takes at most so long; below 1 where none does."""
+        """Return the size of the largest batch that takes at most so long; below 1 if none does."""
         left = seconds / MARGIN - self.a
         if self.b <= 0.0:
             return math.inf if left >= 0.0 else 0.0
@@ -74,14 +74,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What one pod can do.
+    """The capacity of one pod.
 
     Args:
         batch_size: W*.
         slots: C, the mean of the pods that report.
         seconds: L(W*); None without a curve.
         item_seconds: L(1); None without a curve.
-        keeps_objective: False where one item alone takes longer than the objective.
+        keeps_objective: False if one item alone takes longer than the objective.
     """
 
     batch_size: int
@@ -102,12 +102,12 @@ class Capacity:
 
 
 def capacity(objective: Objective, curve: Curve | None, pods: Sequence[PodLoad], now: float) -> Capacity:
-    """What one pod can do.
+    """Compute what one pod can do.
 
     Args:
-        objective: what the policy asks for.
-        curve: the service curve, None while none is known.
-        pods: the backend's; those count that serve and report.
+        objective: the fields of the policy.
+        curve: the service curve; None if unknown.
+        pods: the backend's; only those that serve and report count.
         now: the time in seconds.
     """
     reported = [sample.slots for sample in _latest(pods, now) if sample.slots is not None]
@@ -132,11 +132,11 @@ def capacity(objective: Objective, curve: Curve | None, pods: Sequence[PodLoad],
 
 
 def follow(before: Curve | None, pods: Sequence[PodLoad], now: float) -> Curve | None:
-    """The curve by the latest reports.
+    """Return the curve, updated by the latest reports.
 
     Args:
-        before: what this returned last.
-        pods: the backend's; those count that serve and report.
+        before: the last result.
+        pods: the backend's; only those that serve and report count.
         now: the time in seconds.
     """
     lines = [line for sample in _latest(pods, now) for line in sample.curves]
@@ -151,7 +151,7 @@ def follow(before: Curve | None, pods: Sequence[PodLoad], now: float) -> Curve |
     if before is None or before.b <= 0.0:
         return Curve(at=now, a=a, b=b, since=now)
     gap = max(now - before.at, 0.0)
-    # At first the mean of all that was reported: one line through some batches is off by some percent.
+    # At first, the mean of all reports counts: one line through a few batches is off by some percent.
     share = max(1.0 - math.exp(-gap / FOLLOWS_S), gap / max(now - before.since, 1.0))
     return Curve(
         at=now, a=before.a + share * (a - before.a), b=before.b + share * (b - before.b), since=before.since
@@ -160,21 +160,21 @@ def follow(before: Curve | None, pods: Sequence[PodLoad], now: float) -> Curve |
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """How many items arrive.
+    """The rate at which items arrive.
 
     Args:
         rate: items a second.
-        seconds: that it was counted over.
+        seconds: the time over which it was counted.
     """
 
     rate: float
     seconds: float
 
     def chance(self, sigmas: float) -> float:
-        """So many standard deviations of what chance makes of the rate: a count n varies by its root.
+        """Return a number of standard deviations of the rate by chance: a count n varies by its root.
 
         Args:
-            sigmas: how many.
+            sigmas: how many standard deviations.
         """
         return sigmas * math.sqrt(self.rate / self.seconds)
 
@@ -182,17 +182,17 @@ class Arrivals:
 def arrivals(
     pods: Sequence[PodLoad], holds: Sequence[RouterHolds], *, window: float, now: float, unknown: float
 ) -> Arrivals | None:
-    """How many items arrive; None before there is a second of reports.
+    """Compute the rate at which items arrive; None before there is a second of reports.
 
-    What was refused has arrived, too; and what routers hold more than at the beginning of the window, as that
-    has reached no pod yet.
+    Refused items have arrived, too. So has what routers hold beyond what they held when the window began: it
+    has not reached a pod yet.
 
     Args:
         pods: the backend's.
         holds: routers that held its requests lately.
         window: seconds to look back.
         now: the time in seconds.
-        unknown: the rate of a pod that has said nothing for all of that time.
+        unknown: the rate of a pod that has not reported in all of that time.
     """
     senders: list[PodLoad | RouterHolds] = [*pods, *holds]
     firsts = [sender.samples[0].at for sender in senders if sender.samples]
@@ -208,9 +208,9 @@ def arrivals(
 
 
 def _arrived(pod: PodLoad, *, start: float, now: float, unknown: float) -> float:
-    """Items that arrived at a pod from `start` on: while reports are missing, at the rate before.
+    """Count the items that arrived at a pod from `start` on.
 
-    Before it was first heard, at the rate after.
+    While reports are missing, the rate before counts; before the first report, the rate after it.
     """
     samples = pod.samples
     arrived, since = _counted(samples, start)
@@ -221,7 +221,7 @@ def _arrived(pod: PodLoad, *, start: float, now: float, unknown: float) -> float
     if pod.left or not pod.was_ready or not missing:
         return arrived + earlier
     if not samples:
-        # NB: one that has just become ready has not had the time to report.
+        # NB: a pod that has just become ready has not had the time to report.
         return unknown * (now - start) if pod.ready_for > SILENT_S else 0.0
     last = samples[-1].at
     spoke = last - since
@@ -229,10 +229,10 @@ def _arrived(pod: PodLoad, *, start: float, now: float, unknown: float) -> float
 
 
 def _counted(samples: Sequence[Sample], start: float) -> tuple[float, float]:
-    """The items that the reports after `start` count, and from when on.
+    """Count the items in the reports after `start`; return them and the time from which they count.
 
-    A report counts all that came since the one before it. Of one that was missed for a while, only the part
-    from `start` on is taken: a minute's arrivals within a window of seconds were a burst that never was.
+    A report counts all items since the one before it. If that is long ago, only the part from `start` on is
+    taken: a minute's arrivals within a window of seconds would look like a burst.
     """
     arrived = float(sum(sample.arrived for sample in samples if sample.at > start))
     for before, sample in pairwise(samples):

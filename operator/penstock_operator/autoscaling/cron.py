@@ -1,7 +1,7 @@
-"""The times of a cron expression on a calendar without time zones, many of them in little time.
+"""Finds the times of a cron expression on a calendar without time zones, fast for many of them.
 
-CronSim says which hours, minutes and days an expression means. It goes from one time to the next hour by
-hour, and reads the expression anew for each that is not the next: this takes a tenth of that.
+CronSim parses an expression into hours, minutes and days. But it goes from one time to the next hour by hour,
+and parses again for each time that is not the next: this module takes a tenth of that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_right
 from cronsim import CronSim
 
 DAY = 24 * 60
-"""Minutes of a day."""
+"""Minutes in a day."""
 _ANY = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -30,7 +30,7 @@ class Times:
         )
 
     def after(self, minute: int) -> int:
-        """The first time later than a minute.
+        """Return the first time later than a minute.
 
         Args:
             minute: the minute.

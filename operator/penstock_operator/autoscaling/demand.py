@@ -1,4 +1,4 @@
-"""How many replicas the load, the rate of arrivals and refusals ask for, before any limit."""
+"""Computes how many replicas the load, the rate of arrivals and refusals ask for, before any limit."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from penstock_operator.autoscaling.forecast import Rates
 from penstock_operator.autoscaling.window import PodLoad, RouterHolds, silent_after
 
 BUSY = 0.76
-"""Share of what a pod can do that the rate of arrivals should ask of it: beyond, chance makes queues.
+"""Share of a pod's rate μ* that arrivals should use: above it, chance makes queues.
 
-Simulated (`bench.autoscaling`, two seeds): 0.76 costs 4 to 8 % fewer pod-seconds than 0.72, and misses 0.05 %
-of the items more on sine and step, 0.01 % or less on ramp, sawtooth and leak. 0.80 saves 5 % more, and then
+Simulated (`bench.autoscaling`, two seeds): 0.76 costs 4 to 8 % fewer pod-seconds than 0.72; it misses 0.05 %
+more of the items on sine and step, 0.01 % or less on ramp, sawtooth and leak. 0.80 saves 5 % more, but then
 the step misses 0.3 % more, sine and sawtooth 0.2 %."""
 STARTUP_S = 10.0
-"""Seconds that pods are taken to need while none was seen to start."""
+"""Seconds that pods are assumed to take to start, until one was seen to start."""
 LOOK_S = 2.0
-"""Seconds from one look of the operator to the next."""
+"""Seconds from one look of the operator at a backend to the next."""
 _RISE_SHARE = 3
-"""Rate and load are followed upwards over the stable window divided by this: an average over the whole of it
-comes half of it too late for what rises. (Simulated, on ramp, sine and sawtooth: a half to an eighth of the
-misses for 1 to 6 % more pods, but on the sawtooth 40 %; on a steady load nothing changes.)"""
+"""Increases follow the average over the stable window divided by this: an average over the whole window lags
+a rise by half of it. (Simulated, on ramp, sine and sawtooth: a half to an eighth of the misses for 1 to 6 %
+more pods, on the sawtooth 40 % more; on a steady load nothing changes.)"""
 _PANIC_SHARE = 10
-"""The panic window is the stable window divided by this,"""
+"""The panic window is the stable window divided by this."""
 _PANIC_LEAST_S = 2.0
-"""and at least this many seconds: two reports."""
+"""Seconds of the shortest panic window: two reports."""
 _PANIC_FACTOR = 2
-"""It decides when it asks for this many times the ready pods."""
+"""The panic window decides when it asks for at least this many times the ready pods."""
 _MOST = 1_000_000
-"""More replicas than this are not told apart."""
+"""Replicas that are asked for at most, before any limit."""
 _SUDDEN_SIGMAS = 3.0
-"""Two reports alone decide as it does, without so many standard deviations of what they count."""
+"""The last two reports decide as the panic window does, less this many standard deviations of their count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """What demand is computed from.
+    """The input of `demand`.
 
     Args:
-        pods: the backend's, those that left included.
+        pods: the backend's, including those that left.
         holds: routers that held its requests lately.
-        serving: of the pods, those that are there and have been ready.
-        ready: how many of these report.
+        serving: of the pods, those that exist and have been ready.
+        ready: how many of `serving` report.
         held: requests that routers hold now.
         current: `spec.replicas` now.
-        target_load: `targetLoad`; None where it follows from what a pod can do.
-        able: what a pod can do; of use without `target_load` alone.
+        target_load: `targetLoad`; None if it follows from what a pod can do.
+        able: what a pod can do; used only without `target_load`.
         stable_window: seconds.
         memory: seconds for which the highest rate, and the greatest rise, are remembered.
         startup: seconds that a pod takes to start.
@@ -70,23 +70,23 @@ class Asking:
 
     @property
     def lead(self) -> float:
-        """Seconds until pods are ready that are asked for next; a stable window at most."""
+        """Seconds until pods that are asked for next are ready; a stable window at most."""
         return min((self.startup or STARTUP_S) + LOOK_S, self.stable_window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """How many replicas are asked for.
+    """The number of replicas that are asked for, with its reason.
 
     Args:
         wanted: how many.
-        likely: as many, or so many of those that there are as one standard deviation more would ask for: a
-            decrease that chance would take back waits.
-        words: why, with the numbers.
+        likely: `wanted`, or more, up to `current`, if one standard deviation more would ask for that: a
+            decrease that chance would undo waits.
+        words: the reason, with the numbers.
         terms: for `status.scaling`.
         panic_until: no decrease before this time, in seconds.
-        rates: what is remembered of the rate of arrivals.
-        keep: replicas that hold the reserve beside what arrives; None where it is not known.
+        rates: the remembered rates of arrivals.
+        keep: replicas for arrivals and the reserve; None if unknown.
     """
 
     wanted: int
@@ -100,7 +100,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What one window asks for: replicas, not rounded, by each term that is known."""
+    """The replicas that one window asks for, not rounded, by each term that is known."""
 
     load: float
     by_load: float
@@ -120,12 +120,12 @@ class _Look:
 
 
 def demand(asking: Asking, *, panic_until: float, rates: Rates, now: float) -> Demand:
-    """How many replicas are asked for, and by what.
+    """Compute how many replicas are asked for, and why.
 
     Args:
-        asking: what is known.
-        panic_until: what the last call returned.
-        rates: what the last call returned.
+        asking: the input.
+        panic_until: `panic_until` of the last result.
+        rates: `rates` of the last result.
         now: the time in seconds.
     """
     lately = _lately(asking.stable_window)
@@ -133,7 +133,7 @@ def demand(asking: Asking, *, panic_until: float, rates: Rates, now: float) -> D
     burst = _look(asking, lately, now)
     surely, likely, keep = look.surely, 0, None
     if asking.target_load is None:
-        # A window with a burst in it holds a jump, and not a trend.
+        # A burst in the window is a jump, not a trend.
         rising, rates = _rising(asking, rates, trends=now >= panic_until, now=now)
         keep = _keep(asking, rising, rates, now)
         likely = min(_whole(rising.likely_by_rate), asking.current)
@@ -171,7 +171,7 @@ def demand(asking: Asking, *, panic_until: float, rates: Rates, now: float) -> D
 
 
 def _rising(asking: Asking, rates: Rates, *, trends: bool, now: float) -> tuple[_Look, Rates]:
-    """What the last third of the window asks for, with its trend; and the rates with its own."""
+    """Return what the last third of the window asks for, with its trend, and the rates with its own."""
     window, able = asking.stable_window / _RISE_SHARE, asking.able
     look = _look(asking, window, now)
     lately = look.arrivals
@@ -189,7 +189,7 @@ def _rising(asking: Asking, rates: Rates, *, trends: bool, now: float) -> tuple[
 
 
 def _keep(asking: Asking, rising: _Look, rates: Rates, now: float) -> int | None:
-    """Replicas for what arrives and the reserve; None before a whole memory of rates."""
+    """Return the replicas for arrivals and the reserve; None until rates were taken for all of `memory`."""
     lately = rising.arrivals
     if lately is None or asking.able.rate is None or rates.watched(now) < asking.memory:
         return None
@@ -198,7 +198,7 @@ def _keep(asking: Asking, rising: _Look, rates: Rates, now: float) -> int | None
 
 
 def _sudden(asking: Asking, burst: _Look, now: float) -> _Look:
-    """What the last two reports ask for, as far as it is not chance."""
+    """Return what the last two reports ask for, less what chance can explain."""
     window = max([_PANIC_LEAST_S, *(2 * pod.samples[-1].every for pod in asking.serving if pod.samples)])
     sudden = None
     if asking.able.rate is not None and window < _lately(asking.stable_window):
@@ -219,7 +219,7 @@ def _look(asking: Asking, window: float, now: float) -> _Look:
         load = _average_load(asking, asking.target_load, window=window, now=now)
         load = load if asking.serving else max(load, asking.held)
         return _Look(load=load, by_load=load / asking.target_load)
-    # What waited and waits no more asks for nothing: of what is to come, the rate says more.
+    # The smaller average counts: a queue that is gone asks for nothing, and the rate predicts better.
     load = min(_average_load(asking, able.load, window=span, now=now) for span in (window, _lately(stable)))
     load = load if asking.serving else max(load, asking.held)
     by_load = load / able.load
@@ -242,10 +242,10 @@ def _look(asking: Asking, window: float, now: float) -> _Look:
 
 
 def _is_first(asking: Asking, counted: Arrivals) -> bool:
-    """Whether this is the first that is known of a load: less than what a rise is averaged over.
+    """Whether the load is new: its arrivals were counted for less time than a rise is averaged over.
 
-    Nobody has chosen the number of pods for it yet, so the mean is the best guess. Somebody may have chosen
-    it where pods ran before they were heard: a new leader has counted little, too.
+    No number of pods was chosen for a new load yet, so the mean is the best guess. If pods ran before their
+    first report here, the load is not new: a new leader has counted for a short time, too.
     """
     little = counted.seconds < asking.stable_window / _RISE_SHARE
     return little and all(pod.since == -math.inf for pod in asking.pods)
@@ -287,17 +287,17 @@ def _whole(replicas: float) -> int:
 
 
 def _refused(pods: Sequence[PodLoad], *, since: float) -> int:
-    """Items that pods refused for a full queue since then, and since the youngest of them came to help."""
+    """Count the items refused for a full queue since then, and since the youngest pod's first report."""
     since = max([since, *(pod.samples[0].at for pod in pods if pod.samples)])
     return sum(sample.refused for pod in pods for sample in pod.samples if sample.at > since)
 
 
 def _average_load(asking: Asking, unknown: float, *, window: float, now: float) -> float:
-    """The load of all pods and what routers hold, averaged over the part of the window that has samples.
+    """Return the load of pods and routers, averaged over the part of the window that has samples.
 
-    Each sample holds until the next; the last one of a pod that is there holds until now, or until a stable
-    window has passed: from then on the pod counts as `unknown`, as does one that has never reported. A
-    router's counts as long as it is in the window.
+    Each sample holds until the next. The last one of an existing pod holds until now, or until a stable
+    window has passed: from then on the pod counts as `unknown`, like a ready pod that has never reported. A
+    router's samples count as long as they are in the window.
     """
     pods, holds, stable = asking.pods, asking.holds, asking.stable_window
     senders: list[PodLoad | RouterHolds] = [*pods, *holds]
@@ -317,7 +317,7 @@ def _average_load(asking: Asking, unknown: float, *, window: float, now: float) 
 
 
 def _average(sender: PodLoad | RouterHolds, *, start: float, now: float) -> float:
-    """The load of one sender with samples."""
+    """Return the average load of one sender with samples."""
     samples = sender.samples
     if now <= start:
         return 0.0 if sender.left else samples[-1].load

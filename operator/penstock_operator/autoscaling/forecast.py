@@ -1,16 +1,16 @@
-"""How far arrivals will have risen when pods that start now are ready, and how far they rose lately.
+"""Forecasts arrivals for the time when pods that start now are ready, and measures how far they rose lately.
 
-Pods come late by the lead time: what they take to start, and the time to the next look. Two figures follow:
+Pods come late by the lead time: their start-up, and the time to the next look. Two figures make up for it:
 
-    expected   rate + trend · lead    a least-squares line through the arrivals of the stable window (Holt's
-                                      linear trend); without the part that chance may have made
-    reserve    the greatest rise within a lead time and a third of the stable window, of `downscaleDelay`
+    expected   rate + trend · lead    the trend is a least-squares line through the arrivals of the stable
+                                      window (Holt's linear trend), less what chance can explain
+    reserve    the greatest rise within a lead time and a third of the stable window, over `downscaleDelay`
 
-A jump is not a trend: lines through either half of the window must rise, too. And a trend is not carried
-beyond the last crest, the highest rate within `downscaleDelay`, before the rate itself has passed that.
+A jump is not a trend: the lines through each half of the window must rise, too. A trend is not carried beyond
+the last crest, the highest rate within `downscaleDelay`, before the rate itself has passed that.
 
-The reserve is what a lower number must leave room for: arrivals that rose so fast may do so again while pods
-start. (Reserves against ramps are planned so in power systems: by the steepest ramp of the past.)
+The reserve is the room that a decrease must leave: arrivals that rose so fast can do so again while pods
+start. (Power systems plan their reserves against ramps like this: by the steepest ramp of the past.)
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from penstock_operator.autoscaling.capacity import Arrivals
 from penstock_operator.autoscaling.window import MISSING, PodLoad
 
 SIGMAS = 2.0
-"""Standard deviations of a count by chance (Poisson): what exceeds them is chance in 2 of 100 cases."""
+"""Standard deviations of a count that chance can explain (Poisson): it exceeds them in 2 of 100 cases."""
 
 _SAME = 1.02
-"""Figures that differ by less are the same, so that few are remembered, however long the memory is."""
+"""Figures with a smaller ratio count as equal, so that few are remembered, however long the memory is."""
 
 Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What is remembered of the rate of arrivals: pairs of seconds and items a second, oldest first.
+    """The remembered rates of arrivals: pairs of seconds and items a second, oldest first.
 
     Args:
         lately: every rate within the span over which a rise counts.
         highest: of the rates before those, within the memory, those that no later one reached.
-        rises: of the rises within the memory those that no later one reached.
-        since: from when on rates were taken without a gap, in seconds.
+        rises: of the rises within the memory, those that no later one reached.
+        since: time from which on rates were taken without a gap, in seconds.
     """
 
     lately: Points = ()
@@ -48,7 +48,7 @@ class Rates:
     since: float = math.inf
 
     def watched(self, now: float) -> float:
-        """Seconds for which rates were taken, up to the latest.
+        """Return the seconds for which rates were taken without a gap, up to now; 0 if none was taken now.
 
         Args:
             now: the time in seconds.
@@ -57,7 +57,7 @@ class Rates:
 
     @property
     def top(self) -> float:
-        """The highest rate within the memory, before the latest."""
+        """The highest rate within the memory, before those in `lately`."""
         return self.highest[0][1] if self.highest else 0.0
 
     @property
@@ -67,10 +67,10 @@ class Rates:
 
 
 def remember(rates: Rates, rate: float, *, span: float, memory: float, now: float) -> Rates:
-    """The rates with one more.
+    """Return the rates with one more.
 
     Args:
-        rates: what this returned last.
+        rates: the last result.
         rate: items a second, now.
         span: seconds within which a rise counts.
         memory: seconds for which the highest rate and the greatest rise are remembered.
@@ -97,12 +97,12 @@ def _push(points: Points, value: float, *, memory: float, now: float) -> Points:
 
 
 def expected(rates: Rates, lately: Arrivals, *, trend: float, lead: float) -> float:
-    """Items a second that are to be expected.
+    """Return the items a second to be expected after the lead time.
 
     Args:
-        rates: what is remembered.
-        lately: what arrives: its rate is that of the middle of its seconds.
-        trend: by which it rises each second.
+        rates: the remembered rates.
+        lately: the latest arrivals; their rate is that of the middle of their seconds.
+        trend: items a second by which the rate rises each second.
         lead: seconds to look ahead.
     """
     rate = lately.rate
@@ -112,17 +112,17 @@ def expected(rates: Rates, lately: Arrivals, *, trend: float, lead: float) -> fl
 
 
 def trend(pods: Sequence[PodLoad], *, window: float, now: float) -> float:
-    """Items a second by which arrivals rise each second, at least; 0 where they may as well not rise.
+    """Return the items a second by which arrivals rise each second, at least; 0 if chance can explain it.
 
     Args:
-        pods: the backend's, those that left included.
-        window: seconds to look back; a third of it is enough at the beginning.
+        pods: the backend's, including those that left.
+        window: seconds to look back; a third of it is enough at first.
         now: the time in seconds.
     """
     first = min((pod.samples[0].at for pod in pods if pod.samples), default=now)
-    # NB: pods that a new leader hears one after the other are no rise.
+    # NB: pods that first report to a new leader one after the other are not a rise.
     first = max([first, *(pod.since for pod in pods if not pod.left)])
-    # NB: what some pods have not reported yet would be a fall.
+    # NB: beyond the earliest last report, what other pods have not reported yet would look like a fall.
     lasts = [pod.samples[-1] for pod in pods if pod.samples and not pod.left]
     end = min((last.at for last in lasts if now - last.at <= MISSING * last.every), default=now)
     span = min(window, end - first)
@@ -145,9 +145,9 @@ class _Line:
 
 
 def _line(pods: Sequence[PodLoad], start: float, end: float) -> _Line:
-    """The line through what arrived from `start` to `end`.
+    """Fit a line to the arrivals from `start` to `end`.
 
-    What a report counts is spread evenly over the time since the one before it: counted in whole reports,
+    The items of a report are spread evenly over the time since the one before it. Counted in whole reports,
     bins of ten seconds hold nine or eleven of them, by the phase of the reports, which is more than chance.
     """
     middle, seconds = (start + end) / 2, end - start

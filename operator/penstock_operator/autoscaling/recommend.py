@@ -1,30 +1,30 @@
-"""How many replicas the load asks for.
+"""Recommends how many replicas a backend should have.
 
-N = ceil(load / targetLoad), the load being items queued and ongoing in all pods and requests that routers
-hold for the backend, averaged over the stable window (as Knative's pod autoscaler averages concurrency); a
-tenth of that window decides alone while it asks for at least twice what is ready (Knative's panic mode).
-Where no pod is ready, what is held now decides: it waits, and nobody else answers it.
+N = ceil(load / targetLoad). The load is the items queued and ongoing in all pods and the requests that
+routers hold for the backend, averaged over the stable window (as Knative's pod autoscaler averages
+concurrency). A tenth of that window decides alone while it asks for at least twice the ready pods (Knative's
+panic mode). If no pod is ready, the requests held now decide: nothing else can answer them.
 
 Without `targetLoad` the target follows from what a pod can do (`capacity`), and the rate at which items
-arrive is a term beside the load:
+arrive is a second term:
 
     by rate    arrivals / (0.76 · μ*)    as soon as a curve is known
     by load    load / T*                 at most what clears it in a stable window, or one more than are ready
 
-A load of more than the ready pods should have is a queue: where it comes from too few pods, the rate says how
-many, and the queue goes as soon as they are there. It would only ask for more and more pods while they start.
-N rises by the last third of the window alone, extrapolated by its trend until pods are ready that start now
-(`forecast`), and only where chance does not explain it, lest that make it rise and fall; the first seconds of
-a new load count as they are.
+A load above what the ready pods should have is a queue. If it comes from too few pods, the rate says how many
+are needed, and the queue goes once they are ready; the load would ask for more and more pods while they
+start. N rises by the last third of the window alone, extrapolated by its trend to the time when pods that
+start now are ready (`forecast`), and only if chance does not explain the rise, so that chance does not make N
+rise and fall. The first seconds of a new load count as they are.
 
-It falls to what was wanted within half a stable window, and no further than leaves room for the greatest rise
-within `downscaleDelay`; where none of that is known, to the most that was wanted within `downscaleDelay`.
-What would be wanted with one standard deviation more counts as wanted here: chance should not ask again for
-what is taken away.
+N falls to the most that was wanted within the last half of a stable window, but keeps room for the greatest
+rise within `downscaleDelay`; while that rise is unknown, N falls to the most that was wanted within
+`downscaleDelay`. Here, what one standard deviation more would ask for counts as wanted, so that chance does
+not ask again for pods that were just removed.
 
-What a full queue refuses is in no load: however much is refused, the load stays what queue and slots hold. So
-while anything was refused within that tenth, one more pod is wanted than are ready: the next one is asked for
-when that is ready and there are refusals still.
+The load does not show refusals: however many items a full queue refuses, the load stays what queue and slots
+hold. So if anything was refused within that tenth of the window, one more pod is wanted than are ready; the
+next one is asked for when that pod is ready and items are still refused.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ Verdict = Literal[
 ]
 
 SOON = 0.5
-"""Replicas fall to no less than was wanted within this share of the stable window."""
+"""Share of the stable window: replicas do not fall below the most that was wanted within it."""
 NOBODY = Holders()
 NO_HOLDER = "no endpoint sends it requests, so no router would hold one to wake it from 0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """`spec.autoscaling` in numbers: replicas, items a pod, seconds.
+    """`spec.autoscaling` in numbers: replicas, items per pod, seconds.
 
-    `schedule` names the schedule that the limits are of, if any; `release` the split whose release has
-    raised `min_replicas`. `zero_after` is None where there is to be a pod at all times; `target_load` where
-    it follows from the objective.
+    `schedule` names the schedule that sets the limits, if any; `release` names the TrafficSplit that has
+    raised `min_replicas` for a release, if any. `zero_after` is None if there must always be a pod;
+    `target_load` is None if it follows from the objective.
     """
 
     min_replicas: int
@@ -87,17 +87,17 @@ class Target:
     objective: Objective = field(default_factory=lambda: Objective(max_batch_size=1))
 
     def clamp(self, replicas: int) -> int:
-        """The nearest number within the limits."""
+        """Return the nearest number within the limits."""
         return min(max(replicas, self.min_replicas), self.max_replicas)
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Replicas that a release needs of a backend: as `minReplicas`, and within `maxReplicas`.
+    """The replicas that a release needs of a backend: it raises `minReplicas`, within `maxReplicas`.
 
     Args:
-        replicas: so many at least.
-        split: the TrafficSplit whose release it is.
+        replicas: the least number.
+        split: name of the TrafficSplit that makes the release.
     """
 
     replicas: int
@@ -107,13 +107,13 @@ class Floor:
 def target_of(
     backend: ModelBackend, batching: BatchPolicySpec, now: datetime.datetime, floor: Floor | None = None
 ) -> Target | None:
-    """The target of a backend; None where it has no autoscaling, or is suspended.
+    """Return the target of a backend; None if it has no autoscaling or is suspended.
 
     Args:
         backend: the backend.
-        batching: the batching that holds for it.
+        batching: the batch policy that applies to it.
         now: wall time, for its schedules.
-        floor: what a release needs of it, if one does.
+        floor: the replicas that a release needs of it, if any.
     """
     spec = backend.spec.autoscaling
     if spec is None or backend.spec.suspend:
@@ -153,16 +153,16 @@ def _objective(backend: ModelBackend, batching: BatchPolicySpec) -> Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerState:
-    """What the autoscaler of one backend remembers. A new leader begins with `ScalerState()`.
+    """The memory of one backend's autoscaler. A new leader begins with `ScalerState()`.
 
     Args:
-        first_look: when it looked first, in seconds.
+        first_look: time of the first look, in seconds.
         wanted: (time, replicas) wanted lately, oldest first, each less than the one before it: an earlier
-            want that a later one reached says nothing more.
+            want that a later one reached has no effect.
         panic_until: no decrease before this time, in seconds.
-        active_at: when there was a request last (`scale_to_zero.active_at`), in seconds.
+        active_at: time of the last request (`scale_to_zero.active_at`), in seconds.
         curve: the service curve of its pods.
-        rates: what is remembered of the rate of arrivals.
+        rates: the remembered rates of arrivals.
     """
 
     first_look: float | None = None
@@ -175,7 +175,7 @@ class ScalerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """How many replicas there should be, and why.
+    """The recommended number of replicas, with its reason.
 
     Args:
         replicas: the recommendation, within the limits.
@@ -183,9 +183,9 @@ class Recommendation:
         verdict: one word for the cause.
         message: the cause in words, with the numbers.
         inputs: for `status.scaling`.
-        metrics_available: whether enough pods report for the number to mean something.
-        limit: in words, what stands between the number and what the load asks for.
-        unreachable: seconds of a batch of one item, where that is more than the objective allows.
+        metrics_available: whether enough pods report for the number to be meaningful.
+        limit: in words, what keeps the number from what the load asks for.
+        unreachable: seconds that a batch of one item takes, if the objective allows less.
     """
 
     replicas: int
@@ -211,24 +211,24 @@ def recommend(
 ) -> tuple[Recommendation, ScalerState]:
     """Recommend replicas.
 
-    Up at once, but step by step while processors are short (`slow_start`); down only to the most that was
-    wanted within `downscale_delay`, or to what takes the greatest rise again (`forecast`), and from one to
-    none by `scale_to_zero` alone. A pod that fell silent counts as its last load, and after a stable window
-    as targetLoad; while half are silent the number does not fall, and while more are it is held. A new leader
-    lowers nothing before it has watched for one stable window. The limits hold at once.
+    The number rises at once, but step by step while processors are short (`slow_start`). It falls only to the
+    most that was wanted within `downscale_delay`, or to what can take the greatest rise again (`forecast`),
+    and from one to none by `scale_to_zero` alone. A silent pod counts with its last load, and after a stable
+    window with targetLoad; while half of the pods are silent the number does not fall, and while more are it
+    stays. A new leader lowers nothing before it has watched for one stable window. The limits hold at once.
 
     Args:
         target: the limits.
         current: `spec.replicas` now.
-        pods: what is known of the pods (`LoadWindow.view`).
-        state: what the last call returned.
+        pods: the known state of the pods (`LoadWindow.view`).
+        state: the state that the last call returned.
         now: the time in seconds.
         holds: routers that held its requests lately (`LoadWindow.holds`).
-        holders: who would hold them while there is no pod; of backends that may have none.
-        startup: seconds that its pods took to start lately (`LoadWindow.startup`); 0 while that is not known.
+        holders: the routers' readiness to hold them while there is no pod; for backends that can have none.
+        startup: seconds that its pods took to start lately (`LoadWindow.startup`); 0 if unknown.
 
     Returns:
-        The recommendation, and the state for the next call. Where `replicas` differs from `current`, write it
+        The recommendation, and the state for the next call. If `replicas` differs from `current`, write it
         through `/scale`.
     """
     active = active_at(state.active_at, current=current, pods=pods, holds=holds, now=now)
@@ -269,7 +269,7 @@ def recommend(
 
 
 def _asleep(target: Target, holders: Holders) -> Recommendation:
-    """What is said of a backend at 0 for which no request is held."""
+    """Return the recommendation for a backend at 0 for which no request is held."""
     return Recommendation(
         replicas=0,
         current=0,
@@ -290,7 +290,7 @@ def _follow(
     holds: Sequence[RouterHolds],
     startup: float,
 ) -> tuple[Recommendation, ScalerState]:
-    """As `recommend`, of one pod and more."""
+    """Recommend replicas, without the step from one to none and back."""
     first, recent = state.first_look, state.wanted
     if first is None:
         first, recent = now, ((now, target.clamp(current)),)
@@ -351,7 +351,7 @@ def _follow(
     for_now = slow_start.step_up(replicas, current=current, ready=ready, least=target.min_replicas, wait=wait)
     if for_now < replicas:
         who = f"at most twice the {ready} that are ready: they"
-        if for_now > 2 * ready:  # so many were asked for before, or by minReplicas
+        if for_now > 2 * ready:  # these were asked for earlier, or by minReplicas
             who = f"and more when these are ready, of which {ready} are: pods"
         limit += (
             f"; {for_now} for now, {who} wait for processors {known['processor_wait_percent']}% of the time"
@@ -376,7 +376,7 @@ def _follow(
 
 
 def _unknown(pods: Sequence[PodLoad], silent: int, serving: int) -> str:
-    """Why the number stays, in words."""
+    """Return the reason why the number stays, in words."""
     if serving:
         return f"{silent} of {serving} pods are silent"
     there = any(not pod.left for pod in pods)
@@ -384,7 +384,7 @@ def _unknown(pods: Sequence[PodLoad], silent: int, serving: int) -> str:
 
 
 def _limited(target: Target, current: int) -> str:
-    """The limit that changes the number although no load is known."""
+    """Return, in words, the limit or release that changes the number although no load is known."""
     if target.release or target.clamp(current) == current:
         return _released(target)
     of = f" of schedule {target.schedule}" if target.schedule else ""
@@ -396,7 +396,7 @@ def _limited(target: Target, current: int) -> str:
 def _decide(
     target: Target, *, current: int, wanted: int, recent: _Recent, lowering: bool, panic: bool
 ) -> tuple[int, Verdict, str]:
-    """The replicas, one word and a half-sentence for what stands between them and what the load asks for."""
+    """Return the replicas, the verdict, and in words what keeps them from what the load asks for."""
     within = target.clamp(wanted)
     released = target.release != "" and wanted < target.min_replicas
     if wanted > target.max_replicas:
@@ -431,14 +431,14 @@ def _decide(
 
 @dataclass(frozen=True, slots=True)
 class _Recent:
-    """How many replicas past wants keep, and why in words."""
+    """The number of replicas that a decrease must leave, and the reason in words."""
 
     replicas: int
     why: str
 
 
 def _recent(target: Target, history: tuple[tuple[float, int], ...], keep: int | None, now: float) -> _Recent:
-    """What a decrease must leave: the most of `downscaleDelay`, or less where the reserve is less."""
+    """Return what a decrease must leave: the most wanted within `downscaleDelay`, or less if enough."""
     most = history[0][1]
     why = f"{most} were wanted within the last {target.downscale_delay:g}s"
     if keep is None:
@@ -453,7 +453,7 @@ def _recent(target: Target, history: tuple[tuple[float, int], ...], keep: int | 
 
 
 def _released(target: Target) -> str:
-    """What is said where a release has raised the least number."""
+    """Return, in words, which release has raised the least number; empty if none has."""
     if not target.release:
         return ""
     return f"; the release of TrafficSplit {target.release} needs {target.min_replicas}"
@@ -462,6 +462,6 @@ def _released(target: Target) -> str:
 def _remember(
     wanted: tuple[tuple[float, int], ...], now: float, replicas: int, delay: float
 ) -> tuple[tuple[float, int], ...]:
-    """The wants of the last `delay` seconds that still matter, the greatest and oldest first."""
+    """Return the wants of the last `delay` seconds that still matter, the greatest and oldest first."""
     kept = [(at, count) for at, count in wanted if now - at < delay and count > replicas]
     return (*kept, (now, replicas))

@@ -1,11 +1,11 @@
-"""From one pod to none and back: the routers hold what comes meanwhile, and what they hold wakes the backend.
+"""Computes when the last pod of a backend can go: routers then hold its requests, and these wake it again.
 
-To none only where nothing can be lost by it: the backend has had no request for `scaleToZero.after`, none
-waits, is with a model or is held, and every ready router is there to hold the next one. From none at once,
-with the first request that is held.
+The last pod goes only if nothing can be lost by it: the backend has had no request for `scaleToZero.after`,
+none waits, is with a model or is held, and every ready router would hold the next one. The first request that
+is held brings a pod back at once.
 
-Time without requests counts from when the pod can take one: a model may take longer to load than clients
-wait, and would never be loaded if it were taken away meanwhile.
+Time without requests counts from when the pod can take one: a model can take longer to load than clients
+wait, and would never finish loading if its pod were removed meanwhile.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from penstock_operator.autoscaling.window import PodLoad, RouterHolds
 
 STARTS_S = 600.0
-"""Seconds after the last request for which a pod may start; Kubernetes gives a Deployment as long."""
+"""Seconds after the last request for which a starting pod is kept; Kubernetes gives a Deployment as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holders:
-    """Who would hold the requests of a backend without a pod.
+    """The routers' readiness to hold the requests of a backend without a pod.
 
     Args:
         named: whether an endpoint sends it requests.
-        missing: why not every ready router would hold them, in words; empty where each would.
-        awaited: an endpoint sends it none before it has a ready pod, so that no request can wake it.
+        missing: in words, why not every ready router would hold them; empty if each would.
+        awaited: whether an endpoint sends it none before it has a ready pod, so that no request can wake it.
     """
 
     named: bool = False
@@ -42,12 +42,12 @@ def active_at(
     holds: Sequence[RouterHolds],
     now: float,
 ) -> float:
-    """When a request last arrived, waited, was with a model or was held, in seconds.
+    """Return when a request last arrived, waited, was with a model or was held, in seconds.
 
     Args:
-        before: what this returned last; None where nobody has looked yet: what was before is unknown.
+        before: the last result; None at the first call: what was before is unknown.
         current: `spec.replicas`; at 0 the time begins with the next pod.
-        pods: the backend's, those that left included.
+        pods: the backend's, including those that left.
         holds: routers that held its requests lately.
         now: the time in seconds.
     """
@@ -65,7 +65,7 @@ def active_at(
 
 
 def patience(after: float, pods: Sequence[PodLoad]) -> float:
-    """Seconds without a request after which the last pod goes: more while it has never been ready.
+    """Return the seconds without a request after which the last pod goes; more until it was ready once.
 
     Args:
         after: `scaleToZero.after`.

@@ -1,9 +1,9 @@
-"""Which schedule's limits hold at a moment, and what is wrong with schedules that no schema can refuse.
+"""Finds the schedule that holds at a moment, and errors in schedules that no schema can refuse.
 
-A schedule holds from each `start` to the next `end` after it, by the wall clock of its time zone. Where that
-goes forward or back, cron's own rule holds: a time that does not exist comes at the next that does, and one
-that comes twice counts once. Two that hold at the same time would contradict each other: then none holds, and
-the condition `Accepted` says which two, and when.
+A schedule holds from each `start` to the next `end` after it, by the wall clock of its time zone. When that
+clock goes forward or back, cron's own rule applies: a time that does not exist comes at the next that does,
+and a time that comes twice counts once. Two schedules that hold at the same time would contradict each other:
+then none holds, and the condition `Accepted` says which two, and when.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from penstock_operator.api.schedules import Schedule
 from penstock_operator.autoscaling.cron import DAY, Times
 
 AHEAD = datetime.timedelta(days=400)
-"""How far overlaps are looked for,"""
+"""Time ahead for which schedules are checked for overlaps."""
 MOST = 400
-"""and of how many periods of one schedule."""
+"""Periods of one schedule that are checked for overlaps at most."""
 _REMEMBERED = 16_384
-"""Answers that are remembered, some 20 MiB: with more backends, each minute would work out a day's anew."""
+"""Results that are cached, some 20 MiB: with more backends, each minute would compute a day's again."""
 _SCHEDULES = TypeAdapter(tuple[Schedule, ...])
 _MINUTE = datetime.timedelta(minutes=1)
 _NONE = datetime.timedelta(0)
@@ -34,20 +34,20 @@ _NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 def in_force(schedules: tuple[Schedule, ...], now: datetime.datetime) -> Schedule | None:
-    """The schedule whose limits hold now; None where none does, or where they are not as they should be.
+    """Return the schedule that holds now; None if none does, or if `problem` finds an error.
 
     Args:
-        schedules: of one backend.
+        schedules: those of one backend.
         now: the time, with its zone.
     """
     return _at(schedules, _minute(now))[0] if schedules else None
 
 
 def problem(schedules: tuple[Schedule, ...], now: datetime.datetime) -> str | None:
-    """What is wrong with schedules, in words; None where nothing is.
+    """Return what is wrong with schedules, in words; None if nothing is.
 
     Args:
-        schedules: of one backend.
+        schedules: those of one backend.
         now: the time, with its zone.
     """
     return _at(schedules, _minute(now))[1] if schedules else None
@@ -72,7 +72,7 @@ def _at(schedules: tuple[Schedule, ...], minute: datetime.datetime) -> tuple[Sch
 
 @lru_cache(maxsize=_REMEMBERED)
 def _problem(text: bytes, day: datetime.datetime) -> str | None:
-    """What is wrong with schedules, given as JSON (which takes the least memory), on one day."""
+    """Return what is wrong with schedules from a day on; they are JSON, which takes the least memory."""
     schedules = _SCHEDULES.validate_json(text)
     for index, each in enumerate(schedules):
         where = f"autoscaling.schedules[{index}] ({each.name})"
@@ -111,10 +111,10 @@ def _overlap(first: Schedule, other: Schedule, at: float) -> str:
 
 
 def _periods(schedule: Schedule, day: datetime.datetime) -> Iterator[tuple[float, float]]:
-    """When a schedule holds, from a day on: seconds of begin and end.
+    """Yield the periods of a schedule from a day on, as seconds of begin and end.
 
-    NB: from each time straight to the next that counts: one that starts every minute and ends once in four
-    years has two million starts in between.
+    NB: this goes from each time straight to the next that counts: a schedule that starts every minute and
+    ends once in four years has two million starts in between.
     """
     zone, until = ZoneInfo(schedule.time_zone), (day + AHEAD).timestamp()
     starts, ends = Times(schedule.start), Times(schedule.end)
@@ -126,13 +126,13 @@ def _periods(schedule: Schedule, day: datetime.datetime) -> Iterator[tuple[float
         begins, ends_at = _second(begin, zone), _second(end, zone)
         if begins >= until:
             return
-        if begins < ends_at:  # else the clocks leave it out
+        if begins < ends_at:  # else the wall clock skips it
             yield begins, ends_at
-        after = end - 1  # it may begin anew as it ends
+        after = end - 1  # it can begin again when it ends
 
 
 def _second(minute: int, zone: ZoneInfo) -> float:
-    """As `_seconds`, of a minute as `cron.Times` counts them, where many are asked for."""
+    """Return what `_seconds` does, for a minute as `cron.Times` counts them; fast for many of a day."""
     day, within = divmod(minute, DAY)
     offset = _offset(day, zone)
     if offset is None:
@@ -144,7 +144,7 @@ def _second(minute: int, zone: ZoneInfo) -> float:
 
 @lru_cache(maxsize=8192)
 def _offset(day: int, zone: ZoneInfo) -> float | None:
-    """Seconds by which a zone's wall clock is ahead of UTC all day; None where that changes."""
+    """Return the seconds by which a zone's wall clock is ahead of UTC all day; None if that changes."""
     begin = datetime.datetime.fromordinal(day).replace(tzinfo=zone)
     ends = (begin, begin + datetime.timedelta(days=1))
     offsets = {each.replace(fold=fold).utcoffset() or _NONE for each in ends for fold in (0, 1)}
@@ -152,11 +152,11 @@ def _offset(day: int, zone: ZoneInfo) -> float | None:
 
 
 def _latest(cron: str, schedule: Schedule, minute: datetime.datetime) -> datetime.datetime:
-    """When a cron expression last came, this minute included, by the wall clock (see `_wall`)."""
+    """Return when a cron expression last matched, this minute included, by the wall clock (see `_wall`)."""
     zone = ZoneInfo(schedule.time_zone)
     local = (minute + _MINUTE).astimezone(zone)
     wall = local.replace(tzinfo=datetime.UTC, fold=0)
-    if local.fold:  # the clock shows this for the second time, and has shown what is later
+    if local.fold:  # the clock shows this for the second time, and has shown later times
         wall += (local.replace(fold=0).utcoffset() or _NONE) - (local.utcoffset() or _NONE)
     now = minute.timestamp()
     times = CronSim(cron, wall, reverse=True)
@@ -164,12 +164,12 @@ def _latest(cron: str, schedule: Schedule, minute: datetime.datetime) -> datetim
 
 
 def _wall(moment: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
-    """What the wall clock shows, as if it were UTC; cron goes by this alone."""
+    """Return what the wall clock shows, as if it were UTC; cron goes by this alone."""
     return moment.astimezone(zone).replace(tzinfo=datetime.UTC, fold=0)
 
 
 def _seconds(wall: datetime.datetime, zone: ZoneInfo) -> float:
-    """When the wall clock shows a time first, or where it never does the next that it shows, in seconds."""
+    """Return when the wall clock first shows a time, or, if it skips that, the next one; in seconds."""
     while True:
         at = wall.replace(tzinfo=zone)
         if _wall(at.astimezone(datetime.UTC), zone) == wall:

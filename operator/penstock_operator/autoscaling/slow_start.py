@@ -1,9 +1,8 @@
-"""A slower start of many pods where the node is full: what a step up may ask for while processors are short.
+"""Limits how many pods start at once while processors are short.
 
-Starting models take all CPU that is free. Where there is none left, they take it from the pods that serve.
-These say so themselves: each report has the share of time for which its thread was ready to run and did not.
-Beyond `SHORT` a step up asks for as many new pods as are ready, at least one, so that no more pods start than
-serve.
+Starting models take all CPU that is free. If none is left, they take it from the pods that serve. Reports
+show this: each has the share of the time for which its sender's thread was ready to run and did not. Beyond
+`SHORT` a step up asks for as many new pods as are ready, at least one, so that no more pods start than serve.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from collections.abc import Sequence
 from penstock_operator.autoscaling.window import PodLoad, RouterHolds, is_silent
 
 SHORT = 0.1
-"""Share of the time. Measured on two cores, for 150 and 700 wake-ups a second: 0 to 0.005 without other work,
-0.14 and 0.3 beside two busy loops a core."""
+"""Share of the time beyond which processors are short. Measured on two cores, at 150 and 700 wake-ups a
+second: 0 to 0.005 without other work, 0.14 and 0.3 beside two busy loops per core."""
 OVER_S = 5.0
-"""Seconds up to the last report that the share is averaged over: one second may be an accident."""
+"""Seconds up to the last report over which the share is averaged: one second can be an accident."""
 
 
 def processor_wait(pods: Sequence[PodLoad], holds: Sequence[RouterHolds], now: float) -> float | None:
-    """The share of the time that those wait for processors who wait most; None where nobody says.
+    """Return the largest share of the time that a pod or router waits for processors; None if unknown.
 
     Args:
-        pods: the backend's; those count that are ready and report.
-        holds: routers that held its requests lately; those count that hold some now.
+        pods: the backend's; only those that are ready and report count.
+        holds: routers that held its requests lately; only those that hold some now count.
         now: the time in seconds.
     """
     asked = [pod.samples for pod in pods if pod.ready and not pod.left and not is_silent(pod.samples, now)]
@@ -42,14 +41,14 @@ def processor_wait(pods: Sequence[PodLoad], holds: Sequence[RouterHolds], now: f
 
 
 def step_up(replicas: int, *, current: int, ready: int, least: int, wait: float | None) -> int:
-    """What to ask for now, of the replicas that the load asks for.
+    """Limit the replicas that the load asks for to those that can start now.
 
     Args:
-        replicas: what the load asks for.
+        replicas: the number that the load asks for.
         current: `spec.replicas` now; never lowered here.
-        ready: pods that are ready.
-        least: `minReplicas`, which a user asks for and not the load: it holds at once.
-        wait: see `processor_wait`; None bounds nothing.
+        ready: number of ready pods.
+        least: `minReplicas`; it holds at once, since a user asks for it, not the load.
+        wait: see `processor_wait`; None sets no limit.
     """
     if replicas <= current or wait is None or wait <= SHORT:
         return replicas

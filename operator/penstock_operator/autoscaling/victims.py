@@ -1,9 +1,9 @@
-"""Which pods go when replicas fall: the least busy, by the annotation that ReplicaSets order their pods by.
+"""Chooses the pods that go when replicas fall, the least busy, and the annotations that make them go.
 
-A ReplicaSet takes away the pods that are not ready first, then those of the lowest
-`controller.kubernetes.io/pod-deletion-cost`, which is 0 where none is set. So it is enough that each pod that
-is to go costs less than each that is to stay. Either those that go get -1 or those that stay get 1, whichever
-takes fewer writes.
+A ReplicaSet removes pods that are not ready first, then those with the lowest
+`controller.kubernetes.io/pod-deletion-cost`, which is 0 if unset. So it is enough that each pod that is to go
+costs less than each that is to stay. Either those that go get -1 or those that stay get 1, whichever takes
+fewer writes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MOST = 100
-"""Pods that are annotated for one decrease at most: of more, those for which it matters most."""
+"""Pods that are annotated for one decrease at most; those for which it matters most come first."""
 
 _MUST_GO, _MUST_STAY = "-1", "1"
 
@@ -23,8 +23,8 @@ class Candidate:
 
     Args:
         name: its name.
-        load: items queued and ongoing; None where it is silent: what is unknown is not little.
-        cost: what its annotation says; 0 where it has none.
+        load: items queued and ongoing; None if it is silent: an unknown load is not a small one.
+        cost: value of its annotation; 0 if it has none.
     """
 
     name: str
@@ -33,19 +33,19 @@ class Candidate:
 
 
 def name_victims(pods: Sequence[Candidate], leaving: int) -> dict[str, str | None]:
-    """The annotations to write, so that the least busy pods go.
+    """Return the annotations to write so that the least busy pods go.
 
     Args:
         pods: the pods that are ready.
         leaving: how many of them are to go.
 
     Returns:
-        The annotation's new value by pod, None where it is to be taken away. Empty where the order is right.
+        The annotation's new value by pod name; None to remove it. Empty if the order is right already.
     """
     if not 0 < leaving < len(pods):
         return {}
     order = sorted(pods, key=lambda pod: (pod.load is None, pod.load or 0, pod.cost, pod.name))
-    going, staying = order[:leaving], order[: leaving - 1 : -1]  # who matters most comes first
+    going, staying = order[:leaving], order[: leaving - 1 : -1]  # those that matter most come first
     by_going: dict[str, str | None] = {pod.name: None for pod in staying if pod.cost < 0}
     by_going |= {pod.name: _MUST_GO for pod in going if pod.cost >= 0}
     by_staying: dict[str, str | None] = {pod.name: None for pod in going if pod.cost > 0}

@@ -1,4 +1,4 @@
-"""What the pods of one backend reported lately."""
+"""Keeps the latest reports of one backend's pods, and of the routers that hold its requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SILENT_S = 10.0
 """Seconds without a report after which a pod that reports every second counts as silent."""
 
 MISSING = 2.0
-"""A report is missing once the last one is older than this many times their interval."""
+"""Number of report intervals after which the next report counts as missing."""
 
 
 def silent_after(every: float) -> float:
@@ -29,40 +29,40 @@ def silent_after(every: float) -> float:
 
 
 MOST_SLOTS = 100_000
-"""A pod that reports more than the largest `maxOngoingRequests` has these."""
+"""Slots of one pod at most: the largest `maxOngoingRequests`; a report of more counts as this."""
 MOST_BATCHES = 200
-"""A curve rests on no more: so many the sidecar looks back upon."""
+"""Batches that a curve rests on at most: the sidecar looks back at this many."""
 
 MOST_ITEMS = 10**9
-"""Items that one report counts at most: sums and products of them stay within what a status can hold."""
+"""Items that one report counts at most, so that sums and products of them fit into a status."""
 MOST_SAMPLES = 320
 """Samples of one sender at most: some 100 KiB."""
 _RECENT = 128
-"""Of these, the latest are kept as they came; of what is older, as many."""
+"""Number of latest samples that are kept as they came; older ones are merged into about as many."""
 
 _STARTUPS = 9
-"""Start-ups of which the middle one is taken."""
+"""Number of latest start-ups that the median is taken of."""
 _RATES_S = 60.0
-"""Seconds over which arrivals and fill are shown."""
+"""Seconds over which the status shows arrivals and batch fill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One report, as far as scaling and status need it.
+    """The part of one report that scaling and status need.
 
     Args:
         at: when it came, in seconds.
-        load: items queued and ongoing; of a router, requests that it holds.
+        load: items queued and ongoing; in a router's report, requests that it holds.
         arrived: items that arrived since the previous report; not those that another pod has counted.
-        refused: items that were refused for a full queue since the previous report; none after a silence,
-            since nobody knows when that was.
+        refused: items that were refused for a full queue since the previous report; 0 after a silence, since
+            it is unknown when they were refused.
         batches: batches sent since the previous report.
         batch_items: items in those.
         every: seconds until the next report, as the operator asked.
-        processor_wait: share of the time for which it waited for a processor; None where it is unknown.
-        slots: batches that may be with its model at once; None where it is unknown.
-        curves: its service curves: seconds a batch of any size takes, seconds each item adds, batches it
-            rests on; of the latest report alone.
+        processor_wait: share of the time for which the sender waited for a processor; None if unknown.
+        slots: batches that can be with the pod's model at once; None if unknown.
+        curves: the pod's service curves, each as seconds that a batch of any size takes, seconds that each
+            item adds, and batches that it rests on; kept for the latest report alone.
     """
 
     at: float
@@ -78,10 +78,10 @@ class Sample:
 
 
 def is_silent(samples: Sequence[Sample], now: float) -> bool:
-    """Whether its sender has not reported for too long, or never.
+    """Whether the sender of these samples has not reported for too long, or never.
 
     Args:
-        samples: of one pod, oldest first.
+        samples: those of one pod or router, oldest first.
         now: the time in seconds.
     """
     return not samples or now - samples[-1].at > silent_after(samples[-1].every)
@@ -89,17 +89,17 @@ def is_silent(samples: Sequence[Sample], now: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodLoad:
-    """What is known of one pod.
+    """The known state of one pod.
 
     Args:
         name: its name.
         ready: whether it is ready now.
-        was_ready: whether it has ever been ready: one that never was is coming capacity without a load.
-        left: whether it is gone: its load counts in the past, up to its last sample.
+        was_ready: whether it has ever been ready; if not, it is coming capacity without a load.
+        left: whether it is gone; its load then counts in the past, up to its last sample.
         samples: its samples, oldest first.
-        ready_for: seconds since it was first seen to be ready; 0 where it is not.
-        since: when it was first heard, in seconds, where items had arrived at it before that: nobody knows
-            when. Otherwise minus infinity.
+        ready_for: seconds since it was first seen to be ready; 0 if it is not.
+        since: time of its first report here, in seconds, if items had arrived at it before that, at an
+            unknown time. Otherwise minus infinity.
     """
 
     name: str
@@ -113,10 +113,10 @@ class PodLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterHolds:
-    """How many requests of the backend one router held lately.
+    """The number of requests of the backend that one router held lately.
 
     Args:
-        name: of its pod.
+        name: name of its pod.
         left: whether it is gone.
         samples: its samples, oldest first.
     """
@@ -126,7 +126,7 @@ class RouterHolds:
     samples: tuple[Sample, ...] = ()
 
     def held(self, now: float) -> int:
-        """Requests that it holds now, 0 where it is gone or silent.
+        """Return the number of requests that it holds now; 0 if it is gone or silent.
 
         Args:
             now: the time in seconds.
@@ -156,26 +156,26 @@ class _Pod:
 
 
 def _no_longer_latest(samples: deque[Sample]) -> None:
-    """Drop the curves of the latest sample: only the next one's count. They may be most of its bytes."""
+    """Drop the latest sample's curves: only the next one's count. They can be most of its bytes."""
     if samples and samples[-1].curves:
         samples[-1] = replace(samples[-1], curves=())
 
 
 def _thin_out(samples: deque[Sample], keep: float) -> None:
-    """Where there are too many, put together older ones that are close: minutes are enough for hours."""
+    """Merge older samples that are close together if there are too many: minutes are enough for hours."""
     if len(samples) <= MOST_SAMPLES:
         return
     known, apart = list(samples), keep / _RECENT
     samples.clear()
     for sample in known[:-_RECENT]:
-        # NB: by multiples of `apart`, so that the oldest do not swallow all that follow.
+        # NB: on a grid of `apart`. By the distance to the one before, the oldest would absorb all others.
         same = samples and sample.at // apart == samples[-1].at // apart
         samples.append(_together(samples.pop(), sample) if same else sample)
     samples.extend(known[-_RECENT:])
 
 
 def _together(first: Sample, second: Sample) -> Sample:
-    """One sample in place of two."""
+    """Return one sample in place of two that follow each other."""
     return replace(
         second,
         every=first.every + second.every,
@@ -191,17 +191,18 @@ def _count(after: int, before: int = 0) -> int:
 
 
 def _no_room(report: SidecarReport) -> int:
-    """Items that a pod refused for a full queue since it started.
+    """Return the number of items that a pod refused for a full queue since it started.
 
-    Not those that it refused for a deadline, which a client may make as short as it likes.
+    Items refused for their deadline do not count: a client can make that as short as it likes.
     """
     return report.totals.refused.get(Reason.QUEUE_FULL, 0)
 
 
 def _restarted(before: SidecarReport, report: SidecarReport) -> bool:
-    """Whether the sidecar has started anew between two reports: its counts begin at 0 then.
+    """Whether the sidecar has restarted between two reports, so that its counts began at 0 again.
 
-    The number of the report may have passed that of the old process, where its first ones were lost.
+    The report number alone does not show it: if the new process's first reports were lost, its number can
+    have passed that of the old one.
     """
     old, new = before.totals, report.totals
     fell = new.arrived < old.arrived or new.batches < old.batches or new.batch_items < old.batch_items
@@ -212,7 +213,7 @@ class LoadWindow:
     """The reports of one backend's pods over a stretch of time; the shell owns and feeds it.
 
     Args:
-        keep: seconds of samples to keep; at least the stable window, at least 60.
+        keep: seconds of samples to keep: at least the stable window, and at least 60.
     """
 
     def __init__(self, keep: float = _RATES_S) -> None:
@@ -225,7 +226,7 @@ class LoadWindow:
 
     @property
     def keep(self) -> float:
-        """Seconds of samples that are kept; may be set when the stable window changes."""
+        """Seconds of samples that are kept; can be set when the stable window changes."""
         return self._keep
 
     @keep.setter
@@ -233,10 +234,10 @@ class LoadWindow:
         self._keep = max(seconds, _RATES_S)
 
     def record(self, report: SidecarReport, at: float, *, every: float = 1.0) -> None:
-        """Take a report.
+        """Record a pod's report.
 
-        A pod of the same name and another uid starts afresh; where `seq` or a count fell, the sidecar has
-        restarted.
+        A pod of a known name with another uid starts with an empty history; if `seq` or a count fell, the
+        sidecar has restarted.
 
         Args:
             report: the report.
@@ -245,7 +246,7 @@ class LoadWindow:
         """
         pod = self._pods.get(report.pod)
         if pod is None or pod.report.uid != report.uid:
-            # What a process counted before we listened did not arrive now, unless this is its first word.
+            # What a process counted before its first report here did not arrive now, unless that is number 1.
             before = None if report.seq <= 1 else report
             unknown = before is not None and report.totals.arrived > 0
             pod = self._pods[report.pod] = _Pod(report=report, at=at, since=at if unknown else -math.inf)
@@ -279,10 +280,10 @@ class LoadWindow:
         pod.was_ready = pod.was_ready or report.state == "ready"
 
     def record_held(self, report: RouterReport, held: int, at: float, *, every: float = 1.0) -> None:
-        """Take how many requests of the backend a router holds.
+        """Record how many requests of the backend a router holds.
 
         Args:
-            report: the router's.
+            report: the router's report.
             held: requests that wait in it for this backend.
             at: when the report came, in seconds.
             every: seconds until the router's next report, as the operator asks.
@@ -302,7 +303,7 @@ class LoadWindow:
             del self._routers[report.pod]
 
     def holds(self, now: float) -> tuple[RouterHolds, ...]:
-        """What routers held for the backend lately; forgets what is older than `keep`.
+        """Return what routers held for the backend lately; forget what is older than `keep`.
 
         Args:
             now: the time in seconds.
@@ -317,11 +318,11 @@ class LoadWindow:
         )
 
     def leave(self, pod: str, uid: str, now: float) -> None:
-        """A pod, or a router, is gone; its load counts as long as its samples lie in the window.
+        """Record that a pod or a router is gone; its load counts as long as its samples lie in the window.
 
         Args:
             pod: its name.
-            uid: its uid; a namesake stays.
+            uid: its uid; another pod of the same name stays.
             now: the time in seconds.
         """
         known = self._pods.get(pod)
@@ -333,14 +334,14 @@ class LoadWindow:
         self._drop_gone(now)
 
     def view(self, pods: Mapping[str, bool], now: float) -> tuple[PodLoad, ...]:
-        """What is known of the pods, for `recommend`; forgets what is older than `keep`.
+        """Return what is known of the pods, for `recommend`; forget what is older than `keep`.
 
         Args:
-            pods: the pods that are there (not being deleted) by name, and whether each is ready.
+            pods: the pods that exist (and are not being deleted) by name, and whether each is ready.
             now: the time in seconds.
 
         Returns:
-            The pods that are there; and those that left, as long as their samples lie in the window.
+            The pods that exist, and those that left, as long as their samples lie in the window.
         """
         self._prune(pods, now)
         since = self._ready_since
@@ -367,16 +368,16 @@ class LoadWindow:
 
     @property
     def startup(self) -> float:
-        """Seconds that pods took lately from their first sight until they were ready; 0 while unknown."""
+        """Median seconds that pods took lately from first being seen to being ready; 0 if unknown."""
         return median(self._startups) if self._startups else 0.0
 
     def _started(self, pods: Mapping[str, bool], now: float) -> None:
-        """Note which pods start, and how long those took that are ready now."""
+        """Record which pods are starting, and how long the pods that have just become ready took."""
         starting = self._starting
         self._startups.extend(
             now - starting[name] for name, ready in pods.items() if ready and name in starting
         )
-        # One that has been ready and is not does not start.
+        # A pod that is not ready now but was before is not starting.
         self._starting = {
             name: starting.get(name, now)
             for name, ready in pods.items()
@@ -384,7 +385,7 @@ class LoadWindow:
         }
 
     def last(self, pod: str) -> tuple[float, SidecarReport] | None:
-        """The last report of one pod, and when it came, in seconds; None where there is none.
+        """Return the time of a pod's last report, in seconds, and the report; None if there is none.
 
         Args:
             pod: its name.
@@ -393,19 +394,19 @@ class LoadWindow:
         return None if known is None else (known.at, known.report)
 
     def latest(self) -> Mapping[str, tuple[float, SidecarReport]]:
-        """The last report of each pod, and when it came, in seconds."""
+        """Return the time of each pod's last report, in seconds, and the report."""
         return {name: (pod.at, pod.report) for name, pod in self._pods.items()}
 
     def oldest(self) -> float | None:
-        """When that pod last reported which is silent for longest, in seconds; None if there is no pod."""
+        """Return the time of the least recent of the pods' last reports, in seconds; None without pods."""
         return min((pod.at for pod in self._pods.values() if not pod.gone), default=None)
 
     def load(self, now: float, max_batch_size: int) -> LoadStatus:
-        """The load for `status.load`: now, with arrivals and fill over the last minute.
+        """Return `status.load`: the load now, and arrivals and batch fill over the last minute.
 
         Args:
             now: the time in seconds.
-            max_batch_size: what a full batch holds.
+            max_batch_size: items in a full batch.
         """
         self._drop_gone(now)
         talking = [pod.report for pod in self._pods.values() if now - pod.at <= pod.silent_after]
@@ -425,7 +426,7 @@ class LoadWindow:
         )
 
     def _prune(self, pods: Mapping[str, bool], now: float) -> None:
-        """Forget old samples; of a pod that is there the last one stays, as the load it fell silent with."""
+        """Forget old samples; an existing pod keeps its last one, as the load with which it fell silent."""
         for name, pod in list(self._pods.items()):
             self._trim(pod.samples, now, least=1 if name in pods else 0)
             if not pod.samples:
@@ -433,7 +434,7 @@ class LoadWindow:
 
     def _trim(self, samples: deque[Sample], now: float, *, least: int) -> None:
         while len(samples) > least and now - samples[0].at > self._keep:
-            # The sample that was in force when the window began is needed too.
+            # The sample that was current when the window began is needed too.
             if len(samples) > 1 and now - samples[1].at < self._keep:
                 break
             samples.popleft()

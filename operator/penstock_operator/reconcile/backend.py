@@ -1,4 +1,4 @@
-"""A ModelBackend: its children, its settings, its status."""
+"""Reconciles a ModelBackend: its children, its settings, its status."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from penstock_operator.status import (
 from penstock_operator.store import Key, key_of, owner_uids
 
 LOAD_SETTLES = 15.0
-"""Seconds after the start for which the load that the last operator has shown stands."""
+"""Seconds after the start for which a status keeps the load that the last operator has written."""
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
-    """Make the cluster what the backend asks for, as far as it is not.
+    """Bring the cluster to what the backend asks for.
 
     Args:
         ctx: the shared pieces.
         key: which backend.
 
     Returns:
-        Seconds after which to look again, None if only a change calls for it.
+        Seconds after which to look again; None if only a change calls for it.
 
     Raises:
-        ClusterError: a call failed that may succeed when tried again.
+        ClusterError: a call failed that can succeed when tried again.
     """
     loaded = await load_parent(ctx, key, BACKEND, ModelBackend, unreadable=unreadable, forget=forget)
     if loaded is None:
@@ -56,7 +56,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         looked[Key(kind.kind, key.namespace, name)] = await ctx.applier.look(kind, key.namespace, name)
     recorded = looked[Key(CONFIG_MAP.kind, key.namespace, names.backend_settings(key.name))]
     if recorded is not None and backend.metadata.uid not in owner_uids(recorded):
-        recorded = None  # a stranger's, or what is left of a namesake: no word of ours
+        recorded = None  # another owner's, or left of a deleted backend of this name: not our record
     versioned = _settings(ctx, backend, recorded)
     problems = Problems()
     live = looked[Key(DEPLOYMENT.kind, key.namespace, names.backend(key.name))]
@@ -82,12 +82,12 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
 
 
 def unreadable(ctx: Context, stored: Obj, error: str) -> dict[str, Any]:
-    """The status of a backend that cannot be followed.
+    """Return the status of a backend that cannot be reconciled.
 
     Args:
         ctx: the shared pieces.
         stored: the backend.
-        error: why.
+        error: the reason.
     """
     key = key_of(stored)
     live = ctx.store.get(DEPLOYMENT, key.namespace, names.backend(key.name))
@@ -97,10 +97,10 @@ def unreadable(ctx: Context, stored: Obj, error: str) -> dict[str, Any]:
 
 
 def _unused(ctx: Context, backend: ModelBackend) -> list[Obj]:
-    """A backend's children, but a ServiceAccount that a pod of its still names.
+    """Return a backend's children, except for a ServiceAccount that one of its pods still uses.
 
-    A pod whose ServiceAccount is gone cannot report any more: its token is refused. The last such pod's end
-    is an event of this backend's, and then the account goes.
+    A pod without its ServiceAccount cannot report any more: its token is refused. The end of the last pod
+    that uses it is an event of this backend, and then the account goes.
     """
     pods = ctx.view.backend_pods(backend.namespace, backend.name)
     named = {(pod.get("spec") or {}).get("serviceAccountName") for pod in pods}
@@ -112,7 +112,7 @@ def _unused(ctx: Context, backend: ModelBackend) -> list[Obj]:
 
 
 def forget(ctx: Context, key: Key) -> None:
-    """Drop what was remembered of a deleted backend.
+    """Drop what was stored in memory of a deleted backend.
 
     Args:
         ctx: the shared pieces.
@@ -125,7 +125,7 @@ def forget(ctx: Context, key: Key) -> None:
 
 
 def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> settings.Versioned:
-    """The document to send now. Without its policy a backend keeps the last one."""
+    """Return the document to send now. A backend without its policy, or suspended, keeps the last one."""
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(backend.namespace, reference) if reference else None
     if (reference and policy is None) or backend.spec.suspend:
@@ -144,7 +144,7 @@ def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> sett
 def _held(
     ctx: Context, backend: ModelBackend, pinned: PinnedTemplate, *, recorded: Obj | None, live: Obj | None
 ) -> tuple[str, ...]:
-    """What would be changed if the backend were not suspended; drift is not meant: it may be why it is."""
+    """Return what would change without the suspension. Drift does not count: it can be the reason for it."""
     held = []
     if live is not None and needs_write(deployment.deployment(backend, pinned), live) == CHANGED:
         held.append("pods")
@@ -159,7 +159,7 @@ def _held(
 
 
 def _recorded_version(ctx: Context, backend: ModelBackend, versioned: settings.Versioned) -> int:
-    """The version to show; one that no ConfigMap holds is sent to no pod and would rise at each look."""
+    """Return the version to show; one that no ConfigMap has is sent to no pod and would rise at each look."""
     live = ctx.store.get(CONFIG_MAP, backend.namespace, names.backend_settings(backend.name))
     held = settings.recorded_version(live)
     if held is not None and held.document == versioned.document:
@@ -168,7 +168,7 @@ def _recorded_version(ctx: Context, backend: ModelBackend, versioned: settings.V
 
 
 def _unsure(backend: ModelBackend, recommendation: Recommendation | None) -> bool:
-    """Whether the autoscaler has not looked yet, or not since the reports came that the status shows."""
+    """Whether the autoscaler has not looked yet, or has no metrics although the status says that it has."""
     if backend.spec.autoscaling is None or backend.spec.suspend:
         return False
     if recommendation is None:
@@ -181,7 +181,7 @@ def _unsure(backend: ModelBackend, recommendation: Recommendation | None) -> boo
 
 
 def look_at_load(ctx: Context, key: Key) -> None:
-    """Have the load of a backend shown where it has moved, as soon as its turn comes.
+    """Queue a backend for a turn to show its load, if that has moved.
 
     Args:
         ctx: the shared pieces.
@@ -206,7 +206,7 @@ def _schedule_note(ctx: Context, backend: ModelBackend) -> str | None:
 
 
 def _is_news(ctx: Context, backend: ModelBackend, key: Key, load: LoadStatus) -> bool:
-    """Whether load and terms are to be shown: not while they are of the few reports of a new operator."""
+    """Whether load or terms have moved; False while they rest on the few reports of a new operator."""
     old = backend.status.load
     if old is not None and ctx.clock.time() < ctx.memory.started + LOAD_SETTLES:
         return False
@@ -223,7 +223,7 @@ async def _write_status(
     pinned: PinnedTemplate,
     held: Sequence[str],
 ) -> float | None:
-    """Write the status; returns seconds after which to look again, where it is too early to know."""
+    """Write the status; if it is too early for that, return the seconds after which to look again."""
     namespace, name = key.namespace, key.name
     stored = ctx.store.get(BACKEND, namespace, name)
     if stored is None:
@@ -267,11 +267,11 @@ async def _write_status(
     )
     status = backend_status(backend, seen, now=ctx.now())
     if _is_news(ctx, backend, key, fresh) and (turn or not same_status(status, stored.get("status") or {})):
-        # What is written anyway shows the load as well.
+        # A status that is written anyway shows the load as well.
         status = backend_status(backend, replace(seen, load=fresh, terms=True), now=ctx.now())
         ctx.memory.load_turns.forget(key)
     written = await write_status(ctx, stored, status)
-    # NB: what the autoscaler has changed while this was being written stays for the next status.
+    # NB: changes by the autoscaler during the write stay for the next status.
     scaled.unpublished = [entry for entry in scaled.unpublished if entry not in unpublished]
     if written and reference:
         ctx.enqueue(Key(POLICY.kind, namespace, reference), 0.0)

@@ -1,4 +1,4 @@
-"""A parent's children: apply what differs, delete what is no longer desired, and keep what went wrong."""
+"""Applies a parent's children that differ, deletes those no longer desired, and collects the problems."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from penstock_operator.store import Change, Key, key_of, owner_uids
 _TERMINATING = "because it is being terminated"
 
 _OF_ONE_CHILD = frozenset({409, 500})
-"""Statuses of failures that may be one object's alone: a conflict, a webhook that does not answer."""
+"""HTTP statuses of failures that can concern one object alone: a conflict, a webhook that does not answer."""
 
 SECONDS_AFTER_PROBLEM = 30.0
-"""When to look again at a child that a stranger holds or the apiserver refuses: no event will come."""
+"""Seconds until the next try for a child whose name is taken or that is refused: no event will come."""
 
 
 async def apply_children(
@@ -31,20 +31,20 @@ async def apply_children(
     looked: dict[Key, Obj | None] | None = None,
     confirm: Callable[[], Awaitable[None]],
 ) -> Problems:
-    """Apply what differs and delete what is no longer desired; what cannot be written is returned.
+    """Apply what differs and delete what is no longer desired; return what cannot be written.
 
     Args:
         ctx: the shared pieces.
         of: the key that is reconciled.
         desired: objects in the order of applying.
-        owners: uids of which one must own a live object for it to be ours.
-        candidates: the live objects that are there for this key, asked for after the applies.
+        owners: uids; one of them must own a live object for it to be ours.
+        candidates: returns the existing objects of this key; called after the applies.
         shared: whether the objects belong to a namespace.
-        looked: live objects looked at already.
+        looked: live objects that were read already.
         confirm: called once, before the first object is made or gets an owner back (see `parent_check`).
 
     Raises:
-        Outdated: who asks for all this is gone; nothing more was written.
+        Outdated: the parent is gone; nothing more was written.
     """
     problems = Problems()
     sure = False
@@ -65,15 +65,15 @@ async def apply_children(
             ctx.log("name taken", level="warning", child=str(key), error=str(error))
         except Rejected as error:
             if error.status == 403 and _TERMINATING in error.message:
-                break  # the namespace goes, and everything in it
+                break  # the namespace is being deleted, with everything in it
             _note(ctx, problems, of, key, error)
         except ClusterError as error:
             _note(ctx, problems, of, key, error)
             if error.status not in _OF_ONE_CHILD:
                 return problems  # it is not about this child: spare the apiserver the rest
         else:
-            # NB: what an answer has shown is no news when the watch shows it. Others look at a child's
-            # status, and whether a Service is there.
+            # NB: the watch will not report as new what the answer has shown. Other keys depend on a child's
+            # status, and on whether a Service exists.
             matters = child["kind"] == SERVICE.kind if before is None else _face(before) != _face(live)
             if matters:
                 ctx.changed(Change(before, live))
@@ -91,16 +91,16 @@ def _note(ctx: Context, problems: Problems, of: Key, child: Key, error: ClusterE
     else:
         problems.failed = problems.failed or error
         if ctx.failures(of) < SHOWN_AFTER:
-            return  # most pass at the next try; a status that flickers does not help
+            return  # most succeed at the next try; a status that flickers does not help
     text = f"{child.kind} {child.name}"
     problems.refused = problems.refused or refusal(text, error.status, error.message)
 
 
 def requeue_after(problems: Problems) -> float | None:
-    """When to look again.
+    """Return the seconds until the next look, if problems call for one.
 
     Args:
-        problems: of this run.
+        problems: those of this run.
 
     Raises:
         ClusterError: a write failed that is to be tried again with backoff.
@@ -111,5 +111,5 @@ def requeue_after(problems: Problems) -> float | None:
 
 
 def _face(child: Obj) -> tuple[object, ...]:
-    """What others look at of a child of somebody's."""
+    """Return the parts of a child that other keys depend on."""
     return child.get("status"), sorted(owner_uids(child))

@@ -1,4 +1,4 @@
-"""What every reconciler is given."""
+"""Holds what every reconciler receives."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from penstock_operator.status import pods as pods_status
 from penstock_operator.store import Change, Key, Store
 
 SHOWN_AFTER = 4
-"""So many failures in a row (about 1.5 s of tries) are not shown in a condition yet."""
+"""Failures in a row (about 1.5 s of tries) after which a condition shows them."""
 
 SETTLE_SECONDS = 8.0
-"""How long after the start a status may wait for the first reports."""
+"""Seconds after the start for which a status can wait for the first reports."""
 
 
 @dataclass(slots=True)
 class Problems:
-    """What went wrong with children, for the conditions.
+    """The problems with children, for the conditions.
 
     Args:
-        taken: children that a stranger holds, as ``Service/NAME``.
-        refused: why the apiserver did not take a child, of the first such, where a condition is to show it.
+        taken: children whose name another owner's object has, as ``Service/NAME``.
+        refused: why the apiserver refused the first such child, if a condition is to show it.
         failed: the first error that calls for another try with backoff.
     """
 
@@ -50,27 +50,27 @@ class Problems:
 
     @property
     def any(self) -> bool:
-        """Whether anything went wrong."""
+        """Whether a condition is to show a problem."""
         return bool(self.taken) or self.refused is not None
 
     @property
     def unpublished(self) -> bool:
         """Whether a write has failed that no condition shows yet.
 
-        Until it succeeds or is shown, no status may claim a generation that the children are not of.
+        Until it succeeds or is shown, no status may claim a generation that the children do not have.
         """
         return self.failed is not None and self.refused is None
 
 
 @dataclass(slots=True, kw_only=True)
 class Scaled:
-    """What the autoscaler last said of a backend.
+    """The last results of a backend's autoscaler.
 
     Args:
-        recommendation: its last one.
+        recommendation: the last recommendation.
         unpublished: changes written through ``/scale`` that no status shows yet, the oldest first.
-        foreign: somebody else whose number stands for now.
-        refused: why the apiserver did not take the last write through ``/scale``, if so.
+        foreign: another client whose number stands for now.
+        refused: why the apiserver refused the last write through ``/scale``, if it did.
     """
 
     recommendation: Recommendation | None = None
@@ -81,14 +81,14 @@ class Scaled:
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """An interval at whose end a release's candidate is judged.
+    """An interval that ends with a judgement of a release's candidate.
 
     Args:
-        of: the pair, and the times in the split's status from which on it counts.
-        began: monotonic seconds.
+        of: stable and candidate, and the times in the split's status from which on it counts.
+        began: its start, in monotonic seconds.
         interval: what was counted in it, once it is over.
-        verdicts: those that it has ended with, until the status holds them.
-        asking: asks Prometheus at its end.
+        verdicts: its verdicts at the end, until the status holds them.
+        asking: the task that queries Prometheus at its end.
     """
 
     of: tuple[str | None, ...]
@@ -100,20 +100,20 @@ class Trial:
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
-    """What reconcilers remember between two runs of a key; the rest is in the store and the reports.
+    """The reconcilers' memory between two runs of a key; the rest is in the store and the reports.
 
     Args:
-        render: what the installation decides; replaced when the certificate authorities change.
-        load_turns: whose load is shown next.
-        router_problems: by namespace, since a router has no object of its own to carry conditions; those of
-            an endpoint's own router by its key.
-        switched: when an endpoint's Service was led to its own router, monotonic seconds.
-        scaled: by backend.
-        status_in_flight: the statuses that are being written: when a watch shows them, nothing has changed.
-        started: when the first list was complete, monotonic seconds.
+        render: the installation's configuration; replaced when the certificate authorities change.
+        load_turns: the backends' turns to show their load.
+        router_problems: by namespace, since a router has no object of its own to carry conditions; for an
+            endpoint's own router by the endpoint's key.
+        switched: time when an endpoint's Service was pointed at its own router, in monotonic seconds.
+        scaled: the autoscaler's last results, by backend.
+        status_in_flight: statuses that are being written: when a watch shows them, nothing has changed.
+        started: time when the first list was complete, in monotonic seconds.
         trials: the intervals that are under way, by split.
         followed: the endpoints whose requests are counted for a release, by split.
-        asking: the turns to ask Prometheus, by namespace, as long as somebody there waits for one.
+        asking: limits of concurrent Prometheus queries, by namespace, as long as a task there uses them.
     """
 
     render: RenderConfig
@@ -134,19 +134,19 @@ class Context:
 
     Args:
         cluster: where writes go.
-        store: what is known.
+        store: the known state of the cluster.
         view: the store read as resources.
         applier: the apply rule.
-        reports: what pods said.
-        memory: what is remembered between two runs of a key.
+        reports: the pods' reports.
+        memory: the memory between two runs of a key.
         clock: time.
         log: called with a constant message and fields.
         observer: counts writes.
-        enqueue: asks for a look at a key, after so many seconds.
+        enqueue: queues a key, after so many seconds.
         failures: how often in a row a key has failed.
-        changed: called with each change that the answer to one of our own writes brought; the manager's.
+        changed: called with each change in the answer to one of our own writes; set by the manager.
         identity: our own name, for Events.
-        emit: takes Events to be sent beside the work; None sends each at once.
+        emit: queues Events to be sent in the background; if None, each is sent at once.
         draw_secret: draws a secret for a pod template.
         prometheus: answers the queries of releases.
     """
@@ -170,28 +170,28 @@ class Context:
 
     @property
     def render(self) -> RenderConfig:
-        """What the installation decides, as of now."""
+        """The installation's configuration, as of now."""
         return self.memory.render
 
     def now(self) -> str:
-        """Wall time as conditions spell it."""
+        """Return wall time in the format of conditions."""
         return rfc3339(self.clock.now())
 
     def settling_time(
         self, stored: Obj, pods: Sequence[Obj], reports: Mapping[str, object], *, unsure: bool = False
     ) -> float | None:
-        """Whether a status had better wait: we have just started, and ready pods had no time to report yet.
+        """Return how long a status should wait after the operator's start until ready pods have reported.
 
-        Without this every restart of the operator would write "no reports" into each status and take it back.
+        Without this, every restart of the operator would write "no reports" into each status and undo it.
 
         Args:
-            stored: whose status; one that is behind the object's own generation does not wait.
+            stored: the object; if its status is behind its own generation, it does not wait.
             pods: the pods that are to report.
             reports: by pod.
-            unsure: something else that the status shows is not known again yet.
+            unsure: whether something else that the status shows is still unknown.
 
         Returns:
-            Seconds after which to look again, None when there is nothing to wait for.
+            Seconds after which to look again; None if there is nothing to wait for.
         """
         left = self.memory.started + SETTLE_SECONDS - self.clock.time()
         current = (stored.get("status") or {}).get("observedGeneration") == stored["metadata"].get(
@@ -206,7 +206,7 @@ class Context:
 
 
 def conditions_of(stored: Obj) -> dict[str, dict[str, Any]]:
-    """A stored object's conditions by type.
+    """Return a stored object's conditions by type.
 
     Args:
         stored: any object of ours.

@@ -1,4 +1,4 @@
-"""A ModelEndpoint: its Service with its own port, and its status. Its routers are `router`'s."""
+"""Reconciles a ModelEndpoint: its Service with its own port, and its status; `router` does its routers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock_operator.store import Key
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
-    """Make the cluster what the endpoint asks for (see `backend.reconcile`).
+    """Bring the cluster to what the endpoint asks for (see `backend.reconcile`).
 
     Args:
         ctx: the shared pieces.
@@ -74,7 +74,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
 
 
 def _is_own(child: Obj) -> bool:
-    """Whether an object that an endpoint owns is decided about here alone."""
+    """Whether an object that an endpoint owns is applied and pruned here, not by `router`."""
     return not router.is_shared(child) and not router.is_dedicated_router(child)
 
 

@@ -1,12 +1,13 @@
-"""Whose load is shown next: a bounded number of writes a second, shared out fairly among namespaces.
+"""Limits how many backends' loads are written a second, and shares the writes fairly among namespaces.
 
-A backend whose load has moved asks for a turn. There are `PER_SECOND` of them a second for all backends
-together, and `BURST` at once; where more ask, the namespaces have one each in turn, and in a namespace who
-asked first. So a namespace with a few busy backends is shown as it is, whatever the others have.
+A backend asks for a turn when its load has moved. There are `PER_SECOND` turns a second for all backends
+together, and `BURST` at once. If more ask, the namespaces get one turn each in rotation, and within a
+namespace the first to ask goes first. So a namespace with few busy backends is up to date, however many the
+others have.
 
-A turn is for now: who has not used it within `LASTS` seconds, since its reconcile fails before it comes to
-the status, has lost it and queues up anew, last of its namespace. So turns do not add up while nothing can be
-written: in any `t` seconds at most `BURST + PER_SECOND * (t + LASTS)` are used.
+A turn expires: a backend that has not used it within `LASTS` seconds, as its reconcile fails before it gets
+to the status, has lost it and queues up again, last of its namespace. So turns do not add up while nothing
+can be written: in any `t` seconds at most `BURST + PER_SECOND * (t + LASTS)` are used.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from penstock_operator.store import Key
 PER_SECOND = 10.0
 BURST = 10.0
 LASTS = 5.0
-"""Seconds: long enough for a queue of reconciles that is busy."""
+"""Seconds before a turn expires: long enough for a busy queue of reconciles."""
 
 
 class LoadTurns:
-    """The turns of one operator.
+    """The turns of one operator's backends.
 
     Args:
         clock: time.
@@ -35,17 +36,17 @@ class LoadTurns:
         self._clock = clock
         self._granted = granted
         self._waiting: OrderedDict[str, OrderedDict[Key, None]] = OrderedDict()
-        """Backends that wait, by namespace; the namespace whose turn it is comes first."""
+        """Backends that wait for a turn, by namespace; the next namespace comes first."""
         self._come: OrderedDict[Key, float] = OrderedDict()
-        """Backends whose turn has come, and until when they have it; the earliest first."""
+        """Backends that have a turn, and the time when it expires; the earliest first."""
         self._full_at = float("-inf")
         self._timer: Timer | None = None
 
     def ask(self, key: Key) -> None:
-        """A backend's load has moved; no matter how often it asks, it has one turn.
+        """Ask for a turn for a backend; however often it asks, it gets one.
 
         Args:
-            key: which.
+            key: the backend.
         """
         self._expire()
         if key not in self._come:
@@ -53,19 +54,19 @@ class LoadTurns:
             self._grant()
 
     def take(self, key: Key) -> bool:
-        """Whether it is a backend's turn, which it has used by this.
+        """Use a backend's turn; return whether it had one.
 
         Args:
-            key: which.
+            key: the backend.
         """
         self._expire()
         return self._come.pop(key, None) is not None
 
     def forget(self, key: Key) -> None:
-        """It is gone, or was shown without a turn.
+        """Drop a backend that is gone, or whose load was shown without a turn.
 
         Args:
-            key: which.
+            key: the backend.
         """
         self._come.pop(key, None)
         waiting = self._waiting.get(key.namespace)

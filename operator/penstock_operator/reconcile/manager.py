@@ -1,4 +1,4 @@
-"""Queues and workers around the reconcilers: events and reports go in here, the cluster comes to follow."""
+"""Runs the reconcilers: turns events and reports into queued keys, and works the queues off."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from penstock_operator.supervision import keep_running
 from penstock_operator.workqueue import QueueObserver, WorkQueue, work
 
 LOAD_INTERVAL = 2.0
-"""Seconds between two looks at whether a backend's load has moved. With a report a second it is shown within
-3 s where there are turns for all (see `load_turns`)."""
+"""Seconds between two looks at whether a backend's load has moved. With a report a second, its status shows
+that within 3 s if there are turns for all (see `load_turns`)."""
 
 TRAFFIC_INTERVAL = 10.0
-"""Seconds between two looks at what the routers of a namespace count for its splits."""
+"""Seconds between two looks at the routers' counts for the splits of a namespace."""
 
 SCALERS = 4
-"""Backends scaled at once: an apiserver that takes seconds over one must not hold up the others."""
+"""Backends scaled at once: if the apiserver takes seconds for one, the others must not wait."""
 
 SCALE_AGAIN = 5.0
-"""Seconds after which a number that could not be written is tried again at most: requests may wait for it."""
+"""Seconds at most before a failed write of a number is tried again: requests can be waiting for it."""
 
 SILENCE_INTERVAL = 2.0
 """Seconds between two looks for pods that fell silent."""
@@ -55,10 +55,10 @@ RECONCILERS: dict[str, Reconcile] = {
 
 
 class RunObserver(Protocol):
-    """Who counts runs."""
+    """Counts runs."""
 
     def ran(self, kind: str, seconds: float, *, ok: bool) -> None:
-        """A reconciler of this kind ran for so long."""
+        """Count a run of a reconciler of this kind."""
 
 
 class Manager:
@@ -66,10 +66,10 @@ class Manager:
 
     Args:
         ctx: the shared pieces.
-        queue: keys to reconcile; `ctx.enqueue` must lead there.
+        queue: keys to reconcile; `ctx.enqueue` must add to it.
         scale_queue: backends to scale.
         observer: counts runs.
-        namespace: look at this one only.
+        namespace: the only namespace to list; None for all.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class Manager:
     # -- what comes in -----------------------------------------------------------------------------------
 
     def knows(self, kind: Kind, obj: Obj) -> bool:
-        """Whether the store has this very version: most of what watches list after a start is no news.
+        """Whether the store has this very version, as for most of what watches list after a start.
 
-        Any thread may ask: it is one look into a dict.
+        Any thread can call this: it is one look into a dict.
 
         Args:
             kind: the object's kind.
@@ -109,7 +109,7 @@ class Manager:
         return all(mine.get(name) == metadata.get(name) for name in ("uid", "resourceVersion"))
 
     def put(self, obj: Obj) -> None:
-        """An object is there, in this version.
+        """Take up an object that was created or changed.
 
         Args:
             obj: from a watch or a list.
@@ -117,7 +117,7 @@ class Manager:
         self._guarded(self.ctx.store.put, obj)
 
     def remove(self, obj: Obj) -> None:
-        """An object is gone.
+        """Take up that an object is gone.
 
         Args:
             obj: its last version.
@@ -125,7 +125,7 @@ class Manager:
         self._guarded(self.ctx.store.remove, obj)
 
     def _guarded(self, take: Callable[[Obj], Change], obj: Obj) -> None:
-        """Take up a change; what goes wrong with one object is logged, and it is looked at all the same."""
+        """Take up a change; an error with one object is logged, and its key is queued all the same."""
         try:
             self._changed(take(obj))
         except Exception as error:
@@ -137,12 +137,12 @@ class Manager:
                 self.queue.add(key)
 
     def reported(self, namespace: str, backend_name: str, *, notable: bool) -> None:
-        """A report was taken.
+        """Queue what a new report concerns.
 
         Args:
-            namespace: of its pod.
-            backend_name: of its pod; empty for a router.
-            notable: whether it said anything that a status shows at once.
+            namespace: the namespace of its pod.
+            backend_name: the backend of its pod; empty for a router.
+            notable: whether it has anything that a status must show at once.
         """
         if not backend_name:
             for name in self.ctx.reports.take_newly_held(namespace):
@@ -158,13 +158,13 @@ class Manager:
             self.queue.add(key)
             self._policy_of(key)
         elif self.ctx.view.backend(namespace, backend_name) is None:
-            pass  # its pods may report for a while when it is gone
+            pass  # its pods can report for a while after it is gone
         elif now - self._load_looked.get(key, float("-inf")) >= LOAD_INTERVAL:
             self._load_looked[key] = now
             backend.look_at_load(self.ctx, key)
 
     def _look_at_traffic(self, namespace: str) -> None:
-        """Have the splits of a namespace show what the routers count, now and then."""
+        """Queue the splits of a namespace every `TRAFFIC_INTERVAL`, to show the routers' counts."""
         now = self.ctx.clock.time()
         if now - self._traffic_looked.get(namespace, float("-inf")) < TRAFFIC_INTERVAL:
             return
@@ -190,10 +190,10 @@ class Manager:
             self.ctx.reports.forget_pod(metadata["namespace"], metadata["name"], metadata["uid"])
 
     def _told_otherwise(self, change: Change) -> bool:
-        """Whether somebody else has written the status of a resource.
+        """Whether another writer has changed the status of a resource.
 
-        A write of an operator that was killed may land after its successor has looked: whoever wrote it, a
-        status that is not what we would say does not stay.
+        A write of a killed operator can land after its successor has looked: whichever the writer, a status
+        that differs from ours must not stay.
         """
         old, new = change.old, change.new
         if old is None or new is None or new["kind"] not in _PARENTS or parent_changed(change):
@@ -205,7 +205,7 @@ class Manager:
         return in_flight is None or not same_status(written, in_flight)
 
     def _forget_namesake(self, change: Change) -> None:
-        """Nothing that was learnt of a backend holds for the next one of its name."""
+        """Forget a backend that is gone: nothing of it holds for the next one of its name."""
         old, new = change.old, change.new
         if old is None or old["kind"] != BACKEND.kind:
             return
@@ -232,13 +232,13 @@ class Manager:
             Seconds after which to look again, if any.
 
         Raises:
-            ClusterError: a call failed that may succeed when tried again.
+            ClusterError: a call failed that can succeed when tried again.
         """
         began, ok = self.ctx.clock.time(), False
         try:
             again = await RECONCILERS[key.kind](self.ctx, key)
         except Outdated:
-            ok, again = True, None  # what it found is in the store, and who is concerned in the queue
+            ok, again = True, None  # what it found is in the store, and the keys concerned are queued
         except OperatorError:
             raise
         except Exception as error:
@@ -252,7 +252,7 @@ class Manager:
         return again
 
     async def _cannot_follow(self, key: Key, error: Exception) -> None:
-        """Report an object on which reconciling fails for an unforeseen reason."""
+        """Show in the status that reconciling an object fails for an unforeseen reason."""
         kind = next((kind for kind in PARENTS if kind.kind == key.kind), None)
         stored = self.ctx.store.get(kind, key.namespace, key.name) if kind is not None else None
         if stored is not None and self.ctx.failures(key) >= SHOWN_AFTER:
@@ -269,11 +269,11 @@ class Manager:
         return await self._scaler.look(key)
 
     def failed(self, key: Key, error: Exception, delay: float) -> None:
-        """Tell of a failed run.
+        """Log a failed run.
 
         Args:
             key: what was reconciled.
-            error: why it failed.
+            error: the reason.
             delay: seconds until it is tried again.
         """
         self.ctx.log(
@@ -282,13 +282,13 @@ class Manager:
         )  # fmt: skip
 
     async def run(self, workers: int) -> None:
-        """Work until cancelled or the queues are shut down.
+        """Work until cancelled or until the queues are shut down.
 
         Args:
             workers: keys reconciled at once.
 
         Raises:
-            LeaseLost: a write was refused because we may not lead any more (in an exception group).
+            LeaseLost: a write was refused because we do not lead any more (in an exception group).
         """
 
         async def reconciling() -> None:
@@ -303,12 +303,12 @@ class Manager:
                 tasks.create_task(kept)
 
     async def watch_silence(self) -> None:
-        """Have backends looked at whose pods stopped reporting; runs until cancelled."""
+        """Queue backends and routers with pods that stopped reporting; run until cancelled."""
         ctx = self.ctx
         looked = ctx.clock.time()
         while True:
             await ctx.clock.sleep(SILENCE_INTERVAL)
-            # NB: the time first: what ends between the two is named again, and not never.
+            # NB: take the time first: a pod that falls silent in between is then returned twice, not never.
             since, looked = looked, ctx.clock.time()
             for namespace, name in ctx.reports.silent(since):
                 self.reported(namespace, name, notable=True)
@@ -316,23 +316,23 @@ class Manager:
     # -- lists -------------------------------------------------------------------------------------------
 
     async def sync(self) -> None:
-        """List everything once, so that the first reconcile sees all there is.
+        """List everything once, so that the first reconcile sees all that exists.
 
         Raises:
             ClusterError: a list failed.
         """
         for kind in (*PARENTS, *WATCHED_CHILDREN):
-            # NB: straight into the store, so that no more of a list is held than one page.
+            # NB: straight into the store, so that only one page of a list is in memory.
             put = self.ctx.store.put
             await self.ctx.cluster.list(kind, self._namespace, keep=put, labels=_selector(kind))
         self.ctx.memory.started = self.ctx.clock.time()
         self.enqueue_all()
 
     async def relist(self) -> Found:
-        """List metadata; drop what was deleted while there was no watch, fetch what changed meanwhile.
+        """List metadata; drop what was deleted while there was no watch, and fetch what changed meanwhile.
 
         Returns:
-            How many objects that were; who depends on them looks again.
+            The numbers of these objects; the keys that depend on them are queued.
 
         Raises:
             ClusterError: a call failed.
@@ -350,7 +350,7 @@ class Manager:
         return relisted
 
     def enqueue_all(self) -> None:
-        """Have every key looked at."""
+        """Queue every key."""
         for kind in PARENTS:
             for stored in self.ctx.store.all(kind):
                 self.queue.add(key_of(stored))
@@ -367,11 +367,11 @@ def _selector(kind: Kind) -> str | None:
 def build_queues(
     clock: Clock, observers: Iterable[QueueObserver | None] = (None, None)
 ) -> tuple[WorkQueue[Key], WorkQueue[Key]]:
-    """The two queues: keys to reconcile, backends to scale.
+    """Make the two queues: keys to reconcile, and backends to scale.
 
     Args:
         clock: time.
-        observers: who counts each of them.
+        observers: a counter for each of them.
     """
     first, second = observers
     return WorkQueue[Key](clock, observer=first), WorkQueue[Key](clock, cap=SCALE_AGAIN, observer=second)

@@ -1,4 +1,4 @@
-"""The resource that a key names, as a reconciler begins with it."""
+"""Loads the resource that a key names, as each reconciler's first step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ R = TypeVar("R", bound=Resource)
 
 
 def unreadable(ctx: Context, stored: Obj, error: str) -> dict[str, Any]:
-    """The status of a resource that cannot be read.
+    """Return the status of a resource that cannot be read.
 
     Args:
         ctx: the shared pieces.
@@ -32,7 +32,7 @@ def forget(ctx: Context, key: Key) -> None:
 
     Args:
         ctx: the shared pieces.
-        key: which.
+        key: the resource.
     """
     ctx.view.forget(key)
 
@@ -46,19 +46,19 @@ async def load_parent(
     unreadable: Callable[[Context, Obj, str], dict[str, Any]] = unreadable,
     forget: Callable[[Context, Key], None] = forget,
 ) -> tuple[Obj, R] | None:
-    """The resource as the store has it, and as its model.
+    """Return the resource as the store has it, and as its model.
 
     Args:
         ctx: the shared pieces.
         key: which resource.
         kind: its kind.
         model: its model.
-        unreadable: makes the status of one that cannot be read.
-        forget: called with the key of one that is gone.
+        unreadable: makes the status if the resource cannot be read.
+        forget: called with the key if the resource is gone.
 
     Returns:
-        None where there is nothing to reconcile: it is gone, is being deleted, or cannot be read, which its
-        status then says.
+        None if there is nothing to reconcile: the resource is gone, is being deleted, or cannot be read,
+        which its status then says.
 
     Raises:
         ClusterError: the status could not be written.

@@ -1,4 +1,4 @@
-"""Whether a resource is still there: for deletions that no watch has shown.
+"""Checks whether a resource still exists, for deletions that no watch has shown.
 
 While a watch is stalled or cut, a deleted resource stays in the store. Its children then have an owner that
 does not exist, so the garbage collector deletes each of them as soon as it is written; the deletion triggers
@@ -17,15 +17,15 @@ from penstock_operator.reconcile.relist import relist_kind
 
 
 async def confirm_own(ctx: Context, stored: Obj) -> None:
-    """Look whether a resource is still there; one whose status we have not written yet was seen just now.
+    """Check that a resource still exists; without a status of ours, it is new, so that needs no check.
 
     Args:
         ctx: the shared pieces.
         stored: the resource.
 
     Raises:
-        Outdated: it is gone, or another one.
-        ClusterError: the apiserver did not say.
+        Outdated: it is gone, or replaced by another of its name.
+        ClusterError: the apiserver did not answer.
     """
     if observed(stored):
         metadata = stored["metadata"]
@@ -33,17 +33,17 @@ async def confirm_own(ctx: Context, stored: Obj) -> None:
 
 
 async def confirm(ctx: Context, kind: Kind, namespace: str, name: str | None = None) -> None:
-    """Look whether resources are still there; those that are not leave the store.
+    """Check that resources still exist; drop those that do not from the store.
 
     Args:
         ctx: the shared pieces.
-        kind: whose.
+        kind: their kind.
         namespace: where.
-        name: of one; None for all of the kind.
+        name: name of one resource; None for all of the kind.
 
     Raises:
-        Outdated: one is gone, or another one.
-        ClusterError: the apiserver did not say.
+        Outdated: one is gone, or replaced by another of its name.
+        ClusterError: the apiserver did not answer.
     """
     relisted = await relist_kind(ctx.cluster, ctx.store, kind, ctx.changed, namespace=namespace, name=name)
     if relisted.dropped:

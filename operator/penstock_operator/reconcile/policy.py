@@ -1,4 +1,4 @@
-"""A BatchPolicy: nothing is rendered for it alone; it is in its backends' settings. Its status."""
+"""Writes the status of a BatchPolicy, which has no objects of its own: it is part of backends' settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock_operator.store import Key
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
-    """Tell how far the policy has been taken up (see `backend.reconcile`).
+    """Report in the status how many pods apply the policy (see `backend.reconcile`).
 
     Args:
         ctx: the shared pieces.

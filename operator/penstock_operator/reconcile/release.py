@@ -1,11 +1,11 @@
-"""A split's release: what is seen of it goes to the machine, and what that says into the split's status.
+"""Takes a split's release further: asks the state machine for the next step, and stores it in the status.
 
-The status is written first; the router's settings are rendered from the status that the apiserver has taken
-(`desired.shares`). So an operator that ends at any moment leaves a release as it was before a look, or as it
-is after it, and its successor goes on from there.
+The status is written first; the router's settings are rendered from the status that the apiserver has stored
+(`desired.shares`). So an operator that ends at any moment leaves a release as it was before a look or as it
+is after one, and its successor goes on from there.
 
 The intervals by which the candidate is judged are counted in memory: an operator that has just started counts
-a whole one before it judges.
+a whole interval before it judges.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from penstock_wire import durations
 from penstock_wire.control.report import FIRST_BYTE_SECONDS
 
 ANNOTATION = "penstock.dev/release"
-"""By which somebody promotes, aborts or pauses a release."""
+"""Annotation by which a user promotes, aborts or pauses a release."""
 
 MOST_ASKED = 4
-"""Queries of a namespace that are under way at once; the others wait for their turn."""
+"""Queries of a namespace that run at once; the others wait for their turn."""
 
 LONGEST_ACTION = 128
-"""Characters of its value that count: a status holds no more."""
+"""Characters of the annotation's value that count: a status holds no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What a look comes to.
+    """The result of a look at a split's release.
 
     Args:
         release: what the split's status is to hold; None for nothing.
         faults: why its strategy cannot be followed.
-        events: what has happened, once the status holds the release.
-        again: seconds after which to look again; None where nothing is awaited.
+        events: what will have happened once the status holds the release.
+        again: seconds after which to look again; None if nothing is awaited.
     """
 
     release: Release | None = None
@@ -68,13 +68,13 @@ class Looked:
 
 
 def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObserved) -> Looked:
-    """Ask the machine how a split's release goes on.
+    """Compute the next step of a split's release.
 
     Args:
         ctx: the shared pieces.
-        split: as the store has it.
-        plan: what it gets.
-        routers: those that serve its endpoint.
+        split: the split as the store has it.
+        plan: its traffic plan.
+        routers: the routers that serve its endpoint.
     """
     strategy, before = split.spec.strategy, stored_release(split)
     if strategy is None or not plan.accepted:
@@ -89,7 +89,7 @@ def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObse
     if before is not None and router_ready(None, routers).status == "True":
         applied = before.state.weight
     trial, verdicts = _trial(ctx, split, before), None
-    # NB: also while a router is silent or behind: what the others count is evidence.
+    # NB: also while a router is silent or behind: the counts of the others are evidence.
     if trial is not None and before is not None and _is_due(ctx, strategy, trial):
         verdicts = _verdicts(ctx, split, strategy, before, trial, routers)
     seen = Seen(
@@ -102,7 +102,7 @@ def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObse
     )
     advance = machine.advance(strategy, before, seen)
     if trial is not None and before is not None and verdicts is None and _cut(before, advance.release):
-        # What an interval counts is of one weight: here this ends early, as pods came or went.
+        # An interval counts requests of one weight: it ends early here, since pods came or went.
         seen = replace(seen, verdicts=_verdicts(ctx, split, strategy, before, trial, routers, ask=False))
         advance = machine.advance(strategy, before, seen)
     again = advance.again
@@ -112,7 +112,7 @@ def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObse
 
 
 def forget(ctx: Context, key: Key) -> None:
-    """Count no more for a split that is gone, or whose release is none any more.
+    """Stop counting for a split that is gone, or that has no release any more.
 
     Args:
         ctx: the shared pieces.
@@ -121,20 +121,20 @@ def forget(ctx: Context, key: Key) -> None:
     _end(ctx, key)
     endpoint = ctx.memory.followed.pop(key, None)
     if endpoint is None:
-        return  # NB: that is each look at a split without a strategy, and what follows goes through all
+        return  # NB: so for each look at a split without a strategy; what follows goes through all splits
     others = {each for at, each in ctx.memory.followed.items() if at.namespace == key.namespace}
     if endpoint not in others:
         ctx.reports.releases.unfollow(key.namespace, endpoint)
 
 
 async def taken(ctx: Context, stored: Obj, split: TrafficSplit, looked: Looked) -> None:
-    """Go on from a look, now that the split's status holds what it came to: Events, and the next interval.
+    """Send a look's Events and begin the next interval, now that the split's status holds the result.
 
     Args:
         ctx: the shared pieces.
         stored: the split as it was stored before.
         split: the same as its model.
-        looked: what the look came to.
+        looked: the look's result.
     """
     _trial(ctx, split, looked.release)
     for event in looked.events:
@@ -145,13 +145,13 @@ async def taken(ctx: Context, stored: Obj, split: TrafficSplit, looked: Looked) 
 
 
 def floor(view: View, backend: ModelBackend, now: datetime.datetime) -> Floor | None:
-    """The replicas that releases need of a backend; None where none does.
+    """Return the replicas that releases need of a backend; None if none needs any.
 
-    It follows from the statuses of splits alone: the next operator finds the same.
+    This follows from the statuses of splits alone: the next operator finds the same.
 
     Args:
         view: the store.
-        backend: which.
+        backend: the backend.
         now: wall time.
     """
     floors = [
@@ -189,17 +189,17 @@ def _seen(ctx: Context, split: TrafficSplit, name: str) -> BackendSeen:
     return BackendSeen(
         exists=True,
         uid=stored_backend["metadata"]["uid"],
-        # NB: where no Service of its own leads there, no router finds its pods.
+        # NB: without a Service of the backend's own, no router finds its pods.
         ready=0 if name in seen.without_service else ready,
         replicas=ready if backend is None else backend.spec.replicas,
-        # NB: a 0 that somebody has set by hand stays, whatever a release needs.
+        # NB: a 0 that another client has set stays, whatever a release needs.
         most=None if target is None or kept_at_zero(stored_backend) else target.max_replicas,
         answered=ctx.reports.answered_lately(namespace, split.spec.endpoint, name),
     )
 
 
 def _interval(strategy: Strategy) -> float:
-    """Seconds of an interval: whole ones, as the times in a status are."""
+    """Return the seconds of an interval, rounded up: the times in a status are whole seconds."""
     return math.ceil(durations.parse_ms(strategy.analysis.interval) / 1000)
 
 
@@ -208,13 +208,13 @@ def _is_due(ctx: Context, strategy: Strategy, trial: Trial) -> bool:
 
 
 def _cut(before: Release, after: Release) -> bool:
-    """Whether a step goes on with another weight."""
+    """Whether the same step goes on with another weight."""
     weights = [(release.state.weight, release.state.mirror) for release in (before, after)]
     return before.step == after.step and after.state.phase not in OVER and weights[0] != weights[1]
 
 
 def _trial(ctx: Context, split: TrafficSplit, before: Release | None) -> Trial | None:
-    """What is counted since the last interval ended, or since routers took up the weight, if they have."""
+    """Return the interval that is under way; begin one if routers have taken up the weight, else None."""
     key, strategy = _key(split), split.spec.strategy
     state = None if before is None else before.state
     judged = strategy is not None and strategy.analysis.metrics
@@ -225,13 +225,13 @@ def _trial(ctx: Context, split: TrafficSplit, before: Release | None) -> Trial |
     trial = ctx.memory.trials.get(key)
     if trial is None or trial.of != of:
         _end(ctx, key)
-        ctx.reports.releases.take(split.namespace, split.spec.endpoint)  # that was before
+        ctx.reports.releases.take(split.namespace, split.spec.endpoint)  # drop what was counted before
         trial = ctx.memory.trials[key] = Trial(of=of, began=ctx.clock.time())
     return trial
 
 
 def _end(ctx: Context, key: Key) -> None:
-    """Drop the interval that is under way, if one is, and what is asked at its end."""
+    """Drop the present interval, if any, with its queries."""
     trial = ctx.memory.trials.pop(key, None)
     if trial is not None and trial.asking is not None:
         trial.asking.cancel()
@@ -247,19 +247,19 @@ def _verdicts(
     *,
     ask: bool = True,
 ) -> tuple[Verdict, ...] | None:
-    """The verdicts of an interval that ends now: the same until the status holds them.
+    """Return the verdicts of an interval that ends now; they stay the same until the status holds them.
 
-    Without asking Prometheus, what queries have come to stays.
+    Without `ask`, the verdicts of Prometheus queries stay as they were.
 
     Returns:
-        None while Prometheus is being asked; the split is looked at again once it has answered.
+        None while queries are running; the split is queued again once they are done.
     """
     if trial.verdicts is None:
         metrics = strategy.analysis.metrics
         counted = trial.interval
         if counted is None:
             counted = trial.interval = ctx.reports.releases.take(split.namespace, split.spec.endpoint)
-            # What routers counted against the candidate waits for no query.
+            # A failure by the routers' counts does not wait for queries.
             judged = evidence.judge_all(metrics, before.verdicts, counted, FIRST_BYTE_SECONDS, {})
             kept = _kept(metrics, before.verdicts, judged)
             said = tuple(_located(split, strategy, routers, kept, counted))
@@ -283,9 +283,9 @@ def _located(
     verdicts: Iterable[Verdict],
     counted: Interval,
 ) -> Iterator[Verdict]:
-    """The verdicts; that on copies says what routers forget with the mirror.
+    """Yield the verdicts; add to that on copies what routers forget with the mirror.
 
-    Where it fails, at which path most answers differ; without any to compare, why there are none.
+    If it fails, this is the path at which most answers differ; without any to compare, the reason.
     """
     endpoint, reports = split.spec.endpoint, list(routers.reports.values())
     for verdict in verdicts:
@@ -305,9 +305,9 @@ def _located(
 def _answers(
     ctx: Context, split: TrafficSplit, metrics: Sequence[ReleaseMetric], trial: Trial
 ) -> Mapping[str, float | NoValue] | None:
-    """What the queries come to; None while Prometheus is being asked.
+    """Return the results of the queries; None while they are running.
 
-    NB: no worker waits for it: with slow queries, the splits of one tenant would keep all of them.
+    NB: no worker waits for them: with slow queries, the splits of one tenant would occupy all workers.
     """
     queries = sorted({metric.query for metric in metrics if metric.query})
     if not queries:
@@ -336,7 +336,7 @@ async def _ask(ctx: Context, namespace: str, queries: Sequence[str]) -> dict[str
 def _explained(
     metrics: Sequence[ReleaseMetric], verdicts: Sequence[Verdict], results: Mapping[str, float | NoValue]
 ) -> Iterator[Verdict]:
-    """The verdicts, with the reason where a query has no value."""
+    """Yield the verdicts, with the reason if a query has no value."""
     for metric, verdict in zip(metrics, verdicts, strict=True):
         result = results.get(metric.query or "")
         if isinstance(result, NoValue):
@@ -348,7 +348,7 @@ def _explained(
 def _kept(
     metrics: Sequence[ReleaseMetric], old: Sequence[Verdict], new: Sequence[Verdict]
 ) -> Iterator[Verdict]:
-    """The new verdicts, but for those of queries."""
+    """Yield the new verdicts, but the old ones for queries."""
     for metric, before, judged in zip_longest(metrics, old[: len(metrics)], new):
         if metric.name != "prometheus":
             yield judged

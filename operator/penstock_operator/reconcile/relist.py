@@ -1,6 +1,6 @@
-"""Lists of metadata, at intervals and after the watches were restarted, for changes that no watch has shown.
+"""Lists metadata, at intervals and after the watches were restarted, for changes that no watch has shown.
 
-After a 410, kopf does not report the objects that were deleted meanwhile, and a watch may be stalled or cut.
+After a 410, kopf does not report the objects that were deleted meanwhile, and a watch can be stalled or cut.
 A list of metadata is cheap, and has the version of every object that exists.
 """
 
@@ -20,7 +20,7 @@ PERIOD = (300.0, 600.0)
 """Seconds between two lists: a random time in this range, so that replicas do not list together."""
 
 LISTED = 10.0
-"""After so many seconds watches that were started have listed what is there."""
+"""Seconds after which restarted watches have listed what exists."""
 
 
 _FOR_GOOD = 2**63
@@ -32,8 +32,8 @@ class Found:
     """Differences between a list and the store.
 
     Args:
-        dropped: objects that were gone.
-        fetched: objects of which there was a newer version.
+        dropped: number of objects that were gone.
+        fetched: number of objects that had a newer version.
     """
 
     dropped: int = 0
@@ -44,13 +44,13 @@ class Found:
 
 
 class Relister:
-    """Lists when it is time.
+    """Lists again whenever a list is due.
 
     Args:
         relist: lists everything once.
-        enqueue_all: has every key looked at; done after each periodic list, as the last resort.
+        enqueue_all: queues every key; called after each periodic list, as the last resort.
         clock: time.
-        pause: how long until the next list, seconds; drawn anew each time.
+        pause: seconds until the next list; drawn again each time.
         log: called with a constant message and fields.
     """
 
@@ -71,12 +71,12 @@ class Relister:
         self._now = asyncio.Event()
 
     def soon(self) -> None:
-        """The watches were started anew: list once they have listed."""
+        """List soon: the watches were restarted; wait until they have listed."""
         self._now.set()
 
     async def run(self) -> None:
         """List again and again; runs until cancelled."""
-        owed = False  # whether a look at every key is due: one that a failed list put off stays due
+        owed = False  # whether `enqueue_all` is due; it stays due if the list fails
         while True:
             owed = not await self._called() or owed
             self._now.clear()
@@ -93,7 +93,7 @@ class Relister:
             self._log("re-listed", level=level, dropped=relisted.dropped, fetched=relisted.fetched)
 
     async def _called(self) -> bool:
-        """Wait until a list is due; whether `soon` called for it."""
+        """Wait until a list is due; return whether `soon` called for it."""
         due = asyncio.Event()
         timer = self._clock.call_at(self._clock.time() + self._pause(), due.set)
         waits = [asyncio.ensure_future(event.wait()) for event in (self._now, due)]
@@ -105,7 +105,7 @@ class Relister:
                 wait.cancel()
         if not self._now.is_set():
             return False
-        # NB: what is deleted before a watch has listed is in our store and in no event of the watch.
+        # NB: an object deleted before a watch has listed is in our store and in no event of the watch.
         await self._clock.sleep(LISTED)
         return True
 
@@ -120,24 +120,24 @@ async def relist_kind(
     name: str | None = None,
     selector: str | None = None,
 ) -> Found:
-    """Bring the store to what a fresh list has.
+    """Bring the store to the state of a fresh list.
 
     Args:
         cluster: where to list.
-        store: what is known.
+        store: the known state of the cluster.
         kind: which kind.
         changed: called for every object that was dropped or fetched.
-        namespace: look at this one only.
-        name: look at the object of this name only.
+        namespace: list only this namespace.
+        name: list only the object of this name.
         selector: label selector of the children.
 
     Returns:
-        How many there were.
+        The number of differences.
 
     Raises:
         ClusterError: a call failed.
     """
-    # NB: only what was known before the list began: what came since is younger than the list.
+    # NB: only objects known before the list began: later ones are younger than the list.
     before = [obj for obj in store.all(kind, namespace) if name is None or obj["metadata"]["name"] == name]
     labels = None if kind in PARENTS else selector
     live = await cluster.list(kind, namespace, keep=_listed, labels=labels, name=name, metadata_only=True)
@@ -146,8 +146,8 @@ async def relist_kind(
     for obj in before:
         key, uid = key_of(obj), obj["metadata"].get("uid")
         if there.get(key) != uid and store.get(kind, key.namespace, key.name) is obj:
-            # NB: who lost our label may get it back. A parent that is not listed is dead, whatever a stalled
-            # watch reports it after all.
+            # NB: a child that lost our label can get it back. A parent that is not listed is gone for good,
+            # whatever a stalled watch still reports of it.
             changed(store.forget(key, uid, version=_FOR_GOOD if kind in PARENTS else 0))
             dropped += 1
     for key, _, version in live:

@@ -1,8 +1,7 @@
-"""The router of a namespace: its shared objects, owned by every endpoint, and its settings.
+"""Reconciles the shared router of a namespace, which every endpoint owns, and endpoints' own routers.
 
-And that which an endpoint may have for itself. When an endpoint changes over from the one to the other, those
-that come begin before those that go end: the Service is led there once all of them listen, and who served
-until then does so until nodes have learned of it.
+When an endpoint changes from one to the other, the new routers start before the old ones end: the Service
+leads to the new ones once all of them listen, and the old ones serve until nodes have noticed.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from penstock_operator.status import pods as pods_status
 from penstock_operator.store import Key, key_of
 
 KIND = "Router"
-"""Not a kind of the API: the name under which a namespace's router is in the work queue."""
+"""The name under which a namespace's router is in the work queue; it is not a kind of the API."""
 
 LINGER_SECONDS = 10.0
-"""How long the router of a namespace still serves an endpoint whose Service has been led to the endpoint's
-own: until all nodes have learned of it."""
+"""Seconds for which a namespace's router still serves an endpoint after its Service has been pointed at the
+endpoint's own router: until all nodes have noticed."""
 
 LOOK_AGAIN = 1.0
-"""Seconds after which who found the router's settings unwritten looks again: the router's own run tells of a
-write, but not of a change that was taken back before."""
+"""Seconds after which a key that found the router's settings unwritten is queued again: the router's own run
+queues it after a write, but not after a change that was undone before."""
 
 
 def router_key(namespace: str) -> Key:
-    """The work queue's key for a namespace's router.
+    """Return the work queue's key for a namespace's router.
 
     Args:
         namespace: where.
@@ -45,16 +44,16 @@ def router_key(namespace: str) -> Key:
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
-    """Make a namespace's router what its endpoints ask for (see `backend.reconcile`).
+    """Bring a namespace's router to what its endpoints ask for (see `backend.reconcile`).
 
     Args:
         ctx: the shared pieces.
-        key: of the namespace.
+        key: the router's.
     """
     namespace = key.namespace
     endpoints = ctx.view.endpoints(namespace)
     if not endpoints:
-        # The garbage collector takes the router away with its last owner.
+        # The garbage collector deletes the router with its last owner.
         ctx.memory.router_problems.pop(namespace, None)
         return None
     at = Key(CONFIG_MAP.kind, namespace, names.ROUTER_SETTINGS)
@@ -88,9 +87,9 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
 async def reconcile_dedicated(
     ctx: Context, parent: Obj, endpoint: ModelEndpoint, port: int, service: Obj | None
 ) -> Problems:
-    """Make an endpoint's own router what it asks for, or take it away where it asks for none.
+    """Bring an endpoint's own router to what the endpoint asks for, or remove it if it asks for none.
 
-    It stays until the endpoint's Service leads to it no more.
+    It stays until the endpoint's Service no longer leads to it.
 
     Args:
         ctx: the shared pieces.
@@ -137,12 +136,11 @@ async def reconcile_dedicated(
 def leads_to_dedicated(ctx: Context, endpoint: ModelEndpoint, live: Obj | None) -> bool:
     """Whether an endpoint's Service is to lead to its own router now.
 
-    Where it leads elsewhere than it is asked to, it stays until those serve that it is asked to lead to: all
-    of them listen for the endpoint.
+    It keeps its present routers until the wanted ones serve: until all of them listen for the endpoint.
 
     Args:
         ctx: the shared pieces.
-        endpoint: whose.
+        endpoint: the endpoint.
         live: the Service as it is.
     """
     wanted, now = is_dedicated(endpoint), rendering.leads_to_dedicated(live)
@@ -157,12 +155,12 @@ def leads_to_dedicated(ctx: Context, endpoint: ModelEndpoint, live: Obj | None) 
         ctx.enqueue(router_key(endpoint.namespace), LINGER_SECONDS)
     else:
         ctx.memory.switched.pop(key, None)
-        ctx.enqueue(key, 0.0)  # its own routers go when its Service leads there no more
+        ctx.enqueue(key, 0.0)  # its own routers go when its Service no longer leads there
     return wanted
 
 
 def _lingering(ctx: Context, namespace: str) -> tuple[frozenset[str], float | None]:
-    """Endpoints whose Services led here until a moment ago, and when there is one less of them."""
+    """Return the endpoints whose Services led here until lately, and the seconds until the first one ends."""
     now = ctx.clock.time()
     ends = {key: at + LINGER_SECONDS for key, at in ctx.memory.switched.items() if key.namespace == namespace}
     for key in [key for key, end in ends.items() if end <= now]:
@@ -171,18 +169,18 @@ def _lingering(ctx: Context, namespace: str) -> tuple[frozenset[str], float | No
 
 
 async def _confirm(ctx: Context, namespace: str) -> None:
-    """Look whether every endpoint that we know for long is still there: each of them owns the router."""
+    """Check that all endpoints still exist, unless all are new: each of them owns the router."""
     if any(map(parent_check.observed, ctx.store.all(ENDPOINT_KIND, namespace))):
         await parent_check.confirm(ctx, ENDPOINT_KIND, namespace)
 
 
 def tell(ctx: Context, namespace: str, seconds: float = 0.0) -> None:
-    """Have every endpoint and split of a namespace look at its router again.
+    """Queue every endpoint and split of a namespace for another look at its router.
 
     Args:
         ctx: the shared pieces.
         namespace: where.
-        seconds: when.
+        seconds: seconds until then.
     """
     for kind in (ENDPOINT_KIND, SPLIT_KIND):
         for stored in ctx.store.all(kind, namespace):
@@ -190,24 +188,24 @@ def tell(ctx: Context, namespace: str, seconds: float = 0.0) -> None:
 
 
 def serving(ctx: Context, namespace: str, endpoint: str) -> RouterObserved:
-    """What is known of the router that an endpoint asks for: its own, or that of its namespace.
+    """Return what is known of the router that an endpoint asks for: its own, or that of its namespace.
 
     Args:
         ctx: the shared pieces.
         namespace: where.
-        endpoint: its name; that of none asks about the namespace's.
+        endpoint: its name; if there is no such endpoint, the namespace's router is meant.
     """
     resource = ctx.view.endpoint(namespace, endpoint)
     return observed(ctx, namespace, endpoint if resource is not None and is_dedicated(resource) else "")
 
 
 def observed(ctx: Context, namespace: str, endpoint: str = "") -> RouterObserved:
-    """What is known of a namespace's router, for the statuses of its endpoints and splits.
+    """Return what is known of a router, for the statuses of its endpoints and splits.
 
     Args:
         ctx: the shared pieces.
         namespace: where.
-        endpoint: whose own router is meant instead.
+        endpoint: the endpoint with its own router; empty for the namespace's router.
     """
     whose = Key(ENDPOINT_KIND.kind, namespace, endpoint) if endpoint else namespace
     problems = ctx.memory.router_problems.get(whose) or Problems()
@@ -222,7 +220,7 @@ def observed(ctx: Context, namespace: str, endpoint: str = "") -> RouterObserved
         pods=pods,
         reports=ctx.reports.of_router(namespace, endpoint),
         settings_version=recorded.version if recorded is not None else 0,
-        # NB: an endpoint or split may be looked at before the router, whose key its change has queued, too.
+        # NB: an endpoint or split can run before the router, although its change queued that, too.
         unwritten=bool(pods_status.ready(pods))
         and not ctx.view.router_written(namespace, endpoint, lingering=lingering),
         taken=problems.taken,

@@ -1,12 +1,12 @@
-"""Who has set the replicas of a backend: the autoscaler, or somebody else; and for how long that stands.
+"""Finds which client has set a backend's replicas, and how long its number stands.
 
-A number that somebody writes through ``/scale`` stands for a while. One in what somebody applies does not:
-a manifest may have it by mistake, and the autoscaler takes over at once. Who applies it again and again
-(GitOps, mostly) would throw the backend back each time: the third number within an hour stands, too.
+A number that another client writes through ``/scale`` stands for a while. A number in an applied manifest
+does not: it can be there by mistake, so the autoscaler takes over at once. A client that applies it again and
+again (usually GitOps) would throw the backend back each time: the third number within an hour stands, too.
 
 NB: a 0 that is written through ``/scale`` has no owner (Kubernetes 1.36: a Scale leaves out a 0, and with it
-who wrote it), and neither have the numbers after it, until somebody applies one. Whether such a number is the
-autoscaler's is known by what it asked for; of a 0 a new leader goes by the status.
+the owner), and neither have the numbers after it, until a client applies one. If the autoscaler asked for
+the number, it is the autoscaler's; for a 0, a new leader goes by the status.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from penstock_operator.kube.cluster import SCALE_MANAGER, Obj
 from penstock_operator.store import owners_of_replicas
 
 YIELD = 300.0
-"""Seconds for which somebody else's number stands before the autoscaler takes over, counted from when this
-process first saw it. Where it is written again within that time, it stands twice as long then."""
+"""Seconds for which another client's number stands before the autoscaler takes over, counted from when this
+process first saw it. If the client writes again within that time after the end, it stands twice as long."""
 
 YIELD_MOST = 86_400.0
-"""Seconds for which it stands at most."""
+"""Seconds for which another client's number stands at most."""
 
 SOMEBODY = "another client"
-"""Who has written a number without an owner."""
+"""Name for the client that has written a number without an owner."""
 
 INSISTS = 3600.0
-"""Who applies a number after the autoscaler took over from it twice within so many seconds insists on it."""
+"""Seconds within which two takeovers from a client that applies its number show that it insists on it."""
 
 
 def owns_replicas(stored: Obj) -> bool:
@@ -41,7 +41,7 @@ def owns_replicas(stored: Obj) -> bool:
 
 
 def foreign_scaler(stored: Obj) -> str | None:
-    """The manager that owns ``spec.replicas`` through ``/scale`` where the autoscaler does not.
+    """Return the manager that owns ``spec.replicas`` through ``/scale``; None if the autoscaler is an owner.
 
     Args:
         stored: the backend.
@@ -50,7 +50,7 @@ def foreign_scaler(stored: Obj) -> str | None:
 
 
 def kept_at_zero(stored: Obj) -> bool:
-    """Whether the status says that somebody else has scaled it to 0, which stays.
+    """Whether the status says that another client has scaled the backend to 0, which stays.
 
     Args:
         stored: the backend.
@@ -77,7 +77,7 @@ class OtherScaler:
     Args:
         manager: its name among the owners of fields.
         applies: whether it applies the backend with ``spec.replicas``; else it writes ``/scale``.
-        stands: for how many seconds its number stands, from when it was seen.
+        stands: seconds for which its number stands, from when it was first seen.
     """
 
     manager: str
@@ -87,27 +87,27 @@ class OtherScaler:
 
 @dataclass(slots=True)
 class OtherScalers:
-    """What is remembered of those who set the replicas of one backend beside the autoscaler."""
+    """The memory of other clients that set the replicas of one backend."""
 
     _mark: tuple[str, int] | None = None
-    """The number that somebody has set, and who,"""
+    """Another client and the number that it has set."""
     _since: float = 0.0
-    """and when it was first seen."""
+    """Time at which `_mark` was first seen."""
     _stands: float = YIELD
-    """For how long the last such number stood,"""
+    """Seconds for which the last number of another client stands."""
     _ended: float = math.inf
-    """and until when."""
+    """Time until which it stands."""
     _taken: list[float] = field(default_factory=list)
-    """When the autoscaler took over from who applies a number."""
+    """Times at which the autoscaler took over from a client that applies a number; the last two."""
     _written_over: str = ""
-    """The version of the backend that the autoscaler last wrote its number over."""
+    """The version of the backend over which the autoscaler last wrote its number."""
     _before: int | None = None
     """The number at the last look."""
     _nameless: bool = False
-    """Whether the number that is there has no owner and is somebody else's."""
+    """Whether the present number has no owner and is another client's."""
 
     def took_over(self, stored: Obj, now: float) -> None:
-        """The autoscaler has written its number, maybe over that of another client.
+        """Record that the autoscaler has written its number, maybe over another client's.
 
         Args:
             stored: the backend as it was before.
@@ -118,7 +118,7 @@ class OtherScalers:
             self._taken = [*(at for at in self._taken if now - at < INSISTS), now][-2:]
 
     def yields_to(self, stored: Obj, current: int, now: float, *, asked: bool = False) -> OtherScaler | None:
-        """Who has set the replicas so lately that the number stands; a 0 stands until it sets another.
+        """Return the other client whose number stands now, if any; a 0 stands until it sets another.
 
         Args:
             stored: the backend.
@@ -137,8 +137,8 @@ class OtherScalers:
         if self._written_over:
             if self._written_over == str(stored["metadata"].get("resourceVersion")):
                 return None  # the store is behind
-            self._mark, self._written_over = None, ""  # set anew, even if it is the same number
-        # NB: counted from when we saw it: the apiserver's time of the write is another clock's.
+            self._mark, self._written_over = None, ""  # set again, even if it is the same number
+        # NB: counted from when we saw it: the apiserver's time of the write comes from another clock.
         if self._mark is None and self._ended <= now:  # we took over, and it is back
             back = now - self._ended < (INSISTS if applies else self._stands)
             self._stands = min(2 * self._stands, YIELD_MOST) if back else YIELD
@@ -149,7 +149,7 @@ class OtherScalers:
         return OtherScaler(manager=manager, applies=applies, stands=self._stands) if stands else None
 
     def _is_nameless(self, stored: Obj, current: int, *, asked: bool) -> bool:
-        """Whether there is a number without an owner that the autoscaler has not asked for."""
+        """Whether the number has no owner and the autoscaler has not asked for it."""
         before, self._before = self._before, current
         if owners_of_replicas(stored):
             self._nameless = False
@@ -160,7 +160,7 @@ class OtherScalers:
         return self._nameless
 
     def _insists(self, stored: Obj, current: int, now: float) -> bool:
-        """Whether who applies this number has done so too often for a mistake."""
+        """Whether the client that applies this number has done so too often for a mistake."""
         if self._mark is not None and self._mark == (_owner(stored, subresource=None), current):
             return True
         return len(self._taken) == 2 and now - self._taken[0] < INSISTS

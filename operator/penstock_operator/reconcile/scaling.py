@@ -1,4 +1,4 @@
-"""The autoscaler's hand: asks for a recommendation, and writes it through the backend's ``/scale``.
+"""Runs the autoscaler: computes a recommendation, and writes it through the backend's ``/scale``.
 
 With `mode: External` it writes nothing: another scaler reads the recommendation.
 """
@@ -36,10 +36,10 @@ INTERVAL = 2.0
 
 @dataclass(slots=True)
 class _Asked:
-    """A change that was asked for, until the store has moved on from what it was made of.
+    """A change that was asked for, until the store has another number than the one before it.
 
-    `answered` once the apiserver has said that it is made, and it is to be reported. The same, asked again as
-    the store is behind, is the same change.
+    `answered` is true once the apiserver has confirmed it, and it is to be reported. If it is asked for again
+    while the store is behind, it is the same change.
     """
 
     change: ScalingEntry
@@ -47,7 +47,7 @@ class _Asked:
 
 
 class Scaler:
-    """Scales every backend that asks for it.
+    """Scales every backend that has autoscaling.
 
     Args:
         ctx: the shared pieces.
@@ -60,7 +60,7 @@ class Scaler:
         self._others: dict[Key, OtherScalers] = {}
 
     def forget(self, key: Key) -> None:
-        """Drop what is remembered of a backend: it is gone, and a namesake starts afresh.
+        """Drop what is remembered of a backend that is gone; another of its name starts with nothing.
 
         Args:
             key: which backend.
@@ -76,7 +76,7 @@ class Scaler:
             key: which backend.
 
         Returns:
-            Seconds until the next look, None when the backend has no autoscaling (any more).
+            Seconds until the next look; None if the backend has no autoscaling (any more).
 
         Raises:
             ClusterError: the write failed.
@@ -118,7 +118,7 @@ class Scaler:
         scaled.recommendation = recommendation
         external = backend.spec.autoscaling is not None and backend.spec.autoscaling.mode == "External"
         if external:
-            # A 0 of the scaler that is asked for is none by hand, also when it is asked no more.
+            # A 0 of the external scaler was not set by hand, also when `mode` is no longer External.
             self._others.pop(key, None)
         others = self._others.setdefault(key, OtherScalers())
         scaled.foreign = None if external else others.yields_to(stored, current, now, asked=asked_for)
@@ -127,9 +127,9 @@ class Scaler:
             and scaled.foreign is None
             and (recommendation.replicas != current or (current > 0 and not owns_replicas(stored)))
         ):
-            # The first write of the current value makes us a co-owner: who then takes `replicas` out of what
-            # he applies does not throw the backend back to the default. NB: an apply of 0 is answered 500, as
-            # one that changes the scale (see `kube.cluster`).
+            # The first write of the current value makes us a co-owner: a client that then removes `replicas`
+            # from its manifest does not throw the backend back to the default. NB: an apply of 0 is answered
+            # 500, as one that changes the scale (see `kube.cluster`).
             asked = self._ask(key, recommendation, current)
             try:
                 await ctx.cluster.apply_scale(
@@ -137,7 +137,7 @@ class Scaler:
                 )
             except ClusterError as error:
                 if asked is not None and not asked.answered and 400 <= error.status < 500:
-                    del self._asked[key]  # it was not made; else it is unknown until it is seen
+                    del self._asked[key]  # it was not made; with other errors, the store will show
                 if isinstance(error, Rejected):
                     scaled.refused = refusal(f"the scale of {key}", error.status, error.message)
                     ctx.enqueue(key, 0.0)
@@ -167,7 +167,7 @@ class Scaler:
         return batching_spec(backend, policy)
 
     def _holders(self, key: Key) -> Holders:
-        """Who would hold the backend's requests while it has no pod."""
+        """Return the routers' readiness to hold the backend's requests while it has no pod."""
         ctx, namespace = self._ctx, key.namespace
         plans = ctx.view.plan(namespace).endpoints
         senders = [
@@ -175,7 +175,7 @@ class Scaler:
             for name, plan in sorted(plans.items())
             if any(share.name == key.name and (share.weight > 0 or share.match) for share in plan.backends)
         ]
-        # An endpoint may have routers of its own.
+        # An endpoint can have routers of its own.
         readiness = (router_ready(name, router.serving(ctx, namespace, name)) for name in senders)
         return Holders(
             named=bool(senders),
@@ -187,7 +187,7 @@ class Scaler:
         )
 
     def _ask(self, key: Key, recommendation: Recommendation, current: int) -> _Asked | None:
-        """Note the change that is asked for now, if it is one."""
+        """Record the change that is asked for now, if it is one."""
         if recommendation.replicas == current:
             return None
         asked = self._asked.get(key)
@@ -201,10 +201,10 @@ class Scaler:
         return asked
 
     def _seen(self, key: Key, scaled: Scaled, stored: Obj, current: int) -> bool:
-        """What was asked for may be made though its answer was lost: the store has another number now.
+        """Record a change that was made although its answer was lost, if the store's number shows it.
 
         Returns:
-            Whether that number is new, and the one that was asked for.
+            Whether the store's number is new, and the one that was asked for.
         """
         asked = self._asked.get(key)
         if asked is None or current == asked.change.from_:
@@ -217,7 +217,7 @@ class Scaler:
         return made
 
     def _made(self, key: Key, scaled: Scaled, asked: _Asked) -> None:
-        """A change is made: it is to be reported, once."""
+        """Record that a change was made; it is reported once."""
         if asked.answered:
             return
         asked.answered = True

@@ -1,6 +1,6 @@
-"""A TrafficSplit: nothing is rendered for it alone; its weights are in the router's settings. Its status.
+"""Writes the status of a TrafficSplit, which has no objects of its own: routers get its weights as settings.
 
-With a strategy, each look takes its release further (see `release`).
+If it has a strategy, each look takes its release further (see `release`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock_operator.store import Key
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
-    """Take the split's release further, and tell how it stands (see `backend.reconcile`).
+    """Take the split's release further, and write its status (see `backend.reconcile`).
 
     Args:
         ctx: the shared pieces.
@@ -48,7 +48,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     )
     events = [(event.reason, event.message) for event in looked.events]
     try:
-        # NB: a release goes on from its status: an operator whose watch stood still must not set it back.
+        # NB: a release goes on from its status: an operator with a stalled watch must not set it back.
         if await write_status(ctx, stored, status, reported=events, unchanged=looked.release is not None):
             await release.taken(ctx, stored, split, looked)
     except Conflict:

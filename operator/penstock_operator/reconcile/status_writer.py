@@ -1,4 +1,4 @@
-"""Statuses and Events: written only when something changed."""
+"""Writes statuses and Events, only when something changed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from penstock_operator.store import key_of
 CONTROLLER = "penstock.dev/operator"
 
 _QUIET = frozenset({"Reconciling", "Progressing"})
-"""Conditions that come and go with every change, or of which somebody else tells: their transitions are no
-news."""
+"""Conditions whose transitions are not reported: they come with every change, or `release` reports them."""
 
 
 async def write_status(
@@ -37,16 +36,16 @@ async def write_status(
         stored: the object as the store has it.
         status: the whole status.
         reported: reasons and messages for which the caller sends Events.
-        unchanged: whether it is to be refused where the object is another version by now: for a status that
-            follows from the one before.
+        unchanged: whether the apiserver must refuse it if the object has another version by now: for a status
+            that follows from the one before.
 
     Returns:
         Whether it was written.
 
     Raises:
-        Conflict: it is another version by now; the store has that.
+        Conflict: the object has another version by now, which is in the store.
         ClusterError: the apiserver refused.
-        Outdated: it is gone, or another one of its name.
+        Outdated: the object is gone, or replaced by another of its name.
     """
     if same_status(status, stored.get("status") or {}):
         return False
@@ -70,7 +69,7 @@ async def _write(
     body: Obj = {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
-        # NB: with the uid, the status of a deleted object never lands in a namesake.
+        # NB: with the uid, the status of a deleted object never lands in another of its name.
         "metadata": {"namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"]},
         "status": status,
     }
@@ -85,7 +84,7 @@ async def _write(
         await parent_check.confirm(ctx, kind, metadata["namespace"], metadata["name"])
         raise  # it is still the same one: look again
     ctx.observer.wrote("status", kind.kind)
-    # NB: the answer holds whatever a user changed meanwhile; the watch will have nothing new to show of that.
+    # NB: the answer has whatever a user changed meanwhile; for the watch, that will not be new.
     ctx.memory.status_in_flight[key_of(stored)] = answer.get("status") or {}
     ctx.changed(ctx.store.put(answer))
     underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())
@@ -93,7 +92,7 @@ async def _write(
     for old, new in sorted(transitions(stored, status), key=lambda pair: pair[1]["type"] != "Ready"):
         fields = {"key": str(key_of(stored)), "condition": new["type"], "status": new["status"]}
         ctx.log("condition changed", **fields, reason=new.get("reason"), text=new.get("message"))
-        # One cause in several conditions is one Event: Ready's, where it is among them.
+        # One cause in several conditions makes one Event: that of Ready, if it is among them.
         cause = (new.get("reason"), new.get("message"))
         if worth_an_event(old, new, underway=underway) and not (cause[1] and cause in said):
             said.add(cause)
@@ -102,7 +101,7 @@ async def _write(
 
 
 def same_status(status: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two statuses say the same.
+    """Whether two statuses are the same, up to the order of keyed lists and sets.
 
     Args:
         status: a whole status.
@@ -112,7 +111,7 @@ def same_status(status: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _unordered(value: Any) -> Any:
-    """The status with keyed lists and sets in one order: the apiserver merges them into its own."""
+    """Return the status with keyed lists and sets sorted: the apiserver merges them in its own order."""
     if isinstance(value, dict):
         return {name: _unordered(member) for name, member in value.items()}
     if isinstance(value, list):
@@ -125,7 +124,7 @@ def _unordered(value: Any) -> Any:
 
 
 def transitions(stored: Obj, status: dict[str, Any]) -> list[tuple[dict[str, Any] | None, dict[str, Any]]]:
-    """The conditions whose status, or whose reason while not True, changed: (old or None, new).
+    """Return (old or None, new) of each condition that changed its status, or its reason while not True.
 
     Args:
         stored: the object with its old status.
@@ -151,7 +150,7 @@ def worth_an_event(old: dict[str, Any] | None, new: dict[str, Any], *, underway:
     Args:
         old: the condition before, None if there was none.
         new: the condition now.
-        underway: whether the object is on its way to what was asked for.
+        underway: whether the object is still reconciling.
     """
     return old is not None or (new["type"] in ("Ready", "Stalled") and not underway)
 
@@ -163,7 +162,7 @@ def _failing(condition: dict[str, Any]) -> bool:
 
 
 def _note(text: str) -> str:
-    # NB: the apiserver counts bytes here, and characters in conditions.
+    # NB: the apiserver counts bytes in an Event's note, and characters in conditions.
     return text.encode()[:1024].decode(errors="ignore")
 
 

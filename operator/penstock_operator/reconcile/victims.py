@@ -1,4 +1,4 @@
-"""Names the pods that are to go before replicas fall, whoever asked for it: an autoscaler or a person."""
+"""Annotates the pods that are to go before replicas fall, whether an autoscaler or a person lowered them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock_operator.reconcile.context import Context
 from penstock_operator.status import pods as pods_status
 
 AT_ONCE = 8
-"""Pods that are written at the same time."""
+"""Pods that are annotated at the same time."""
 
 
 async def before_decrease(ctx: Context, backend: ModelBackend, live: Obj | None) -> None:
-    """Annotate the least busy pods of a backend whose Deployment is about to get fewer.
+    """Annotate the least busy pods of a backend before its Deployment's replicas fall.
 
-    A pod that cannot be annotated holds up nothing: replicas fall all the same, and Kubernetes chooses.
+    If a pod cannot be annotated, replicas fall all the same, and Kubernetes chooses.
 
     Args:
         ctx: the shared pieces.
@@ -41,14 +41,14 @@ async def before_decrease(ctx: Context, backend: ModelBackend, live: Obj | None)
 
     named = name_victims(
         [Candidate(name=name, load=load(name), cost=_cost(pod)) for name, pod in ready.items()],
-        len(ready) - wanted,  # a ReplicaSet takes those that are not ready first
+        len(ready) - wanted,  # a ReplicaSet removes pods that are not ready first
     )
     writes = iter([(ready[name], value) for name, value in named.items()])
     await asyncio.gather(*(_write(ctx, writes) for _ in range(min(AT_ONCE, len(named)))))
 
 
 async def _write(ctx: Context, writes: Iterable[tuple[Obj, str | None]]) -> None:
-    """Write what no other of these tasks has taken, up to the first failure that is not one pod's alone."""
+    """Make writes that no parallel task has taken, up to the first failure that is not one pod's alone."""
     for pod, value in writes:
         metadata = pod["metadata"]
         try:
@@ -60,7 +60,7 @@ async def _write(ctx: Context, writes: Iterable[tuple[Obj, str | None]]) -> None
                 uid=metadata["uid"],
             )
         except (NotFound, Conflict):
-            continue  # it has gone by itself
+            continue  # it is gone already
         except ClusterError as error:
             ctx.log("victim not named", level="warning", pod=metadata["name"], error=error.message)
             return

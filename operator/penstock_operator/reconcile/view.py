@@ -1,4 +1,4 @@
-"""The store read as resources: parsed once a version, and the traffic plan of a namespace once a change."""
+"""Reads the store as resources; parses each version once, and plans a namespace's traffic once per change."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ _MODELS: dict[str, type[Resource]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
-    """The backends of a namespace as those see them who send requests there.
+    """The backends of a namespace as senders of requests see them; mappings are by name.
 
     Args:
-        ready: those that exist, and whether each has a ready pod to which a Service of its own leads.
+        ready: all that exist, and whether each has a ready pod to which a Service of its own leads.
         untried: those that were never ready.
-        without_service: those whose ready pods no router finds: the Service of their name is not theirs, or
-            is not there (yet).
-        closed_paths: those of their models where no client may ask, of those that have some.
-        asleep: those that the autoscaler has scaled to 0, which the first held request wakes.
-        priorities: the levels of urgency that their sidecars know, of those that know several.
+        without_service: those with ready pods that no router finds: the Service of their name is not theirs,
+            or does not exist (yet).
+        closed_paths: paths of their models that clients must not use, for backends that have any.
+        asleep: those that the autoscaler has scaled to 0; the first held request wakes them.
+        priorities: the levels of urgency of their sidecars, for backends with several.
         default_timeouts: the most time in milliseconds that their sidecars give a request.
     """
 
@@ -81,10 +81,10 @@ class _Planned:
 
 
 class View:
-    """Typed, cached reading of a store. Resources that cannot be read are as good as absent here.
+    """Typed, cached reading of a store. Resources that cannot be read count as absent.
 
     Args:
-        store: what is known of the cluster.
+        store: the known state of the cluster.
     """
 
     def __init__(self, store: Store) -> None:
@@ -92,11 +92,11 @@ class View:
         self._parsed: dict[Key, tuple[Obj, Resource | ResourceError]] = {}
         self._plans: dict[str, _Planned] = {}
         self._backends: dict[str, tuple[tuple[int, ...], Backends]] = {}
-        # By namespace, then by endpoint with a router of its own, "" for the namespace's.
+        # By namespace, then by endpoint with a router of its own ("" for the namespace's router).
         self._written: dict[str, dict[str, tuple[_Planned, Obj | None, frozenset[str], bool]]] = {}
 
     def read(self, stored: Obj) -> Resource:
-        """An object of ours as its resource.
+        """Return an object of ours as its resource.
 
         Args:
             stored: from the store.
@@ -114,10 +114,10 @@ class View:
         return known[1]
 
     def forget(self, key: Key) -> None:
-        """Drop what is cached of a resource that is gone, and of a namespace with its last one.
+        """Drop what is cached of a resource that is gone, and with the last one, of its namespace.
 
         Args:
-            key: which.
+            key: the resource.
         """
         self._parsed.pop(key, None)
         if key.kind == ENDPOINT.kind:
@@ -128,7 +128,7 @@ class View:
             self._written.pop(key.namespace, None)
 
     def backend(self, namespace: str, name: str) -> ModelBackend | None:
-        """A readable backend.
+        """Return a backend that is readable and not being deleted; None if there is none.
 
         Args:
             namespace: where.
@@ -137,7 +137,7 @@ class View:
         return self._one(ModelBackend, BACKEND, namespace, name)
 
     def endpoint(self, namespace: str, name: str) -> ModelEndpoint | None:
-        """A readable endpoint that is not being deleted.
+        """Return an endpoint that is readable and not being deleted; None if there is none.
 
         Args:
             namespace: where.
@@ -146,7 +146,7 @@ class View:
         return self._one(ModelEndpoint, ENDPOINT, namespace, name)
 
     def policy(self, namespace: str, name: str) -> BatchPolicy | None:
-        """A readable policy that is not being deleted.
+        """Return a policy that is readable and not being deleted; None if there is none.
 
         Args:
             namespace: where.
@@ -155,7 +155,7 @@ class View:
         return self._one(BatchPolicy, POLICY, namespace, name)
 
     def backends(self, namespace: str) -> list[ModelBackend]:
-        """The readable backends of a namespace.
+        """Return the readable backends of a namespace that are not being deleted.
 
         Args:
             namespace: where.
@@ -163,7 +163,7 @@ class View:
         return self._all(ModelBackend, BACKEND, namespace)
 
     def endpoints(self, namespace: str) -> list[ModelEndpoint]:
-        """The readable endpoints of a namespace that are not being deleted.
+        """Return the readable endpoints of a namespace that are not being deleted.
 
         Args:
             namespace: where.
@@ -171,7 +171,7 @@ class View:
         return self._all(ModelEndpoint, ENDPOINT, namespace)
 
     def splits(self, namespace: str) -> list[TrafficSplit]:
-        """The readable splits of a namespace that are not being deleted.
+        """Return the readable splits of a namespace that are not being deleted.
 
         Args:
             namespace: where.
@@ -179,7 +179,7 @@ class View:
         return self._all(TrafficSplit, SPLIT, namespace)
 
     def backends_seen(self, namespace: str) -> Backends:
-        """The backends of a namespace, for those who send requests there.
+        """Return the backends of a namespace as senders of requests see them.
 
         Args:
             namespace: where.
@@ -239,13 +239,13 @@ class View:
                     name: durations.parse_ms(spec.default_timeout) for name, spec in batching.items()
                 },
             )
-            # NB: an equal picture keeps its identity, by which the plan is cached.
+            # NB: an equal result keeps its identity, by which the plan is cached.
             known = (epochs, known[1] if known is not None and known[1] == seen else seen)
             self._backends[namespace] = known
         return known[1]
 
     def _batching(self, namespace: str) -> dict[str, BatchPolicySpec]:
-        """How each backend batches, by its own settings or its policy's."""
+        """Return the batching of each backend, by its own settings or its policy's."""
         batching: dict[str, BatchPolicySpec] = {}
         for backend in self.backends(namespace):
             reference = backend.spec.batch_policy_ref
@@ -254,12 +254,12 @@ class View:
         return batching
 
     def _service_owners(self, namespace: str, backend: str) -> Iterable[str]:
-        """Uids of whom the Service of a backend's name belongs to, as far as it is one of ours."""
+        """Return the owners' uids of the Service with a backend's name, if it is one of ours."""
         live = self.store.get(SERVICE, namespace, names.backend(backend))
         return () if live is None else owner_uids(live)
 
     def ready_pods(self, namespace: str, backend: str) -> int:
-        """How many pods of a backend are ready, as its Deployment says.
+        """Return the number of ready pods of a backend, by its Deployment's status.
 
         Args:
             namespace: where.
@@ -269,7 +269,7 @@ class View:
         return int(((live or {}).get("status") or {}).get("readyReplicas") or 0)
 
     def backend_pods(self, namespace: str, backend: str) -> list[Obj]:
-        """A backend's pods.
+        """Return a backend's pods.
 
         Args:
             namespace: where.
@@ -278,11 +278,11 @@ class View:
         return self.store.selected(POD, namespace, labels.BACKEND, backend)
 
     def router_pods(self, namespace: str, endpoint: str = "") -> list[Obj]:
-        """The pods of a namespace's router.
+        """Return the pods of a namespace's router, or of an endpoint's own.
 
         Args:
             namespace: where.
-            endpoint: whose own router is meant instead.
+            endpoint: the endpoint with its own router; empty for the namespace's router.
         """
         if endpoint:
             mine = self.store.selected(POD, namespace, labels.ENDPOINT, endpoint)
@@ -294,7 +294,7 @@ class View:
         return self.store.selected(POD, namespace, labels.APP_NAME, labels.APP_ROUTER)
 
     def plan(self, namespace: str) -> traffic.TrafficPlan:
-        """Who serves what in a namespace.
+        """Return the traffic plan of a namespace.
 
         Args:
             namespace: where.
@@ -302,18 +302,18 @@ class View:
         return self._planned(namespace).plan
 
     def asked(self, namespace: str, endpoint: str) -> Collection[str]:
-        """The backends that get requests of an endpoint, or copies of them; none of one that does not exist.
+        """Return the backends that get an endpoint's requests or copies of them; empty without the endpoint.
 
         Args:
             namespace: where.
             endpoint: its name.
         """
         if self.endpoint(namespace, endpoint) is None:
-            return ()  # NB: before anything is remembered of the namespace, which may be gone
+            return ()  # NB: before anything is cached for the namespace, which may be gone
         return self.plan(namespace).endpoints[endpoint].asked
 
     def releases(self, namespace: str, backend: str) -> Sequence[TrafficSplit]:
-        """The splits that decide, and whose releases turn on a backend.
+        """Return the accepted splits that have a backend as the stable or candidate of a release.
 
         Args:
             namespace: where.
@@ -322,7 +322,7 @@ class View:
         return self._planned(namespace).releases.get(backend, ())
 
     def ports(self, namespace: str) -> dict[str, int]:
-        """The port of each endpoint of a namespace.
+        """Return the port of each endpoint of a namespace.
 
         Args:
             namespace: where.
@@ -332,12 +332,12 @@ class View:
     def router_document(
         self, namespace: str, endpoint: str = "", *, lingering: Collection[str] = ()
     ) -> settings.Maker:
-        """What the routers of a namespace are to get.
+        """Return the maker of the settings for the routers of a namespace.
 
         Args:
             namespace: where.
-            endpoint: whose own router is meant instead.
-            lingering: endpoints that the namespace's router serves still, beside their own.
+            endpoint: the endpoint with its own router; empty for the namespace's router.
+            lingering: endpoints that the namespace's router still serves, beside their own.
         """
         planned = self._planned(namespace)
         closed = planned.backends.closed_paths
@@ -361,17 +361,17 @@ class View:
         )
 
     def _is_shared(self, endpoint: ModelEndpoint) -> bool:
-        """Whether the namespace's router serves an endpoint: also one that leaves it, or comes back to it."""
+        """Whether the namespace's router serves an endpoint, also one on its way to or from its own."""
         live = self.store.get(SERVICE, endpoint.namespace, names.endpoint(endpoint.name))
         return not is_dedicated(endpoint) or (live is not None and not leads_to_dedicated(live))
 
     def router_written(self, namespace: str, endpoint: str = "", *, lingering: Collection[str] = ()) -> bool:
-        """Whether just that is recorded in their ConfigMap, so that they can have reported it.
+        """Whether the routers' ConfigMap has just these settings, so that they can have reported them.
 
         Args:
             namespace: where.
             endpoint: see `router_document`.
-            lingering: see there.
+            lingering: see `router_document`.
         """
         planned = self._planned(namespace)
         at = names.dedicated_router_settings(endpoint) if endpoint else names.ROUTER_SETTINGS
@@ -411,7 +411,7 @@ class View:
                         releases.setdefault(name, []).append(split)
             known = _Planned(
                 signature,
-                backends,  # held, so that no other picture gets its id
+                backends,  # held, so that no other result gets its id
                 plan,
                 tuple(endpoints),
                 ports.allocate([endpoint.name for endpoint in endpoints], services),
@@ -446,5 +446,5 @@ def _parsed(stored: Obj) -> Resource | ResourceError:
         return _MODELS[key.kind].parse(stored)
     except ResourceError as error:
         return error
-    except Exception as error:  # what is read here is read for its neighbours, too
+    except Exception as error:  # one bad resource must not stop reading its neighbours
         return ResourceError(f"{key}: it cannot be read: {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
-"""Which change concerns which keys: events in, keys out.
+"""Maps changes to keys: finds the keys to reconcile again after an object has changed.
 
-Every dependency between objects is here, in the direction "what changed → who must look again".
+Every dependency between objects is here, in the direction "what changed → which keys must run again".
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _PARENTS = frozenset(kind.kind for kind in PARENTS)
 
 
 def keys_for(view: View, change: Change) -> set[Key]:
-    """The keys that a change concerns.
+    """Return the keys that a change concerns.
 
     Args:
-        view: the store, the change already in it.
-        change: what a `put` or `remove` did.
+        view: the store, with the change already in it.
+        change: the result of a `put` or `remove`.
     """
     versions = [version for version in (change.old, change.new) if version is not None]
     if not versions or not change.happened:
@@ -50,7 +50,7 @@ def keys_for(view: View, change: Change) -> set[Key]:
 
 
 def readiness_matters(view: View, namespace: str, backend: str) -> Iterator[Key]:
-    """Who looks at whether a backend has ready pods: those who send requests there.
+    """Yield the keys that depend on whether a backend has ready pods: senders of requests to it.
 
     Args:
         view: the store.
@@ -63,7 +63,7 @@ def readiness_matters(view: View, namespace: str, backend: str) -> Iterator[Key]
             yield Key(SPLIT.kind, namespace, split.name)
             yield Key(ENDPOINT.kind, namespace, split.spec.endpoint)
     for endpoint in view.endpoints(namespace):
-        # The weights that a deleted split left hold until the endpoint's own backend is ready.
+        # The weights of a deleted split hold until the endpoint's own backend is ready.
         left = [share.name for share in endpoint.status.backends]
         if endpoint.spec.backend == backend or backend in left:
             yield Key(ENDPOINT.kind, namespace, endpoint.name)
@@ -121,7 +121,7 @@ def _of_endpoint(view: View, namespace: str, name: str, versions: list[Obj]) -> 
     for version in versions:
         if backend := _spec(version).get("backend"):
             yield Key(BACKEND.kind, namespace, str(backend))
-        # Those that the weights of a deleted split leave in its place are used by it, too.
+        # An endpoint also uses the backends to which the weights of a deleted split still lead.
         for share in (version.get("status") or {}).get("backends") or ():
             yield Key(BACKEND.kind, namespace, str(share["name"]))
     for split in view.splits(namespace):
@@ -184,14 +184,14 @@ def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
 
 
 def _of_release(split: Obj) -> Iterator[Key]:
-    """Who carries out what a release asks for: the routers, of the namespace or of the endpoint."""
+    """Yield the keys that carry out a release: the routers, of the namespace or of the endpoint."""
     key = key_of(split)
     yield router_key(key.namespace)
     yield Key(ENDPOINT.kind, key.namespace, str(_spec(split).get("endpoint")))
 
 
 def _releasing(view: View, namespace: str, backend: str) -> Iterator[Key]:
-    """The splits whose releases weigh their requests by a backend's ready pods."""
+    """Yield the splits whose releases depend on a backend's ready pods for their weights."""
     for split in view.splits(namespace):
         strategy = split.spec.strategy
         if strategy is not None and backend in (strategy.stable, strategy.candidate):
@@ -199,14 +199,14 @@ def _releasing(view: View, namespace: str, backend: str) -> Iterator[Key]:
 
 
 def _sending(view: View, namespace: str, backends: set[str]) -> Iterator[Key]:
-    """The endpoints that send requests to some backends: they name the time that these give a request."""
+    """Yield the endpoints that send requests to some backends: their statuses depend on default timeouts."""
     for name, plan in view.plan(namespace).endpoints.items():
         if any(share.name in backends for share in plan.backends):
             yield Key(ENDPOINT.kind, namespace, name)
 
 
 def _mirroring(view: View, namespace: str, backends: set[str]) -> Iterator[Key]:
-    """The routers that send copies to some backends: they name the least urgent level of these."""
+    """Yield the routers that send copies to some backends: copies get the backends' least urgent level."""
     for split in view.splits(namespace):
         if any(mirror.name in backends for mirror in mirrors_of(split)):
             yield router_key(namespace)
@@ -214,7 +214,7 @@ def _mirroring(view: View, namespace: str, backends: set[str]) -> Iterator[Key]:
 
 
 def _of_port(view: View, namespace: str) -> Iterator[Key]:
-    """Who looks at the port that an endpoint's Service records: the router, and endpoints that must move."""
+    """Yield the keys that depend on a Service's recorded port: the router, and endpoints that must move."""
     yield router_key(namespace)
     for name, port in view.ports(namespace).items():
         live = view.store.get(SERVICE, namespace, names.endpoint(name))
@@ -241,7 +241,7 @@ def _serves(pod: Obj | None) -> bool:
 
 
 def _pod_face(pod: Obj | None) -> tuple[object, ...]:
-    """What conditions say of a router's pod."""
+    """Return the parts of a router's pod that conditions show."""
     return (None, None) if pod is None else (bool(pods.ready([pod])), pods.trouble([pod]))
 
 
@@ -254,32 +254,32 @@ def _ready(deployment: Obj | None) -> int:
 
 
 def _standing(backend: Obj | None) -> tuple[bool, bool]:
-    """What senders go by in a backend's status: whether it was ever ready, and is kept at 0 by somebody."""
+    """Return what senders depend on in a backend's status: ever ready, and kept at 0 by another client."""
     stored = backend or {}
     return bool((stored.get("status") or {}).get("firstReadyTime")), kept_at_zero(stored)
 
 
 def _asked(split: Obj | None) -> tuple[object, ...]:
-    """What a release asks routers for, as a split's status has it."""
+    """Return what a release asks routers for, by the split's status."""
     release = ((split or {}).get("status") or {}).get("release") or {}
     return tuple(release.get(name) for name in ("stable", "candidate", "weight", "mirror"))
 
 
 def _takes_config(backend: Obj | None) -> tuple[object, ...]:
-    """What decides where a backend's model takes its userConfig, which routers close."""
+    """Return the fields that decide the path of a backend's userConfig, which routers close."""
     model = _spec(backend).get("model") if backend is not None else None
     return (model.get("reconfigurePath"), "python" in model) if isinstance(model, dict) else ()
 
 
 def _timed(backend: Obj | None) -> tuple[object, ...]:
-    """What decides how much time a backend's sidecars give a request."""
+    """Return the fields that decide how much time a backend's sidecars give a request."""
     spec = _spec(backend or {})
     batching = spec.get("batching")
     return spec.get("batchPolicyRef"), batching.get("defaultTimeout") if isinstance(batching, dict) else None
 
 
 def _time_of(policy: Obj | None) -> object:
-    """How much time a policy gives a request."""
+    """Return the time that a policy gives a request."""
     return _spec(policy or {}).get("defaultTimeout")
 
 
