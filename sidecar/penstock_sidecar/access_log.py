@@ -1,4 +1,4 @@
-"""The access log of a sidecar. While it is off, none of its code is in the path of a request."""
+"""The access log of a sidecar. While it is off, none of its code runs for a request."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from penstock_wire.http import Exchange, Request, Response, Service, Tunnel
 
 
 def logged(service: Service, access: AccessLog, clock: Callable[[], float]) -> Service:
-    """A service whose requests are logged.
+    """Wrap a service so that its requests are logged.
 
     Args:
-        service: answers them.
+        service: answers the requests.
         access: logs them.
         clock: the time in seconds.
     """
@@ -37,7 +37,7 @@ class _Logged:
         self._access = access
         self._clock = clock
         self._arrived = clock()
-        # NB: taken now: of a request that is refused the body is dropped.
+        # NB: read now: the body of a refused request is dropped.
         self._received = len(self.request.body) or self.request.length or 0
         self._gone: Callable[[], object] | None = None
         exchange.gone = self._left
@@ -51,7 +51,7 @@ class _Logged:
         self._gone = act
 
     def answer(self, response: Response) -> None:
-        self._gone = None  # NB: whoever set it has this exchange, and would be kept
+        self._gone = None  # NB: its owner refers to this exchange, and would be kept alive
         fields = response.fields
         said = get(fields, REASON)
         reason = said.decode() if said is not None else model_reason(response.status, fields)

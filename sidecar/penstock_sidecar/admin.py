@@ -1,4 +1,4 @@
-"""The admin port: health for the kubelet, metrics, the drain hook, and pages for a person to look at."""
+"""The admin port: health for the kubelet, metrics, the drain hook, and pages for people."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from penstock_wire.headers import DRAIN, get
 from penstock_wire.http import Request, Response
 
 Problem = Callable[[], str]
-"""Says what is wrong, or nothing."""
+"""Returns what is wrong, or an empty string."""
 
 
 class Admin:
     """Answers the requests of the admin port.
 
     Args:
-        path: whose queue is shown.
-        drain: what `/drain` begins.
-        metrics: what `/metrics` shows.
+        path: the request path to show.
+        drain: the drain that `/drain` begins.
+        metrics: the metrics that `/metrics` shows.
         settings: the settings in effect.
         dead: why the process should be restarted; empty while it is well.
-        unready: why nothing should be sent here; empty while it is ready.
-        debug: whether `/debug/tasks` is there.
-        drain_secret: value that `/drain` must be sent in `x-penstock-drain`; empty = none.
+        unready: why nothing should be sent here; empty while the pod is ready.
+        debug: whether `/debug/tasks` is served.
+        drain_secret: value that `x-penstock-drain` must have in requests to `/drain`; empty = any.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Admin:
         return _json(document)
 
     async def _show_tasks(self, _: Request) -> Response:
-        """Name and lines of each task: where it stands, and nothing that it holds."""
+        """Name and lines of each task: its position in the code, and none of its data."""
         tasks = [
             {
                 "name": task.get_name(),
@@ -132,7 +132,7 @@ class Admin:
             "fit": {class_label(name): fit for name, fit in most_telling(path.fits())},
         }
         if (unbatched := path.unbatched) is not None:
-            # They are in the sums above, but in no line of a batch.
+            # The sums above count these requests, but no line of a batch has them.
             document["passing"] = {"queued": unbatched.queued, "ongoing": unbatched.ongoing}
         return _json(document)
 

@@ -50,24 +50,25 @@ from penstock_wire.process import log
 from penstock_wire.tracing import started
 
 LONGEST_TURN = 10.0
-"""Seconds that a turn of the event loop may last before `/livez` fails, and fails on after its end.
+"""Seconds that a turn of the event loop may last before `/livez` fails.
 
-A process that hangs answers no probe. The probes that came meanwhile, and the next one, get the reason.
+A process that hangs answers no probe. So `/livez` fails for as long again after the turn has ended: the
+probes that came meanwhile, and the next one, get the reason.
 """
 HEARTBEAT = 1.0
 IDLE_SECONDS = 1.0
 MAX_PATH = 256
-"""Characters of a service curve's path that are reported: clients choose it, and a report is bounded."""
+"""Maximum characters of a service curve's path in a report: clients choose it, and a report is bounded."""
 CLOSE_SECONDS = 5.0
 CLOSE_NOW_SECONDS = 0.5
-"""How long answers may take to leave, at a regular end and at one that was asked for twice."""
+"""Seconds for answers to be sent: at a regular end (`CLOSE_SECONDS`), and after a second signal."""
 
 
 class Sidecar:
     """All parts of one process; made inside the running loop.
 
     Args:
-        config: what the command line says.
+        config: the command line.
     """
 
     def __init__(self, config: Config) -> None:
@@ -144,7 +145,7 @@ class Sidecar:
                 on_settings=self._take,
             )
         self._beat = time.monotonic()
-        self._hung = (0.0, -math.inf)  # seconds that the last turn of more than `LONGEST_TURN` took, its end
+        self._hung = (0.0, -math.inf)  # the last turn of more than `LONGEST_TURN`: its seconds, its end
         self._last_arrival = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -168,7 +169,7 @@ class Sidecar:
         )
 
     def _batching(self, config: Config) -> None:
-        """Put the dispatcher before what passes through."""
+        """Put the dispatcher before the passthrough."""
         protocol = PROTOCOLS[config.protocol]
         self._hops = hops = HopSuccessor(
             lambda: (dispatcher.free, dispatcher.queue.items, dispatcher.capacity)
@@ -223,7 +224,7 @@ class Sidecar:
         """Serve until a signal ends it; returns the exit code."""
         self._source.read_file()
         if self._source.refused and self._config.report_to is None:
-            return 2  # a start without the settings that its user asked for would serve, and otherwise
+            return 2  # a sidecar without the user's settings would serve, but not as the user asked
         process.on_signal(signal.SIGTERM, self._signalled)
         process.on_signal(signal.SIGINT, self._interrupted)
         process.on_signal(signal.SIGHUP, self._source.reload_now)
@@ -286,10 +287,10 @@ class Sidecar:
         )
 
     async def _end(self) -> int:
-        """Drain and end; a second signal, or a grace that is nearly over, ends at once.
+        """Drain and end; end at once on a second signal or when the grace is nearly over.
 
         Returns:
-            The exit code: 1 where requests were cut.
+            The exit code: 1 if requests were cut.
         """
         self._drain.begin(final=True)
         if not self._model.ready:
@@ -308,7 +309,7 @@ class Sidecar:
             self._path.refuse(refusal())
             self._path.refuse_queued(refusal())
             await self._path.abort()
-        # A client that reads slowly may have the time that is left; after a second signal none is left.
+        # A client that reads slowly gets the time that is left; after a second signal none is left.
         await self._data.close(
             max(CLOSE_NOW_SECONDS, min(CLOSE_SECONDS, self._drain.left)) if finished else CLOSE_NOW_SECONDS
         )
@@ -341,7 +342,7 @@ class Sidecar:
         self._stop.set()
 
     def _interrupted(self) -> None:
-        """Ctrl-C: a sidecar that runs alone has promised no drain."""
+        """Handle Ctrl-C: a sidecar that runs alone need not drain."""
         if self._config.report_to is None:
             self._stop_now.set()
         self._signalled()
@@ -405,7 +406,7 @@ class Sidecar:
 
     def _arrived_while_idle(self) -> None:
         # NB: a caller that sends one request after the other finds the sidecar idle each time; only the first
-        # arrival after a second of idleness is news.
+        # arrival after a second of idleness is worth a report.
         now = time.monotonic()
         if now > self._last_arrival + IDLE_SECONDS:
             self._report_now()
@@ -428,7 +429,7 @@ class Sidecar:
         self._report_now()
 
     def _look(self) -> Callable[[Headers], None]:
-        """A probe begins: what it finds is compared with what the model has been given by now."""
+        """Begin a probe: returns a function that compares its answer with what the model has been given."""
         moment = self._reconfigure.moment
 
         def looked(headers: Headers) -> None:
@@ -454,6 +455,6 @@ class Sidecar:
 
     def _phase_changed(self) -> None:
         self._model.watch_closely(self._drain.draining)
-        if self._model.gone:  # before the drain began, too: no event would say so later
+        if self._model.gone:  # also if it was gone before the drain began: no later event reports that
             self._drain.model_changed(ready=False, gone=True)
         self._report_now()

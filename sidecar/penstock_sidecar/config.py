@@ -20,33 +20,33 @@ from penstock_wire.http import Request
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What does not change while the process runs; durations in seconds.
+    """Configuration that does not change while the process runs; durations in seconds.
 
     Args:
         listen: address of the data port.
         admin: address of the admin port.
         model: address of the model.
         settings: the settings file, if any.
-        protocol: how requests are joined.
-        ready_path: the model's readiness.
-        reconfigure_path: where the model takes its userConfig, if anywhere.
+        protocol: name of the protocol by which requests are joined.
+        ready_path: path of the model's readiness.
+        reconfigure_path: path at which the model takes its userConfig, if any.
         warmup: requests that the model must answer before the pod is ready.
-        warmup_timeout: that each of them has.
-        drain_timeout: until the queued are refused.
-        propagation_delay: until everybody knows that the pod is leaving.
-        grace: what the pod is given to end; None for the sum of both and 30 s.
+        warmup_timeout: time limit of each warm-up request.
+        drain_timeout: time until queued requests are refused.
+        propagation_delay: time until all senders have noticed that the pod is leaving.
+        grace: time that the pod is given to end; None for the sum of both and 30 s.
         report_to: base URL of the operator, if any.
-        report_ca: certificates of the authorities that may sign the operator's, which `https` needs.
-        token_file: the token that reports carry, if any.
+        report_ca: certificates of the authorities that may sign the operator's; `https` needs them.
+        token_file: file with the token that reports carry, if any.
         log_level: debug, info, warning or error.
-        access_log: share of the requests that the access log has.
-        tracing: spans are exported by OpenTelemetry.
-        debug: `/debug/tasks` is served.
+        access_log: share of the requests that are logged.
+        tracing: whether spans are exported by OpenTelemetry.
+        debug: whether `/debug/tasks` is served.
         pod: name of the pod.
         pod_uid: uid of the pod.
         backend: name of the backend, until settings bring it.
-        drain_secret: what `/drain` must be sent; empty = nothing.
-        reconfigure_secret: what the model is sent with its userConfig; empty = nothing.
+        drain_secret: secret that requests to `/drain` must carry; empty = none.
+        reconfigure_secret: secret that is sent to the model with its userConfig; empty = none.
     """
 
     listen: tuple[str, int]
@@ -100,7 +100,7 @@ def _warmup(text: str) -> tuple[Request, ...]:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Config:
-    """Read the command line and the environment; ends the process with a message where they are no use."""
+    """Read the command line and the environment; ends the process with a message if they are not valid."""
     parser = process.Parser(
         prog="penstock-sidecar", description="Gathers single requests into batches for one model server."
     )

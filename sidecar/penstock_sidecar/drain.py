@@ -1,4 +1,4 @@
-"""How a pod leaves without losing a request, and how it comes back when it stays after all.
+"""Drains a pod without losing a request, and lets it serve again if it stays after all.
 
 States::
 
@@ -6,12 +6,12 @@ States::
        ▲                    │                                │                                       │
        └──── the model went away and is ready again, or grace + 5 s passed, and no SIGTERM came ─────┘
 
-PROPAGATING: not ready, but all requests are taken, since routers and kube-proxy still learn of it; each
-answer closes its connection. FLUSHING: idle connections are closed too; what comes is still taken. When the
-drain timeout is over, the queued get 503 `draining`, marked as surely not executed, and so does what comes;
-what is with the model runs on. DRAINED: what comes gets 503 `draining`.
+PROPAGATING: not ready, but all requests are taken, since routers and kube-proxy may not have noticed yet;
+each answer closes its connection. FLUSHING: idle connections are closed too; new requests are still taken.
+When the drain timeout is over, queued and new requests get 503 `draining`, marked as surely not executed;
+those with the model run on. DRAINED: new requests get 503 `draining`.
 
-A kubelet calls preStop also when a liveness failure restarts the model container alone: then no SIGTERM
+A kubelet also calls preStop when a liveness failure restarts the model container alone: then no SIGTERM
 follows, and the pod must serve again.
 """
 
@@ -30,13 +30,13 @@ from penstock_wire.process import log
 
 COME_BACK_AFTER_GRACE = 5.0
 MARGIN = 2.0
-"""Seconds of the grace that are left for answers to leave in: after it there is SIGKILL."""
+"""Seconds at the end of the grace that are kept for sending answers: after the grace comes SIGKILL."""
 MARGIN_SHARE = 0.25
-"""Of a short grace, the margin at most."""
+"""Maximum margin as a share of the grace, if the grace is short."""
 
 
 class Phase(enum.StrEnum):
-    """Where a drain stands; see the module's first lines."""
+    """The state of a drain; see the module's docstring."""
 
     SERVING = "serving"
     PROPAGATING = "propagating"
@@ -45,10 +45,10 @@ class Phase(enum.StrEnum):
 
 
 class Connections(Protocol):
-    """What a drain needs of the front."""
+    """The part of the front that a drain needs."""
 
     def close_keepalive(self, *, idle: bool = True) -> None:
-        """Close connections after their answers, and idle ones at once."""
+        """Close connections after their answers, and idle connections at once."""
         ...
 
     def open_keepalive(self) -> None:
@@ -62,10 +62,10 @@ class Drain:
     Args:
         requests: the dispatcher.
         connections: the front of the data port.
-        propagation_delay: seconds until everybody who sends here has learned that the pod is not ready.
-        timeout: seconds after that until the queued are refused; 0 = at once.
+        propagation_delay: seconds until all senders have noticed that the pod is not ready.
+        timeout: seconds after that until queued requests are refused; 0 = at once.
         changed: called at each change of phase.
-        grace: seconds that the pod is given to end; None for what the operator renders.
+        grace: seconds that the pod is given to end; None for the operator's default.
     """
 
     def __init__(
@@ -95,30 +95,30 @@ class Drain:
 
     @property
     def grace(self) -> float:
-        """Seconds a pod is given to end."""
+        """Seconds that the pod is given to end."""
         if self._grace is not None:
             return self._grace
         return self._propagation_delay + self._timeout + GRACE_BEYOND_DRAIN_S
 
     @property
     def left(self) -> float:
-        """Seconds in which what is with the model may still be answered; less than 0 where they are over.
+        """Seconds left for answers of requests with the model; negative if they are over.
 
-        The grace runs from when the drain began: a kubelet counts the hook that began it in.
+        The grace runs from when the drain began, since a kubelet counts the preStop hook in.
         """
         margin = min(MARGIN, MARGIN_SHARE * self.grace)
         return self._began + self.grace - margin - asyncio.get_running_loop().time()
 
     @property
     def draining(self) -> bool:
-        """The pod is leaving."""
+        """Whether the pod is leaving."""
         return self.phase is not Phase.SERVING
 
     def begin(self, *, final: bool = False) -> None:
-        """Begin to drain, where that has not begun.
+        """Begin to drain, unless it has begun already.
 
         Args:
-            final: the process is ending: there is no way back.
+            final: the process is ending: it will not serve again.
         """
         if final:
             self._final = True
@@ -134,7 +134,7 @@ class Drain:
         self._task = asyncio.create_task(self._run())
 
     def hurry(self) -> None:
-        """Skip what is left of the propagation delay: no request can be served here any more."""
+        """Skip the rest of the propagation delay: no request can be served here any more."""
         self._hurry.set()
 
     async def drained(self) -> None:
@@ -142,13 +142,12 @@ class Drain:
         await self._done.wait()
 
     def model_changed(self, *, ready: bool, gone: bool) -> None:
-        """Note how the model is; a drain that is not final ends when it was gone and is ready again.
+        """Note the model's state; a drain that is not final ends when the model was gone and is ready again.
 
         Args:
-            ready: it is ready.
-            gone: its process is not there. NB: being merely not ready is not a restart: a model that is told
-            to end
-                may say so for a while, and must not bring its pod back.
+            ready: the model is ready.
+            gone: its process is not there. NB: being merely not ready is not a restart: a model that is
+                asked to end can be not ready for a while, and must not make its pod serve again.
         """
         if not self.draining or self._final:
             return
@@ -160,7 +159,7 @@ class Drain:
     async def _run(self) -> None:
         self._enter(Phase.PROPAGATING)
         self._connections.close_keepalive(idle=False)
-        # NB: not `wait_for`: Python 3.11's swallows a cancellation when what it waits for has just come.
+        # NB: not `wait_for`: in Python 3.11 it swallows a cancellation if its awaitable has just finished.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._propagation_delay):
                 await self._hurry.wait()
@@ -174,7 +173,7 @@ class Drain:
             refused = self._requests.refuse_queued(refusal())
             log("drain timeout is over", refused=refused)
         self._requests.refuse(refusal())
-        # NB: a request may have been taken between the queue's last moment and the line above.
+        # NB: a request may have been taken between the moment the queue was empty and the line above.
         await self._requests.idle()
         self._enter(Phase.DRAINED)
         self._done.set()

@@ -48,7 +48,7 @@ class _Call(QueuedRequest):
         return self.size
 
     def gone(self) -> None:
-        """The client went away."""
+        """Drop the request: its client went away."""
         if self.exchange is not None:
             self.exchange = None
             self.request.recall = None
@@ -59,12 +59,12 @@ class SidecarHandler:
     """Answers the requests of the data port: `begin` is a `Service`.
 
     Args:
-        dispatcher: takes what was read.
+        dispatcher: takes the requests that were read.
         protocol: reads requests.
-        passthrough: takes what is none of the protocol's.
-        observer: counts.
+        passthrough: takes requests that are not of the protocol.
+        observer: counts requests.
         clock: the time in seconds.
-        backend: name of the backend, for error documents; asked each time, since settings bring it.
+        backend: name of the backend, for error documents; called each time, since settings bring it.
         pod: name of the pod, for error documents.
         first: called when a request arrives while nothing is queued or ongoing.
     """
@@ -93,9 +93,10 @@ class SidecarHandler:
         self._ids = RequestIds()
 
     def streams(self, request: Request) -> bool:
-        """Which bodies are streams (a `Streams`): large ones of requests that pass through.
+        """Whether a request's body is to be a stream (a `Streams`).
 
-        And those of requests that would be refused: they need not come at all.
+        It is if the body is large and the request passes through, or if the request would be refused: then
+        its body need not come at all.
         """
         if self._protocol.passes(request):
             return self._passthrough.streams(request)
@@ -130,7 +131,7 @@ class SidecarHandler:
             if request.stream is not None or admission.may_reject(arrived, expires):
                 rejected = admission.check_head(request.target, fields, arrived, deadline, expires)
                 if rejected is None and request.stream is not None:
-                    # It was to be rejected by its head, so its body was not taken in; there is room since.
+                    # The request was to be rejected by its head, so its body was not read; now there is room.
                     rejected = admission.queue_full(1)
                 if rejected is not None:
                     self._arrived(1, fields)
@@ -148,10 +149,10 @@ class SidecarHandler:
             if items and not parsed.lone:
                 key = keys.key(request.method, request.target, fields.fields, parsed.parameters, fields.share)
                 if key.streamed and len(items) > 1 and self._protocol.item_streams:
-                    # A stream is of one item; what one of several would be is for the model to say.
+                    # A stream answers one item; only the model can define one for several items.
                     key = Key(request.method, request.target, fields.fields, parsed.parameters, lone=True)
             else:
-                # A request without items has nothing to be joined by: the model alone knows what it means.
+                # A request without items cannot be joined with others: only the model can interpret it.
                 key = Key(request.method, request.target, fields.fields, parsed.parameters, lone=True)
             call = _Call(
                 key,
@@ -175,7 +176,7 @@ class SidecarHandler:
                 request.recall = call.recall
         except PenstockError as refusal:
             if refusal.reason is Reason.QUEUE_FULL:
-                refusal.__traceback__ = None  # others get the same object; it must keep no frame
+                refusal.__traceback__ = None  # other requests get the same object; it must keep no frame
                 self._refuse(exchange, refusal, request_id, size)
             else:
                 self.answer(exchange, refusal, request_id, size)
@@ -185,13 +186,13 @@ class SidecarHandler:
             self.answer(exchange, failed, request_id, size)
 
     def answer(self, exchange: Exchange, outcome: Outcome, request_id: bytes, items: int) -> None:
-        """Send an outcome.
+        """Send an outcome to the client.
 
         Args:
-            exchange: where to.
-            outcome: what.
+            exchange: the client's exchange.
+            outcome: the answer or error.
             request_id: the request's id.
-            items: its items, 0 where it could not be read.
+            items: its items, 0 if it could not be read.
         """
         if isinstance(outcome, Response):
             outcome.lines += _LINES % (request_id, self._dispatcher.queued)
@@ -203,17 +204,17 @@ class SidecarHandler:
         exchange.answer(self._responder.own(outcome, request_id))
 
     def _refuse(self, exchange: Exchange, error: PenstockError, request_id: bytes, items: int) -> None:
-        """Tell one of many the same."""
+        """Reject a request with an error that many requests share."""
         self._observer.ended(error.status, error.reason, items)
         self._responder.reject(exchange, error, request_id)
 
     def hand_back(self, work: QueuedRequest) -> None:
-        """Let a queued request go, for another pod."""
+        """Give a queued request back, for another pod."""
         self._dispatcher.settle(work, errors.handed_back())
-        self._dispatcher.leave(work)  # who waits until nothing is left learns of it
+        self._dispatcher.leave(work)  # wakes those that wait until nothing is left
 
     def left(self, work: QueuedRequest) -> None:
-        """The client of an accepted request went away."""
+        """Drop an accepted request whose client went away."""
         self._observer.ended(499, Reason.CLIENT_GONE, work.size)
         self._dispatcher.leave(work)
 

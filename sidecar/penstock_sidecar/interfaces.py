@@ -1,4 +1,4 @@
-"""What the packages and the process expect of each other."""
+"""The interfaces between the packages and the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request, Response, UpstreamAnswer
 
 Send = Callable[[Request, float], Awaitable[Response]]
-"""Sends a request to the model within so many seconds; raises UpstreamError."""
+"""Sends a request to the model; arguments: the request, seconds until the answer; raises UpstreamError."""
 Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
 """Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
 
@@ -21,9 +21,9 @@ Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
 class Counts:
     """Counts since the start; a request that is not batched is a batch of one.
 
-    Of batches whose slot was held for callers who were about to ask again: `held_batches`, `held_seconds`,
-    `merged_batches` (some came meanwhile), `saved_calls` (and nobody was left waiting, who would have needed
-    a call more).
+    Four count batches whose slot was held for callers who were about to ask again: `held_batches`,
+    `held_seconds`, `merged_batches` (some came meanwhile) and `saved_calls` (and no request was left waiting
+    that would have needed one more call).
     """
 
     batches: int = 0
@@ -35,60 +35,60 @@ class Counts:
 
 
 class RequestPath(Protocol):
-    """A way of requests to the model: in batches (`batching.dispatcher`), or one by one (`passthrough`).
+    """A path of requests to the model: in batches (`batching.dispatcher`), or one by one (`passthrough`).
 
-    A path may have a second one behind it, `unbatched`, for the requests that it does not batch: `queued` and
-    `ongoing` count both, and what is done to the first is done to the second as well.
+    A path can have a second one behind it, `unbatched`, for the requests that it does not batch: `queued` and
+    `ongoing` count both, and each method acts on both.
     """
 
     @property
     def unbatched(self) -> RequestPath | None:
-        """The path of requests that are not batched; None where this is it."""
+        """The path of requests that are not batched; None if it is this one."""
         ...
 
     @property
     def counts(self) -> Counts:
-        """Batches so far."""
+        """The counts so far."""
         ...
 
     @property
     def slots(self) -> int:
-        """Batches that may be with the model at once now."""
+        """Maximum number of batches that may be with the model at once now."""
         ...
 
     @property
     def queue_limit(self) -> int:
-        """Items that may wait."""
+        """Maximum number of items that may wait."""
         ...
 
     @property
     def queued(self) -> int:
-        """Items that wait."""
+        """Number of items that wait."""
         ...
 
     @property
     def ongoing(self) -> int:
-        """Items with the model."""
+        """Number of items with the model."""
         ...
 
     @property
     def oldest_age(self) -> float:
-        """Seconds that the oldest queued request has waited; 0 where none waits."""
+        """Seconds that the oldest queued request has waited; 0 if none waits."""
         ...
 
     @property
     def drain_seconds(self) -> float:
-        """Seconds until all that waits is through, at the pace of the latest batches."""
+        """Seconds until all waiting requests are served, at the pace of the latest batches."""
         ...
 
     @property
     def batch_limit(self) -> int:
-        """Items of a batch at most now."""
+        """Maximum number of items in a batch now."""
         ...
 
     @property
     def batch_wait(self) -> float:
-        """Seconds that a part-full batch waits at most now: a user's, or half of a batch's time."""
+        """Maximum seconds that a part-full batch waits now: the user's value, or half of a batch's time."""
         ...
 
     def fits(self) -> Mapping[str, Fit]:
@@ -96,7 +96,7 @@ class RequestPath(Protocol):
         ...
 
     def lines(self) -> list[dict[str, Any]]:
-        """What waits, to look at: a document for each queue."""
+        """The waiting requests, for a person to look at: a document for each queue."""
         ...
 
     async def run(self) -> None:
@@ -112,11 +112,11 @@ class RequestPath(Protocol):
         ...
 
     def apply(self, settings: Settings) -> None:
-        """Obey other settings from now on; what is with the model is not disturbed."""
+        """Apply new settings; requests with the model are not disturbed."""
         ...
 
     def pause(self) -> None:
-        """Send the model nothing more: what comes waits, what is with the model ends."""
+        """Send the model nothing more: new requests wait, those with the model end."""
         ...
 
     def resume(self) -> None:
@@ -124,7 +124,7 @@ class RequestPath(Protocol):
         ...
 
     def model_changed(self, *, loaded: bool, gone: bool) -> None:
-        """The model is loaded now or is not, or its process has ended."""
+        """Note whether the model is loaded now, and whether its process has ended."""
         ...
 
     def refuse(self, error: PenstockError | None) -> None:
@@ -132,28 +132,28 @@ class RequestPath(Protocol):
         ...
 
     def refuse_queued(self, error: PenstockError) -> int:
-        """Answer all that is queued with an error; returns how many requests that were."""
+        """Answer all queued requests with an error; returns their number."""
         ...
 
     async def abort(self) -> None:
-        """End all that is with the model at once."""
+        """End all requests with the model at once."""
         ...
 
 
 class RequestObserver(Protocol):
-    """Counts requests by their end."""
+    """Counts requests by how they ended."""
 
     def arrived(self, items: int) -> None:
-        """A request with so many items could be read; one where it was refused unread."""
+        """Count a request's items; 1 if it was refused unread."""
         ...
 
     def ended(self, status: int, reason: Reason | None, items: int, said: str = "") -> None:
-        """A request ended.
+        """Count a request that ended.
 
         Args:
             status: status of its answer.
-            reason: why, where the answer is an error of ours.
-            items: its items, 0 where it could not be read.
-            said: why, where the answer is an error of the model's (`model_answers.model_reason`).
+            reason: why, if the answer is the sidecar's own error.
+            items: its items, 0 if it could not be read.
+            said: why, if the answer is the model's error (`model.answers.model_reason`).
         """
         ...

@@ -1,6 +1,6 @@
 """The sidecar's metrics for Prometheus, and the totals of its reports. Labels are bounded.
 
-What happens is counted in plain numbers; prometheus_client only formats them when somebody scrapes.
+Events are counted in plain numbers; prometheus_client only formats them at a scrape.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock_wire.control.report import Fit, Totals
 from penstock_wire.errors import Reason
 
 if TYPE_CHECKING:
-    # NB: imported at the first scrape: it costs 3 MB, and many a sidecar is never scraped.
+    # NB: imported at the first scrape: it costs 3 MB, and many sidecars are never scraped.
     from prometheus_client.core import Metric
 
 _PREFIX = "penstock_sidecar_"
@@ -24,7 +24,7 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _ITEMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0)
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 MAX_CLASSES = 16
-"""Service curves that are shown at most: those that rest on the most batches."""
+"""Maximum number of service curves that are shown: those that rest on the most batches."""
 
 
 class _Histogram:
@@ -46,7 +46,7 @@ class _Histogram:
         self.total += value
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """`(le, count)` as Prometheus wants them: each bucket holds the smaller ones."""
+        """The pairs `(le, count)` that Prometheus expects: each bucket includes the smaller ones."""
         buckets: list[tuple[str, float]] = []
         count = 0
         for bound, here in zip((*self.bounds, "+Inf"), self.counts, strict=True):
@@ -71,16 +71,16 @@ class Metrics:
         self._fits: Callable[[], Mapping[str, Fit]] = dict
         self._open: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
-    # What is counted, on the hot path
+    # Counting, on the hot path
 
     def ran(self, items: int, limit: int, seconds: float, waits: Sequence[float] = ()) -> None:
-        """A batch ended.
+        """Count a batch that ended.
 
         Args:
             items: its items.
             limit: items it could have held.
-            seconds: how long it was with the model.
-            waits: seconds that each request which it began has waited.
+            seconds: time that it was with the model.
+            waits: seconds that each request waited whose first part is in this batch.
         """
         self._batch_items.observe(items)
         self._fill.observe(items / limit)
@@ -93,7 +93,7 @@ class Metrics:
             histogram.total += sum(waits)
 
     def isolated(self) -> None:
-        """A part of a failed batch is run again."""
+        """Count a part of a failed batch that is run again."""
         self._isolation_runs += 1
 
     def arrived(self, items: int) -> None:
@@ -107,14 +107,14 @@ class Metrics:
         except KeyError:
             counts = self._ended[status, reason, said] = [0, 0]
         counts[0] += 1
-        # What could not be read is refused all the same, as one.
+        # A request that could not be read is refused all the same, and counts as one item.
         counts[1] += items if reason is None else items or 1
 
     def cut(self, reason: Reason) -> None:
-        """A streamed answer of a batch was cut after its head, which `ended` has counted."""
+        """Count a streamed answer of a batch that was cut after its head; `ended` has counted the head."""
         self._cut[reason] = self._cut.get(reason, 0) + 1
 
-    # What is shown
+    # Showing
 
     def show(
         self,
@@ -123,12 +123,12 @@ class Metrics:
         fits: Callable[[], Mapping[str, Fit]] = dict,
         streams: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
-        """Show gauges; each argument is asked at each scrape.
+        """Show gauges; each argument is read at each scrape.
 
         Args:
             load: the queue.
             fits: service curves by path.
-            streams: bodies that are streamed now, and tunnels that are open.
+            streams: the number of bodies that are streamed now, and of tunnels that are open.
         """
         self._load, self._fits, self._open = load, fits, streams
 
@@ -261,7 +261,7 @@ class Metrics:
 
 
 def class_label(path: str) -> str:
-    """What a class is called where a client's path must not stand: 12 hex digits of its SHA-256."""
+    """The label of a class: 12 hex digits of its path's SHA-256, since a client's path must not be shown."""
     return hashlib.sha256(path.encode(errors="backslashreplace")).hexdigest()[:12]
 
 

@@ -14,15 +14,15 @@ from penstock_wire.request_ids import RequestIds
 
 
 class Guard:
-    """A `Service` before another, which refuses requests to closed paths.
+    """A `Service` in front of another one; it refuses requests to closed paths.
 
     Args:
-        service: takes all others.
-        closed: the paths.
-        observer: counts the refused.
-        backend: name of the backend, for error documents; asked each time, since settings bring it.
+        service: takes all other requests.
+        closed: the closed paths.
+        observer: counts the refused requests.
+        backend: name of the backend, for error documents; called each time, since settings bring it.
         pod: name of the pod, for error documents.
-        queued: items that wait; each answer has their number.
+        queued: the number of items that wait; each answer reports it.
     """
 
     def __init__(

@@ -1,11 +1,12 @@
 """W3C trace context and OpenTelemetry: a span for each sampled request, linked to the span of its batch.
 
-Off, which is the default, nothing of this is in the path of a request and OpenTelemetry is not imported.
+While tracing is off, which is the default, none of this runs for a request and OpenTelemetry is not imported.
 Spans hold no request data: no path, no header, no body.
 
-A request's span (SERVER) is the child of what its `traceparent` names. A batch's span (CLIENT) is the child
-of its request's, where it holds one; with several it begins a trace of its own, since a span has one parent,
-and is linked with each request's span, both ways. The model gets the batch's context as `traceparent`.
+A request's span (SERVER) is the child of the span in its `traceparent`. A batch's span (CLIENT) is the child
+of its request's span, if it holds one request. With several it begins a new trace, since a span has one
+parent, and is linked with each request's span, both ways. The model gets the batch's context as
+`traceparent`.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ class Tracing:
 
     Args:
         processor: takes ended spans.
-        attributes: of the process, beside what OTEL_RESOURCE_ATTRIBUTES says.
+        attributes: of the process, in addition to OTEL_RESOURCE_ATTRIBUTES.
     """
 
     def __init__(self, processor: SpanProcessor, attributes: Mapping[str, str]) -> None:
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
         self._spans = Spans(processor, SERVICE_NAME, attributes)
-        # A batch that holds a sampled request is sampled; no ratio is drawn a second time.
+        # A batch that holds a sampled request is sampled; it is not sampled by a ratio again.
         self._batches = self._spans.tracer(ALWAYS_ON)
 
     def service(self, service: Service) -> Service:
-        """A service whose requests are traced."""
+        """Wrap a service so that its requests are traced."""
 
         def begin(exchange: Exchange) -> None:
             span = self._spans.arrive(exchange.request)
@@ -52,7 +53,7 @@ class Tracing:
                 return
             traced = _Traced(exchange, span)
             service(traced)
-            # NB: a hop asks the request that it has made for it back, and does not know ours.
+            # NB: a hop recalls the request that it has made, not the traced copy.
             exchange.request.recall = traced.request.recall
 
         return begin
@@ -60,14 +61,14 @@ class Tracing:
     async def send(
         self, send: Send, request: Request, timeout: float, parts: Sequence[Slice], limit: int
     ) -> Response:
-        """Send a run of a batch, in a span of its own where one of its requests is sampled.
+        """Send a run of a batch, in its own span if one of its requests is sampled.
 
         Args:
-            send: sends.
-            request: what is sent.
+            send: sends to the model.
+            request: the batch.
             timeout: seconds, for `send`.
-            parts: what the batch holds.
-            limit: items it could have held.
+            parts: the parts of requests in the batch.
+            limit: items that the batch could have held.
         """
         spans = [part.work.request.span for part in parts if isinstance(part.work.request, TracedRequest)]
         if not spans:
@@ -108,7 +109,7 @@ class Tracing:
         try:
             yield span
         except UpstreamError as error:
-            # NB: its message has the model's address, no request data.
+            # NB: the message has the model's address but no request data.
             span.set_attribute("error.type", type(error).__name__)
             span.set_status(trace.StatusCode.ERROR, str(error))
             raise
@@ -149,8 +150,8 @@ class _Traced:
         self._gone = act
 
     def answer(self, response: Response) -> None:
-        self._gone = self._exchange.request.recall = None  # NB: both lead back here, and would keep all
-        if self._span.is_recording():  # it has ended where the client left before
+        self._gone = self._exchange.request.recall = None  # NB: both refer back here: a reference cycle
+        if self._span.is_recording():  # the span has ended already if the client left before
             if (reason := get(response.headers, REASON)) is not None:
                 self._span.set_attribute("penstock.reason", reason.decode())
             note_status(self._span, response.status, failed=500)
