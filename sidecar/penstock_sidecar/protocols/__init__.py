@@ -1,8 +1,8 @@
 """The protocols whose requests can be batched: read, join, split. Pure.
 
-Read in this order: `base` (what a protocol must do), `media_types` (which bodies it reads), `instances`
+Read in this order: `base` (the interface of a protocol), `media_types` (which bodies it reads), `instances`
 with `item_answers` (answers to single items), `v2` on `v2_tensors`, `openai`, and `envelope` with
-`envelope_stream`. `PROTOCOLS` has them by the name that `--protocol` takes.
+`envelope_stream`. `PROTOCOLS` maps each name that `--protocol` takes to its protocol.
 """
 
 from penstock_sidecar.protocols.base import BatchProtocol

@@ -1,6 +1,6 @@
 """The interface of a protocol whose requests can be batched: read, join, split, merge. No I/O, no clock.
 
-Items and bodies are bytes as they were sent, never parsed into objects and written again.
+Items and bodies are bytes as they were sent; they are never parsed into objects and written again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from penstock_wire.errors import PenstockError
 from penstock_wire.headers import Headers
 from penstock_wire.http import Request, Response
 
-# Ids need not be unguessable: a random part keeps those of two processes apart, a number those of one.
+# Ids may be guessable: a random part keeps two processes' ids apart, a number those of one process.
 _prefix = os.urandom(6).hex()
 _numbers = itertools.count(1)
 
 
 def new_id() -> str:
-    """An id for a batch or an item, unlike all others; of letters, digits and a dash."""
+    """Make a unique id for a batch or an item, of letters, digits and a dash."""
     return f"{_prefix}-{next(_numbers)}"
 
 
@@ -33,12 +33,13 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
     """A request that was read.
 
     Args:
-        items: what a batch is made of; of each, `len()` is its bytes. None for a request that is one unit of
-            load without an item of its own, and shares its batch with no other.
-        parameters: what must be equal in a batch besides method, target and header fields; part of the key.
-        lone: it must not share its batch, nor be cut, whatever its items.
-        fields: the request's header fields with a content type that is true of its body; None where they are
-            to be sent as they came.
+        items: the units of batching; `len()` of an item is its number of bytes. Empty for a request that is
+            one unit of load without an item, and does not share its batch.
+        parameters: values that must be equal in a batch besides method, target and header fields; part of
+            the key.
+        lone: the request must not share its batch nor be cut, whatever its items.
+        fields: the request's header fields with the right content type for its body; None to send them as
+            they came.
     """
 
     items: Sequence[Any]
@@ -49,20 +50,20 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A body with the fields that go with it (`content-type` and the like, never a length)."""
+    """A body and the header fields that describe it (`content-type` and the like, never a length)."""
 
     headers: Headers
     body: bytes
 
 
 class OwnAnswer:
-    """What the model answered to one item.
+    """The model's own answer to one item.
 
     Args:
-        response: the answer with all its fields, also those that only Penstock may set; None where it
+        response: the answer with all its fields, including those that only Penstock may set; None if it
             cannot be read.
-        fault: why it cannot be read, "" where it can.
-        raw: the body as it stands in the model's answer, JSON, by the name of its member; empty without one.
+        fault: why it cannot be read, "" if it can.
+        raw: the body as it is in the model's answer, JSON, by the name of its member; empty without a body.
     """
 
     __slots__ = ("fault", "raw", "response")
@@ -74,10 +75,10 @@ class OwnAnswer:
 
 
 class OwnAnswers:
-    """Of the items that a request has in a batch, those which the model answered by themselves.
+    """The model's own answers to single items of one request's part of a batch.
 
     Args:
-        answers: by place among these items, ascending; at least one.
+        answers: by the item's place in that part, ascending; at least one.
     """
 
     __slots__ = ("answers",)
@@ -90,17 +91,17 @@ class BatchProtocol(Protocol):
     """Reads requests, joins their items into one request, splits its answer."""
 
     name: str
-    """As `--protocol` takes it."""
+    """Its name on the command line (`--protocol`)."""
     isolates: bool
     """Whether a failed batch is halved and run again unless `onBatchError` says otherwise."""
     key_fields: bool
-    """Whether header fields that a model may act upon are part of the key; not where each item carries its
-    own."""
+    """Whether header fields that a model can act upon are part of the key; not if each item carries its
+    own fields."""
     item_streams: bool
-    """Whether the model is asked for a stream for each item of a batch whose clients accept one."""
+    """Whether the model is asked for a stream for each item of a batch if the clients accept streams."""
 
     def passes(self, request: Request) -> bool:
-        """Whether a request is none of the protocol's, and passes through as it is, its body a stream.
+        """Whether a request is not of the protocol, and passes through as it is, its body as a stream.
 
         Args:
             request: its head; the body may not be there yet.
@@ -111,28 +112,28 @@ class BatchProtocol(Protocol):
         """Read a request.
 
         Returns:
-            None where its body is none of the protocol's: it then passes through as it is.
+            None if its body is not of the protocol: it then passes through as it is.
 
         Raises:
-            PenstockError: `bad_json`, `bad_shape`: what was expected, found, and where.
+            PenstockError: `bad_json` or `bad_shape`, with what was expected and found, and where.
         """
         ...
 
     def join(self, parts: Sequence[Sequence[Any]], parameters: Hashable) -> Message:
-        """The message of a batch.
+        """Make the message of a batch.
 
         Args:
-            parts: the items of each request, or of the part of it that is in this batch.
-            parameters: what `parse` returned, equal for all.
+            parts: for each request, its items in this batch.
+            parameters: the parameters that `parse` returned, equal for all requests.
         """
         ...
 
     def split(
         self, answer: Response, parts: Sequence[Sequence[Any]], parameters: Hashable
     ) -> Sequence[Response | PenstockError | OwnAnswers]:
-        """One answer for each part, in order, from a 2xx answer to a batch; an error is of that part alone.
+        """Split a 2xx answer to a batch: one answer for each part, in order; an error is for that part alone.
 
-        `OwnAnswers` stand only in what `item_answers.is_form` says to be of that form.
+        `OwnAnswers` are returned only for an answer of that form (see `item_answers.is_form`).
 
         Args:
             answer: the model's.
@@ -145,12 +146,12 @@ class BatchProtocol(Protocol):
         ...
 
     def merge(self, answers: Sequence[Response]) -> Response:
-        """One answer from those of the parts of one request that was larger than a batch.
+        """Merge the answers to the parts of one request that was larger than a batch.
 
         Args:
-            answers: what `split` returned for its parts, in order; at least two.
+            answers: the answers that `split` returned for its parts, in order; at least two.
 
         Raises:
-            PenstockError: `bad_answer`: they do not fit together.
+            PenstockError: `bad_answer`: the answers do not fit together.
         """
         ...

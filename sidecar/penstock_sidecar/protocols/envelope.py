@@ -1,9 +1,9 @@
-"""The `envelope` protocol: each request is one item, whatever its body, with a status and fields of its own.
+"""The `envelope` protocol: each request is one item, whatever its body; its answer has status and fields.
 
 A batch is `{"items": [{"id", "method", "path", "headers", "body" | "bodyB64"}]}`, its answer
-`{"items": [{"status", "headers", "body" | "bodyB64"}]}` in the same order. A body that says it is JSON is a
-raw JSON value, any other one is base64; an empty one is absent. A batch of one is enveloped, too. Answers
-that are streamed: `envelope_stream`.
+`{"items": [{"status", "headers", "body" | "bodyB64"}]}` in the same order. A body with a JSON content type is
+a raw JSON value, any other one is base64; an empty body is absent. A batch of one request is enveloped, too.
+`envelope_stream` has the form of streamed answers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Item:
     """One enveloped request.
 
     Args:
-        id: unlike that of any other item, which a client's `x-request-id` need not be.
+        id: a unique id; a client's `x-request-id` need not be unique.
         text: the item as JSON.
     """
 
@@ -91,7 +91,7 @@ class _Envelope:
         for index, item in enumerate(items):
             try:
                 answers.append(read_item(item))
-            except NotJSON as error:  # its own client's answer; the others have theirs
+            except NotJSON as error:  # only this item's client gets the error
                 detail = f"the model's answer: $.items[{index}]: {error}"
                 answers.append(PenstockError(Reason.BAD_ANSWER, detail))
         return answers
@@ -104,23 +104,23 @@ ENVELOPE_PROTOCOL = _Envelope()
 
 
 def read_item(raw: bytes) -> Response:
-    """The answer that an item of a batch's answer is.
+    """Read one item of a batch's answer.
 
     Raises:
-        NotJSON: it is none.
+        NotJSON: the item is not an answer.
     """
     return read_answer(members(raw))
 
 
 def read_answer(fields: dict[str, bytes], *, ours: bool = False) -> Response:
-    """An answer from its members `status`, `headers` and `body` or `bodyB64`; others are ignored.
+    """Read an answer from its members `status`, `headers` and `body` or `bodyB64`; others are ignored.
 
     Args:
         fields: the members.
         ours: as for `read_head`.
 
     Raises:
-        NotJSON: it is none.
+        NotJSON: they are not an answer.
     """
     status, headers = read_head(fields, ours=ours)
     body = fields.get("body")
@@ -135,14 +135,14 @@ def read_answer(fields: dict[str, bytes], *, ours: bool = False) -> Response:
 
 
 def read_head(fields: dict[str, bytes], *, ours: bool = False) -> tuple[int, Headers]:
-    """Status and fields of an answer from its members; 200 and none where it has none.
+    """Read status and header fields of an answer from its members; by default 200 and no fields.
 
     Args:
         fields: the members.
-        ours: keep fields that only Penstock may set, for a caller that looks at them.
+        ours: keep fields that only Penstock may set, for a caller that reads them.
 
     Raises:
-        NotJSON: they cannot be sent.
+        NotJSON: status or fields are not valid in an answer.
     """
     raw = fields.get("status", b"200")
     if not re.fullmatch(rb"[2-5][0-9][0-9]", raw):
@@ -162,7 +162,7 @@ def read_head(fields: dict[str, bytes], *, ours: bool = False) -> tuple[int, Hea
 
 
 def read_string(raw: bytes) -> str:
-    """A string from its JSON (raises NotJSON)."""
+    """Read a string from its JSON (raises NotJSON)."""
     try:
         return msgspec.json.decode(raw, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -170,7 +170,7 @@ def read_string(raw: bytes) -> str:
 
 
 def read_base64(raw: bytes) -> bytes:
-    """Bytes from a JSON string in base64 (raises NotJSON)."""
+    """Read bytes from a JSON string in base64 (raises NotJSON)."""
     try:
         return base64.b64decode(read_string(raw), validate=True)
     except (binascii.Error, ValueError) as error:
@@ -178,7 +178,7 @@ def read_base64(raw: bytes) -> bytes:
 
 
 def _fields(headers: Headers) -> dict[str, str]:
-    """Fields as one object; values of one name are joined as RFC 9110 section 5.3 has it."""
+    """Make one object of header fields; values of one name are joined (RFC 9110 section 5.3)."""
     decoded: dict[str, str] = {}
     for name, value in headers:
         if name.startswith(PREFIX) and name not in TO_MODEL:

@@ -1,11 +1,11 @@
-"""Streamed answers of the `envelope` protocol: NDJSON in pieces of any size, one event for each line's part.
+"""Splits streamed answers of the `envelope` protocol: NDJSON in pieces of any size, an event for each item.
 
-A line is `{"i": 3, "data": …}`, `{"i": 3, "end": true}` or `{"i": 3, "error": {…}}`; the first one of an `i`
-may have `status` and `headers`. Or it is an array with one element for each item of the batch, in order:
-null, or such an object without `i`.
+A line is `{"i": 3, "data": …}`, `{"i": 3, "end": true}` or `{"i": 3, "error": {…}}`; the first line of an `i`
+can have `status` and `headers`. Or it is an array with one element for each item of the batch, in order:
+null, or the same object without `i`.
 
-What cannot be read, or names an item that is not there, ends the answers of all that are not complete: the
-model's count of the items is not to be trusted then. A line for an item that has ended is dropped.
+A line that cannot be read, or names an item that does not exist, ends all answers that are not complete: the
+model's numbering of the items cannot be trusted then. A line for an item that has ended is dropped.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from penstock_wire.headers import Headers
 from penstock_wire.json_slices import NotJSON, elements, members
 
 MAX_LINE = 16 * 2**20
-"""Bytes of a line at most."""
+"""Maximum bytes of a line."""
 
 
 class Event(NamedTuple):
-    """What a line says of one item.
+    """The part of a line that concerns one item.
 
     Args:
-        item: which item of the batch.
+        item: the item's place in the batch.
         data: a raw JSON value, None for none.
-        end: its answer is complete.
-        error: the model's error, a raw JSON value: its answer ends with it.
-        bad: why its answer cannot be used any more.
-        status: status of its answer.
-        headers: fields of its answer.
+        end: the item's answer is complete.
+        error: the model's error, a raw JSON value: the answer ends with it.
+        bad: why the answer cannot be used any more.
+        status: status of the answer.
+        headers: fields of the answer.
     """
 
     item: int
@@ -43,11 +43,11 @@ class Event(NamedTuple):
 
 
 class Splitter:
-    """Splits one batch's stream.
+    """Splits one batch's stream into events.
 
     Args:
-        count: items of the batch.
-        ours: keep fields that only Penstock may set, for a caller that looks at them.
+        count: number of items in the batch.
+        ours: keep fields that only Penstock may set, for a caller that reads them.
     """
 
     def __init__(self, count: int, *, ours: bool = False) -> None:
@@ -63,7 +63,7 @@ class Splitter:
         return frozenset(self._open)
 
     def feed(self, data: bytes) -> list[Event]:
-        """Take the next bytes; returns what they complete."""
+        """Take the next bytes; returns the events that they complete."""
         first, newline, rest = data.partition(b"\n")
         self._pieces.append(first)
         self._waiting += len(first)
@@ -82,17 +82,17 @@ class Splitter:
         return events
 
     def end(self, why: str = "") -> list[Event]:
-        """The stream has ended; items without an end of their own are cut.
+        """End the stream: items whose answers are not complete are cut.
 
         Args:
-            why: what ended it, where it was no regular end.
+            why: why it ended, if that was not a regular end.
         """
         events = self._line(b"".join(self._pieces)) if not why else []
         self._pieces = []
         return events + self._fail(why or "the stream ended before the end of this answer")
 
     def drop(self, index: int) -> None:
-        """Nobody waits for this item any more."""
+        """Drop an item: no client waits for it any more."""
         self._open.discard(index)
 
     def _fail(self, why: str) -> list[Event]:

@@ -2,7 +2,7 @@
 
 An item is one element of `instances`. All other top-level members of a request are parameters: part of the
 key, since a batch has one set of them. All other members of an answer come back to each request of the batch.
-A model may answer items of a batch by themselves: `item_answers` has the form.
+A model can give single items of a batch their own answers: `item_answers` has the form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BODY = BodyFields(CLOUD_EVENT, HEADER_LENGTH)
 
 
 def join(items: Iterable[bytes], parameters: Parameters) -> bytes:
-    """The body of a batch: the items in order, the parameters behind them."""
+    """Make the body of a batch: the items in order, then the parameters."""
     return b'{"instances":[' + b",".join(items) + _tail(parameters)
 
 
@@ -39,7 +39,7 @@ def split(body: bytes, counts: Sequence[int]) -> list[bytes]:
 
     Args:
         body: the model's answer.
-        counts: items of each request, in the order joined.
+        counts: number of items of each request, in the order joined.
 
     Raises:
         PenstockError: `bad_answer` (502): not JSON, no `predictions`, or not as many as there were items.
@@ -49,14 +49,14 @@ def split(body: bytes, counts: Sequence[int]) -> list[bytes]:
 
 
 def split_by_item(answer: Response, counts: Sequence[int]) -> list[Response | OwnAnswers]:
-    """Cut an answer of the form of `item_answers` into one for each request.
+    """Cut an answer of the form of `item_answers` into one answer for each request.
 
     Args:
         answer: the model's answer.
-        counts: items of each request, in the order joined.
+        counts: number of items of each request, in the order joined.
 
     Raises:
-        PenstockError: as `split`, and where it cannot be said which item an answer is to.
+        PenstockError: as `split`, and if it is unclear which item an answer belongs to.
     """
     predictions, more = _read_answer(answer.body, sum(counts))
     own = read_answers(more.pop(ANSWERS, None), predictions)
@@ -74,7 +74,7 @@ def split_by_item(answer: Response, counts: Sequence[int]) -> list[Response | Ow
 
 
 def _read_answer(body: bytes, count: int) -> tuple[list[bytes], dict[str, bytes]]:
-    """So many predictions of an answer, and its other members (raises PenstockError `bad_answer`)."""
+    """Return an answer's `count` predictions, and its other members (raises PenstockError `bad_answer`)."""
     more: dict[str, bytes] = {}
     predictions = _ANSWER.elements(body)
     if predictions is None:
@@ -107,10 +107,10 @@ def _bodies(predictions: Sequence[bytes], more: dict[str, bytes], counts: Sequen
 
 
 def merge(bodies: Sequence[bytes]) -> bytes:
-    """One answer from the answers to the parts of one request, in order; other members come from the first.
+    """Merge the answers to the parts of one request, in order; other members come from the first answer.
 
     Args:
-        bodies: what `split` returned for each part; at least one.
+        bodies: the body that `split` returned for each part; at least one.
     """
     predictions: list[bytes] = []
     rest: dict[str, bytes] = {}
@@ -167,5 +167,5 @@ INSTANCES_PROTOCOL = _Instances()
 
 
 def _tail(more: Iterable[tuple[str, bytes]]) -> bytes:
-    """The end of a body: of its array, then its other members."""
+    """Make the end of a body: the end of its array, then its other members."""
     return b"".join([b"]", *(b"," + member_name(name) + b":" + raw for name, raw in more), b"}"])

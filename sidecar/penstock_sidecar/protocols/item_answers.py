@@ -1,11 +1,11 @@
 """Item answers: in the answer to a batch, single items have a status, fields and a body of their own.
 
-A sidecar that splits this form sends `x-penstock-item-answers: 1` with each batch, and not with a request
-that passes as it is. The model server may then answer 2xx as `application/vnd.penstock.items+json`: the
-protocol's plain answer with null in the place of each such item, and beside it
+A sidecar that splits this form sends `x-penstock-item-answers: 1` with each batch, but not with a request
+that passes through. The model server may then answer 2xx as `application/vnd.penstock.items+json`: the
+protocol's plain answer, with null in the place of each item that has its own answer, and beside it
 `"answers": [{"index", "status", "headers", "body" | "bodyB64"}]`, in any order. `index` counts the batch's
-items from 0; the other members are those of an item of the `envelope` protocol, `status` required. That a
-place is null shows that the model meant this item, and not its neighbour.
+items from 0; the other members are those of an item of the `envelope` protocol, `status` required. The null
+confirms that the model meant this item, and not its neighbour.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BODIES = ("body", "bodyB64")
 
 
 def is_form(headers: Headers) -> bool:
-    """Whether an answer with these fields is of this form."""
+    """Whether an answer with these header fields has this form."""
     for name, value in headers:
         if name == b"content-type":
             return value.partition(b";")[0].strip().lower() == ITEM_ANSWERS_TYPE
@@ -34,19 +34,19 @@ def is_form(headers: Headers) -> bool:
 
 
 def plain_fields(headers: Headers) -> Headers:
-    """The fields of a plain answer, from those of one of this form."""
+    """Make the header fields of a plain answer from those of an answer of this form."""
     return tuple([_JSON if field[0] == b"content-type" else field for field in headers])
 
 
 def read_answers(raw: bytes | None, predictions: Sequence[bytes]) -> dict[int, OwnAnswer]:
-    """The items' own answers, by place in the batch.
+    """Read the items' own answers, by place in the batch.
 
     Args:
         raw: the member `answers`.
-        predictions: those of the same answer, one for each item.
+        predictions: the predictions of the same answer, one for each item.
 
     Raises:
-        PenstockError: `bad_answer` (502): it cannot be said which item an answer is to. All requests of the
+        PenstockError: `bad_answer` (502): it is unclear which item an answer belongs to. All requests of the
             batch get this error, so it repeats nothing of the answers.
     """
     count = len(predictions)

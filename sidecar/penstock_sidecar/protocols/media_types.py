@@ -1,4 +1,4 @@
-"""What a request's header fields say of its body: whether it may be JSON that a protocol reads."""
+"""Decides by a request's header fields whether its body may be JSON that a protocol reads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from penstock_wire.headers import Headers
 
 CONTENT_TYPE = b"content-type"
 HEADER_LENGTH = b"inference-header-content-length"
-"""Says that binary tensors follow so many bytes of JSON (Triton's binary tensor data)."""
+"""The length of the JSON that binary tensors follow (Triton's binary tensor data)."""
 CLOUD_EVENT = b"ce-specversion"
-"""Says that the other `ce-*` fields are a CloudEvent's, and the body is its data (binary mode)."""
+"""Marks the other `ce-*` fields as those of a CloudEvent, and the body as its data (binary mode)."""
 _JSON = b"application/json"
 _TYPE, _CODING, _FOREIGN = 1, 2, 3
 _OFTEN_JSON = frozenset(
     {
-        # What programs say of any body: `curl -d`; `fetch` of a string; aiohttp of bytes, tritonclient.aio.
+        # Types that clients send for any body: `curl -d`; `fetch` of a string; aiohttp of bytes and
+        # tritonclient.aio.
         b"application/x-www-form-urlencoded",
         b"text/plain",
         b"application/octet-stream",
@@ -22,13 +23,13 @@ _OFTEN_JSON = frozenset(
 
 
 class BodyFields:
-    """Reads what header fields say of a body.
+    """Reads header fields that describe a body.
 
     It remembers the fields that it read last: a client's requests often have the very same object (see
     `head_cache`).
 
     Args:
-        foreign: fields that say that a body is none of the protocol's, whatever its content type.
+        foreign: fields that mark a body as not of the protocol, whatever its content type.
     """
 
     __slots__ = ("_fields", "_headers", "_may_be_json", "_roles")
@@ -40,9 +41,9 @@ class BodyFields:
         self._fields: Headers | None = None
 
     def may_be_json(self, headers: Headers) -> bool:
-        """Whether a body may be JSON of the protocol's.
+        """Whether a body may be JSON of the protocol.
 
-        Not where the fields name another media type or a content coding, or one of `foreign` is there.
+        It may not if the fields name another media type or a content coding, or one of `foreign` is there.
 
         Args:
             headers: the request's fields.
@@ -52,7 +53,7 @@ class BodyFields:
         return self._may_be_json
 
     def of_json(self, headers: Headers) -> Headers | None:
-        """The fields with a content type that says JSON; None where it does already.
+        """The fields with a JSON content type; None if they have one already.
 
         Args:
             headers: the fields of a request whose body is JSON.

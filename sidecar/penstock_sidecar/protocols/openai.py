@@ -2,11 +2,11 @@
 
 An item is one text, or one text as token ids, so a request with a string or with one list of token ids is one
 item. All other members are parameters (`model`, `encoding_format`, `dimensions`, `user` …). Texts and token
-ids share no batch: servers take a list of one kind.
+ids never share a batch: servers take a list of one kind.
 
-Each answer has its own items' `data`, `index` counted from 0. A server's `usage` is about the
-batch: it is shared in proportion to the items' bytes, in whole numbers whose sum is the batch's. So in a
-batch of several requests the usage of one is an estimate.
+Each answer has the `data` of its own items, `index` counted from 0. A server's `usage` is that of the
+batch: it is shared in proportion to the items' bytes, in whole numbers whose sum is the batch's usage. So in
+a batch of several requests the usage of one request is an estimate.
 
 Source: https://platform.openai.com/docs/api-reference/embeddings
 """
@@ -32,7 +32,7 @@ _TOKENS = re.compile(rb"\[[0-9, \t\r\n]*+\]")
 
 
 class _Parameters(NamedTuple):
-    """What is equal in a batch: whether items are token ids, and the other members, sorted by name."""
+    """The values that are equal in a batch: whether items are token ids, and other members sorted by name."""
 
     tokens: bool
     members: tuple[tuple[str, bytes], ...]
@@ -121,7 +121,7 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
     """Share a number in proportion to weights, in whole numbers whose sum is exactly the number.
 
     Args:
-        total: what is shared, at least 0.
+        total: the number to share, at least 0.
         weights: at least one, each above 0.
     """
     whole = sum(weights)
@@ -130,7 +130,7 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _items(raw: bytes) -> tuple[list[bytes], bool]:
-    """The items of an `input`, and whether they are token ids."""
+    """Return the items of an `input`, and whether they are token ids."""
     if raw[:1] == b'"':
         return [raw], False
     try:
@@ -140,7 +140,7 @@ def _items(raw: bytes) -> tuple[list[bytes], bool]:
     if items is None:
         raise shape_error("$.input", "a string or an array", raw[:40].decode("utf-8", "replace"))
     if items == [raw] and not raw[1:-1].strip():
-        return [], True  # nothing in it: the model says what that means
+        return [], True  # an empty list: the model decides what it means
     if len(items) > MAX_ITEMS:
         raise shape_error("$.input", f"at most {MAX_ITEMS} items", str(len(items)))
     tokens = items[0][:1] == b"["
@@ -152,7 +152,7 @@ def _items(raw: bytes) -> tuple[list[bytes], bool]:
 
 
 def _embeddings(fields: dict[str, bytes], total: int | None) -> list[dict[str, bytes]]:
-    """The elements of `data` in the order of their `index`; they are taken out of the answer."""
+    """Remove the elements of `data` from an answer and return them in the order of their `index`."""
     raw = fields.get("data")
     if raw is None:
         raise NotJSON('expected a member "data", found ' + (", ".join(sorted(fields)[:10]) or "none"))
@@ -177,7 +177,7 @@ def _usage(fields: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def _body(fields: dict[str, bytes], embeddings: list[dict[str, bytes]], usage: dict[str, bytes]) -> bytes:
-    """An answer; `data` and `usage` stand where the model's stood."""
+    """Make an answer; `data` and `usage` are where the model had them."""
     data = [_object({**each, "index": b"%d" % place}) for place, each in enumerate(embeddings)]
     own = {**fields, "data": b"[" + b",".join(data) + b"]"}
     if usage:

@@ -1,13 +1,13 @@
 """The `v2` protocol: Open Inference Protocol over REST (KServe, Triton, MLServer), JSON and binary tensors.
 
-An item is one row of all inputs along their first axis. Equal in a batch, and so part of the key, are each
-input's name, datatype, further axes, parameters and form (flat JSON, nested JSON, binary), the requested
-outputs, the parameters and other top-level members. The `id` is a request's own and comes back in its answer;
-a batch has an `id` of its own, since some models answer with it. Optional members that are null are absent.
+An item is one row of all inputs along their first axis. Each input's name, datatype, further axes, parameters
+and form (flat JSON, nested JSON, binary), the requested outputs, the parameters and other top-level members
+must be equal in a batch, so they are part of the key. A request's `id` comes back in its answer; a batch has
+an `id` of its own, since some models answer with it. Optional members that are null count as absent.
 
-A request whose first axis is no batch is sent by itself, and the model judges it: one without inputs or rows,
-with a scalar or an empty tensor, with first axes that differ, with data in shared memory, or one of a
-sequence (`sequence_id` and its like).
+A request is sent alone, for the model to judge, if its first axis is not a batch: it has no inputs or rows,
+a scalar or an empty tensor, first axes that differ or data in shared memory, or it belongs to a sequence
+(`sequence_id` and its like).
 
 Source: https://github.com/kserve/open-inference-protocol and Triton's extension "binary tensor data".
 """
@@ -45,7 +45,7 @@ _BODY = BodyFields(CLOUD_EVENT)
 _OCTETS = b"application/octet-stream"
 _JSON = ((b"content-type", b"application/json"),)
 _PLAIN = re.compile(rb'"[!#-\[\]-~ ]*"')
-"""A string that is spelled as it is."""
+"""An ASCII string in JSON without escapes."""
 _STATEFUL = ("sequence_id", "sequence_start", "sequence_end")
 _LONE = Parsed(items=(), lone=True)
 
@@ -55,7 +55,7 @@ class Row:
 
     Args:
         cells: the row in each input, in their order.
-        id: the `id` of its request, as raw JSON; None where it has none.
+        id: the `id` of its request, as raw JSON; None if the request has none.
     """
 
     __slots__ = ("cells", "id", "size")
@@ -70,13 +70,13 @@ class Row:
 
 
 class _Kind(NamedTuple):
-    """What is equal in a batch of one input.
+    """The properties of one input that are equal in a batch.
 
     Args:
-        head: its name and other members but shape, parameters and data, as JSON without the braces.
+        head: its name and other members except shape, parameters and data, as JSON without the braces.
         tail: its shape without the first axis.
-        parameters: without the size of its data, as JSON of an object's inner part.
-        form: how its data comes.
+        parameters: its parameters without the size of its data, as JSON without the braces.
+        form: the form of its data.
     """
 
     head: bytes
@@ -86,14 +86,14 @@ class _Kind(NamedTuple):
 
 
 class _Signature(NamedTuple):
-    """What is equal in a batch: the inputs, and all other members as JSON."""
+    """The properties that are equal in a batch: the inputs' kinds, and all other members as JSON."""
 
     inputs: tuple[_Kind, ...]
     rest: bytes
 
 
 class _Tensor:
-    """An input or output that was read; what `_Kind` has, and its rows."""
+    """An input or output that was read: its kind and its rows."""
 
     __slots__ = ("cells", "kind", "name")
 
@@ -120,7 +120,7 @@ class _V2:
         try:
             text, binary = _parts(request.headers, request.body)
             if not text and binary:
-                return _LONE  # Triton's raw request: one tensor and nothing that describes it
+                return _LONE  # Triton's raw request: one tensor without a description
             document = object_with("inputs", text)
             if document is None:
                 return None
@@ -182,7 +182,7 @@ class _Answer:
 
     @classmethod
     def read(cls, response: Response, rows: int | None) -> _Answer:
-        """Read an answer whose outputs have `rows` rows; as many as the first one has where that is None."""
+        """Read an answer whose outputs have `rows` rows; None: as many as the first output has."""
         try:
             text, binary = _parts(response.headers, response.body)
             document = members(text)
@@ -194,7 +194,7 @@ class _Answer:
         return cls(response, own, _inner(document), outputs, axes)
 
     def part(self, start: int, stop: int, id: bytes | None) -> Response:
-        """The answer for some rows, with an `id` as raw JSON, or without one (None)."""
+        """Make the answer for some rows, with an `id` as raw JSON, or without one (None)."""
         cells = [output.cells[start:stop] for output in self.outputs]
         tensors, binary = _tensors([output.kind for output in self.outputs], cells, stop - start)
         head = b"{" if id is None else b'{"id":' + id + b","
@@ -206,7 +206,7 @@ class _Answer:
 
 
 def _parts(headers: Headers, body: bytes) -> tuple[bytes, memoryview | None]:
-    """The JSON of a body, and what is behind it where a field says how long the JSON is."""
+    """The JSON of a body, and the data behind it if a header field has the length of the JSON."""
     lengths = [value for name, value in headers if name == HEADER_LENGTH]
     if not lengths:
         return body, None
@@ -257,7 +257,7 @@ def _read(document: dict[str, bytes], binary: memoryview | None, fields: Headers
 
 
 def _first_look(inputs: list[dict[str, bytes]]) -> list[Shape]:
-    """The inputs' shapes; none where an input's data is in shared memory."""
+    """Return the inputs' shapes; none if an input's data is in shared memory."""
     shapes = []
     names = []
     for index, tensor in enumerate(inputs):
@@ -275,7 +275,7 @@ def _first_look(inputs: list[dict[str, bytes]]) -> list[Shape]:
 def _read_tensors(
     objects: list[dict[str, bytes]], binary: memoryview | None, member: str, rows: int | None
 ) -> tuple[list[_Tensor], int]:
-    """The tensors, and how many rows each of them has."""
+    """Return the tensors, and the number of rows that each has."""
     tensors: list[_Tensor] = []
     offset = 0
     for index, tensor in enumerate(objects):
@@ -342,13 +342,13 @@ def _tensors(
 
 
 def _optional(fields: dict[str, bytes], name: str) -> bytes | None:
-    """Take a member that need not be there out of its object; null says that it is absent."""
+    """Remove an optional member from its object and return it; null counts as absent."""
     raw = fields.pop(name, None)
     return None if raw == b"null" else raw
 
 
 def _parameters(fields: dict[str, bytes], path: str) -> dict[str, bytes]:
-    """Take an object's parameters out of it."""
+    """Remove an object's parameters from it and return them."""
     raw = _optional(fields, "parameters")
     return {} if raw is None else _object(raw, path + ".parameters")
 

@@ -1,8 +1,8 @@
-"""Tensors of the Open Inference Protocol, cut into rows along their first axis: slices, never numbers.
+"""Cuts tensors of the Open Inference Protocol into rows along their first axis: slices, never numbers.
 
 A tensor's elements come in one of three forms: a flat JSON array in row-major order, JSON arrays nested as
 the shape says, or bytes behind the JSON (Triton's binary tensor data extension: little-endian elements
-without gaps; each element of `BYTES` behind its length as a 4-byte little-endian integer).
+without gaps; the length of each element of `BYTES` comes before it as a 4-byte little-endian integer).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SIZES = {
     "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4,
     "INT64": 8, "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8,
 }  # fmt: skip
-"""Bytes of an element; `BYTES` have no fixed size."""
+"""Bytes of an element by datatype; `BYTES` have no fixed size."""
 FLAT, NESTED, BINARY = "flat", "nested", "binary"
 MAX_RANK = 64
 _WIDE = 64
-"""Elements from which on a row is found by counting."""
+"""Minimum number of elements of a row that is found by counting commas."""
 MAX_STRINGS = 1_000_000
-"""Elements that a tensor of `BYTES` may have."""
+"""Maximum number of elements of a tensor of `BYTES`."""
 
 Cell = bytes | memoryview
 Shape = tuple[int, ...]
@@ -35,10 +35,10 @@ _NOT_MARKS = bytes(set(range(256)) - set(b"[]{},"))
 
 
 class BadTensor(ValueError):
-    """A tensor that is not what it says it is.
+    """A tensor that contradicts its own description, or is not valid.
 
     Args:
-        path: JSON path of what is wrong.
+        path: JSON path of the wrong value.
         expected: what should be there.
         actual: what is there.
     """
@@ -51,7 +51,7 @@ class BadTensor(ValueError):
 
 
 def read_shape(raw: bytes, path: str) -> Shape:
-    """A shape from its JSON.
+    """Read a shape from its JSON.
 
     Raises:
         BadTensor: not an array of non-negative integers below 2**63, or more than `MAX_RANK` of them.
@@ -74,7 +74,7 @@ def read_shape(raw: bytes, path: str) -> Shape:
 
 @functools.lru_cache(maxsize=256)
 def _known_shape(raw: bytes) -> Shape | None:
-    """A shape in its usual spelling; None for any other text. A model has few shapes: most are remembered."""
+    """Read a shape in its usual spelling; None for other text. Models have few shapes: most are cached."""
     if not _USUAL.fullmatch(raw):
         return None
     return tuple(map(int, raw[1:-1].split(b",")))
@@ -86,7 +86,7 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def cut_json(data: bytes, shape: Shape, datatype: str, path: str) -> tuple[str, list[Cell]]:
-    """The form of JSON data, and its rows: of nested ones each an array, of flat ones elements with commas.
+    """Return the form of JSON data, and its rows: arrays if nested, elements with commas if flat.
 
     Args:
         data: the raw array.
@@ -95,7 +95,7 @@ def cut_json(data: bytes, shape: Shape, datatype: str, path: str) -> tuple[str, 
         path: JSON path of the data, for errors.
 
     Raises:
-        BadTensor: another number of elements than the shape says, or nested in another way.
+        BadTensor: the number or nesting of the elements is not that of the shape.
     """
     rows, tail = shape[0], shape[1:]
     width = math.prod(tail)
@@ -119,7 +119,7 @@ def cut_json(data: bytes, shape: Shape, datatype: str, path: str) -> tuple[str, 
             raise BadTensor(path, f"{rows} rows (shape {shape_text(shape)})", str(len(parts)))
         for index, part in enumerate(parts):
             marks = (without_strings(part) if b'"' in part else part).translate(None, _NOT_MARKS)
-            # NB: the pattern is as long as the shape says: build it for no shape longer than the data.
+            # NB: the pattern's length depends on the shape: never build it for a shape longer than the data.
             if width > len(part) or marks != _nesting(tail):
                 raise BadTensor(f"{path}[{index}]", f"arrays nested as {shape_text(tail)}", _short(part))
         return NESTED, list(parts)
@@ -133,7 +133,7 @@ def cut_json(data: bytes, shape: Shape, datatype: str, path: str) -> tuple[str, 
 
 
 def cut_binary(data: memoryview, shape: Shape, datatype: str, path: str) -> list[Cell]:
-    """The rows of binary data.
+    """Cut binary data into rows.
 
     Args:
         data: the tensor's bytes.
@@ -142,7 +142,7 @@ def cut_binary(data: memoryview, shape: Shape, datatype: str, path: str) -> list
         path: JSON path of the tensor, for errors.
 
     Raises:
-        BadTensor: the size is not what shape and datatype say.
+        BadTensor: the size is not that of the shape and datatype.
     """
     rows, width = shape[0], math.prod(shape[1:])
     total = rows * width
@@ -171,11 +171,11 @@ def cut_binary(data: memoryview, shape: Shape, datatype: str, path: str) -> list
 
 
 def joined(cells: Sequence[Cell], form: str) -> bytes:
-    """The JSON data of a tensor from its rows.
+    """Join rows into the JSON data of a tensor.
 
     Args:
         cells: the rows.
-        form: `FLAT` or `NESTED`, the same for all.
+        form: `FLAT` or `NESTED`, the same for all rows.
     """
     if form == FLAT and cells and not cells[0]:
         return b"[]"  # rows without elements
@@ -200,13 +200,13 @@ def _group_numbers(inner: bytes, rows: int, width: int) -> list[bytes]:
 
 
 def _comma(text: bytes, start: int, number: int, guess: int) -> int:
-    """The place of a comma, found by counting ahead: an image has very many.
+    """Return the place of a comma, found by counting in long steps: an image has very many commas.
 
     Args:
         text: numbers and commas.
         start: where to begin.
-        number: which comma from there, 1 = the first one; it exists.
-        guess: about how far away it is.
+        number: number of the comma from there, 1 = the first; it exists.
+        guess: an estimate of its distance.
     """
     step = guess + 1
     while step > _WIDE:
