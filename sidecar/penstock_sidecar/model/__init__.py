@@ -1,7 +1,7 @@
 """The model container next to the sidecar.
 
-Read in this order: `client` (sends requests, and follows whether the model is ready), `answers` (what an
-answer of the model, or its absence, means to a client), `restart_detector` (is it the same process?),
+Read in this order: `client` (sends requests, and checks whether the model is ready), `answers` (turns an
+answer of the model, or its absence, into one for a client), `restart_detector` (is it the same process?),
 `reconfigure` (gives it its `userConfig`), `warmup` (its first requests) and `readiness` (both, before the
 pod is ready).
 """

@@ -1,4 +1,4 @@
-"""What an answer of the model, or its absence, means to a client: fields, reasons, errors. Pure."""
+"""Turns an answer of the model, or its absence, into one for a client: fields, reasons, errors. Pure."""
 
 from __future__ import annotations
 
@@ -18,44 +18,45 @@ from penstock_wire.http.messages import Response
 from penstock_wire.http.server import head as heads
 
 _BUSY = frozenset({429, 503, 504})
-"""Statuses of a model that has too much to do, which clients act upon."""
+"""Statuses of an overloaded model; clients act upon them."""
 
 
 MAX_SHARED = 256
-"""Heads of answers whose fields are remembered, each of at most `MAX_SHARED_SIZE` bytes of memory."""
+"""Maximum number of answer heads that are remembered, each of at most `MAX_SHARED_SIZE` bytes of memory."""
 MAX_SHARED_SIZE = 4096
 
 
 class StreamCompleted(Response):
-    """An answer that all have had already."""
+    """An answer that all clients have already received."""
 
     __slots__ = ()
 
 
 def admitted(answer: Response | UpstreamAnswer) -> bool:
-    """Whether the model may have executed what it answers."""
+    """Whether the model may have executed the request that it answers."""
     return answer.status != Reason.NOT_READY.status or get(answer.headers, NOT_ADMITTED) != b"1"
 
 
 def not_admitted(answer: Response | UpstreamAnswer) -> NotAdmitted:
-    """What an answer that is not `admitted` is: no answer. The SDK sends such while its model loads.
+    """Make the error for an answer that is not `admitted`.
 
-    That is so after a restart, before the pod is known not to be ready.
+    The SDK sends such an answer while its model loads: after a restart, before the sidecar has detected that
+    the model is not ready.
     """
     text = f"the model answered {answer.status} and that it executed nothing"
     return NotAdmitted(text, _retry_after(answer.headers))
 
 
 def _retry_after(headers: Headers) -> float | None:
-    """Seconds, where a model says in how many it has less to do."""
+    """Seconds of an answer's `Retry-After`; None if it has none, or a date."""
     asked = get(headers, b"retry-after")
     return float(asked) if asked is not None and asked.isdigit() and len(asked) < 6 else None
 
 
 def from_model(headers: Headers) -> Headers:
-    """An answer's fields without those that only Penstock may set, and the batch's own request ids.
+    """Return an answer's fields without those that only Penstock may set, and without the batch's request id.
 
-    The reason of a problem of the SDK, which is Penstock's too, stays.
+    The reason in a problem document of the SDK stays, since the SDK is a part of Penstock.
     """
     return tuple(
         [
@@ -68,7 +69,7 @@ def from_model(headers: Headers) -> Headers:
 
 
 class SharedFields:
-    """Gives equal fields of answers as the very same object, which is cheaper to send."""
+    """Makes equal header fields of answers the very same object, which is cheaper to send."""
 
     __slots__ = ("_known",)
 
@@ -76,7 +77,7 @@ class SharedFields:
         self._known: dict[Headers, Headers] = {}
 
     def of(self, headers: Headers) -> Headers:
-        """Fields that are equal to these; these themselves where they are new.
+        """Return the remembered fields that are equal to these, or these if they are new.
 
         Args:
             headers: the fields.
@@ -92,11 +93,11 @@ class SharedFields:
 
 
 def model_reason(status: int, headers: Headers) -> str:
-    """Why the model answered so, for metrics and logs: the SDK's reason, or that another server's is its own.
+    """The reason of a model's error answer, for metrics and logs: the SDK's, or `MODEL_ANSWER`.
 
     Args:
-        status: of the model's answer.
-        headers: its fields.
+        status: status of the model's answer.
+        headers: its header fields.
     """
     if status < 400:
         return ""
@@ -105,17 +106,16 @@ def model_reason(status: int, headers: Headers) -> str:
 
 
 def unresolved(said: Outcome, requests: int) -> PenstockError:
-    """The answer for a request that failed together with others, where it is not known whose fault that was.
+    """Make the error for a request that failed together with others if the culprit is unknown.
 
-    It holds nothing of what the model answered but the status and `Retry-After` of a model that has too much
-    to do.
+    It repeats nothing of the model's answer except the status and `Retry-After` of an overloaded model.
 
     Args:
-        said: what the batch got.
-        requests: requests in the batch.
+        said: the outcome of the batch.
+        requests: number of requests in the batch.
     """
     if isinstance(said, PenstockError):
-        # NB: the detail of what was found may quote what others have sent.
+        # NB: the original detail may quote data of other clients.
         detail = f"the model's answer to a batch of {requests} requests cannot be used; the sidecar logs why"
         return PenstockError(said.reason, detail)
     status, retry_after = None, None
@@ -131,12 +131,12 @@ def unresolved(said: Outcome, requests: int) -> PenstockError:
 
 
 def failure(error: UpstreamError, *, executed: bool, whose: str = "") -> PenstockError:
-    """The error for a client where the model gave no answer.
+    """Make the error for a client if the model gave no answer.
 
     Args:
-        error: what happened.
+        error: the failure.
         executed: other parts of the same request may have reached the model before.
-        whose: whose time was over, where it was.
+        whose: for a timeout, which time limit was over.
     """
     if isinstance(error, ConnectFailed):
         return PenstockError(Reason.MODEL_UNREACHABLE, str(error), not_admitted=not executed)

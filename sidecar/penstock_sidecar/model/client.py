@@ -1,21 +1,20 @@
-"""The model container next door: sends to it, and knows whether it is ready.
+"""Sends requests to the model container, and probes whether it is ready.
 
-Ready means that its ready path answers 2xx or 3xx (as for a kubelet's probe) and that connections are
-taken. A refused connection is believed at once, a bad answer when it came three times. A probe that times
-out counts only while nothing is with the model: one that computes on its only thread answers no probe and is
+The model is ready if its ready path answers 2xx or 3xx (as for a kubelet's probe) and it takes connections. A
+refused connection makes it not ready at once, a bad answer the third time in a row. A probe that times out
+counts only while nothing is with the model: a model that computes on its only thread answers no probe, and is
 well. (Its kernel takes the connection all the same: a probe that cannot connect in time is a bad answer.) A
-request that had no time to connect says nothing: the time was its own.
+connect attempt cut short by a request's own deadline is not held against the model.
 
-A process that was started anew has not been given its userConfig, nor warmed up: nothing may be sent to it
-before. A refused connection tells of it where one was tried meanwhile. Where none was (the sidecar itself
-stood still, or the model is back at once), another socket does that listens at the model's port: it is looked
-for behind each probe, and on each new connection before anything is sent. With a process go its connections,
-which it may serve on while it ends.
+A new process has neither its userConfig nor its warm-up: nothing else may be sent to it before. A restart is
+detected by a refused connection, if a connection was tried meanwhile. If none was (the sidecar itself stood
+still, or the model came back at once), it is detected by the new socket that listens at the model's port: the
+socket is checked after each probe, and on each new connection before anything is sent. Connections are
+dropped with their process, although it may still be serving them while it ends.
 
-A request whose connection is lost puts the model in doubt: nothing more is sent until a probe that was sent
-after that was answered or refused. A process that was killed takes connections for a moment more, and
-whatever is sent to it then is lost. A request that the model cannot have read (`RequestUnread`) is sent once
-more then, on a new connection.
+A lost connection puts the model in doubt: nothing more is sent until a later probe was answered or refused.
+A killed process takes connections for a moment longer, and requests that are sent to it then are lost. After
+that, a request that the model cannot have read (`RequestUnread`) is sent once more, on a new connection.
 """
 
 from __future__ import annotations
@@ -49,43 +48,43 @@ from penstock_wire.process import log
 LOADING_PERIOD = 0.25
 READY_PERIOD = 1.0
 CLOSEST = 0.05
-"""Between the beginnings of two probes, whatever asks for them."""
+"""Minimum seconds between the beginnings of two probes."""
 PROBE_SECONDS = 2.0
 FAILURES = 3
 MORE_LOOKS = 3
-"""So often a probe whose connection was lost is followed by the next as close as may be: a process that was
-killed takes connections for a moment more, and may be back before the next probe of the usual period."""
+"""Maximum number of probes with lost connections that the next probe follows as closely as possible: a killed
+process takes connections for a moment longer, and may be back before the next probe of the usual period."""
 LOG_SECONDS = 10.0
-"""A model that stays not ready is logged at most this often, however its errors vary."""
+"""Minimum seconds between two log lines about a model that stays not ready, however its errors vary."""
 
 _STARTED_ANEW = "the model was restarted"
 _OURS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.EINTR}
 )
-"""Why a connection cannot be made whatever the model does."""
+"""Errors of connecting that are not the model's fault."""
 
 
 class _Unprepared(ConnectFailed):
-    """Nothing was sent: the process that listens has not been prepared, or is not the one that was meant."""
+    """Nothing was sent: the listening process is not prepared, or is not the expected one."""
 
 
 class Model:
     """The model as one upstream.
 
     Args:
-        host: its address.
+        host: the model's address.
         port: its port.
-        listening: what listens there.
+        listening: detects which process listens there.
         ready_path: path of its readiness.
-        upstream: sends.
+        upstream: sends requests.
         busy: whether something is with the model.
-        unprepared: why it may not be sent to although it may be ready, "" where it may.
+        unprepared: why nothing may be sent to the model although it may be ready, "" if it may.
         changed: called when `ready` or `gone` changed.
-        look: called before each probe; what it returns is called with the fields of the answer to it.
-        said: the fields of each probe.
+        look: called before each probe; its result is called with the header fields of the probe's answer.
+        said: the header fields of each probe.
 
-    `ready` says whether to send here, `gone` whether the process that was there is not: a connection was
-    refused, or another process listens, which has answered no probe yet.
+    `ready`: requests may be sent to the model. `gone`: the last process has ended: a connection was refused,
+    or another process listens, which has not answered a probe yet.
     """
 
     def __init__(
@@ -132,12 +131,12 @@ class Model:
     async def send(self, request: Request, timeout: float) -> Response:
         """Send a request (raises UpstreamError); a refused connection makes the model not ready at once.
 
-        One that has not been prepared is sent nothing: ConnectFailed, as if it were not there.
+        Nothing is sent to a model that is not prepared: ConnectFailed, as if it were not there.
         """
         return await self._send(request, timeout, self._check_prepared)
 
     async def prepare(self, request: Request, timeout: float) -> Response:
-        """As `send`, for what prepares the model: it goes to the process that is there now, or fails."""
+        """As `send`, for requests that prepare the model: sent to the current process, or to none."""
         return await self._send(request, timeout, functools.partial(self._check_same, self._life))
 
     async def _send(self, request: Request, timeout: float, check: Callable[[], None]) -> Response:
@@ -163,7 +162,7 @@ class Model:
             raise
 
     def begin(self, request: Request, timeout: float, done: Done) -> GiveUp | None:
-        """As `send` without a task, on a connection that is there (see `Upstream.begin`)."""
+        """As `send` without a task, on an idle connection (see `Upstream.begin`)."""
         if not self._sure.is_set() or self._unprepared():
             return None
         return self._upstream.begin(
@@ -188,7 +187,7 @@ class Model:
         self._look.set()
 
     async def _wait_until_sure(self, timeout: float) -> float:
-        """Wait for a probe's word; returns what is left of the time (raises UpstreamTimeout)."""
+        """Wait for a probe's result; returns the rest of the timeout (raises UpstreamTimeout)."""
         clock = asyncio.get_running_loop().time
         begun = clock()
         try:
@@ -205,7 +204,7 @@ class Model:
         try:
             return await self._open_once(request, timeout, idle)
         except RequestUnread:
-            if request.stream is not None or request.upgrade:  # a stream was read once
+            if request.stream is not None or request.upgrade:  # a stream can be read only once
                 raise
             request.fresh = True
         return await self._open_once(request, deadline - clock(), idle)
@@ -227,23 +226,23 @@ class Model:
         return is_cancellable(self._cancellable, request.headers, request.path)
 
     def lost(self, address: tuple[str, int]) -> None:
-        """An idle connection was ended by the server there: look at once whether that is the model's end."""
+        """Note that a server ended an idle connection: if it was the model, probe at once."""
         if address == (self._host, self._port):
             self._look.set()
 
     def _connected(self, check: Callable[[], None]) -> None:
-        # NB: a connection that was kept is its process's; only a new one can be another's.
+        # NB: a kept connection belongs to its process; only a new one can lead to another process.
         if self._listener_identity.replaced():
             self._replaced()
         check()
 
     def _check_prepared(self) -> None:
-        """Raise ConnectFailed where the model has not been prepared."""
+        """Raise ConnectFailed if the model has not been prepared."""
         if why := self._unprepared():
             raise _Unprepared(f"the model is not ready for requests: {why}")
 
     def _check_same(self, life: int) -> None:
-        """Raise ConnectFailed where the process of that life has ended."""
+        """Raise ConnectFailed if the process of that life has ended."""
         if life != self._life:
             raise _Unprepared(_STARTED_ANEW)
 
@@ -266,15 +265,15 @@ class Model:
             except TimeoutError:
                 continue
             self._look.clear()
-            # What woke us may be a run of failing requests: they must not become a run of probes. But the
-            # first is followed by one at once: all others wait for it, also where the model is well.
+            # Many failing requests may wake this loop: they must not cause as many probes. But the first one
+            # causes a probe at once: all other requests wait for it, even if the model is well.
             await asyncio.sleep(max(0.0, looked + CLOSEST - clock()))
 
     async def _look_once(self) -> None:
         path, losses, life = self._ready_path, self._losses, self._life
         looked = self._begin_look()
         try:
-            # NB: a request may take the probe's connection before the answer is looked at here.
+            # NB: a request may use the probe's connection before this coroutine sees the answer.
             answer = await self._upstream.send(
                 self._host,
                 self._port,
@@ -286,7 +285,7 @@ class Model:
             if self._listener_identity.known or (self.ready and self._failures + 1 < FAILURES):
                 self._failed(str(error))
             else:
-                self._refuses(str(error))  # nothing will say whether the next process is another one
+                self._refuses(str(error))  # there will be no way to detect another process later
         except UpstreamTimeout:
             if not self._busy():
                 self._failed(f"GET {path} was not answered within {PROBE_SECONDS:.0f} s")
@@ -334,7 +333,7 @@ class Model:
             self._set(ready=False, message=message)
 
     def _refuses(self, message: str) -> None:
-        """Nobody is there."""
+        """Note that no process listens."""
         if not self.gone:
             self._upstream.retire(self._host, self._port)
         self._listener_identity.forget()
@@ -342,7 +341,7 @@ class Model:
         self._set(ready=False, gone=True, message=message)
 
     def _replaced(self) -> None:
-        """Another is there."""
+        """Note that another process listens."""
         self._upstream.retire(self._host, self._port)
         self._look.set()
         self._life += 1
@@ -365,20 +364,20 @@ class Model:
 
 
 def _unread(_: Headers) -> None:
-    """Nobody reads the fields of a probe's answer."""
+    """Ignore the fields of a probe's answer."""
 
 
 def _whoever() -> None:
-    """A probe may go to any process."""
+    """Accept any process: a probe may go to each."""
 
 
 def _refused(error: UpstreamError) -> bool:
-    """Whether the model itself took no connection."""
+    """Whether the model itself refused the connection."""
     if not isinstance(error, ConnectFailed) or isinstance(error, ConnectTimeout):
         return False
     cause = error.__cause__
     if not isinstance(cause, OSError):
         return True
-    if cause.errno is None:  # asyncio's, of a name with several addresses: it quotes each one's
+    if cause.errno is None:  # asyncio's error for a name with several addresses: it quotes the error of each
         return not any(f"[Errno {number}]" in str(cause) for number in _OURS)
     return cause.errno not in _OURS

@@ -1,7 +1,7 @@
-"""What lies between a model that answers its ready path and a pod that is ready: its userConfig, its warm-up.
+"""Prepares a model that answers its ready path, so that its pod can be ready: its userConfig and its warm-up.
 
-One coroutine does both, in this order, and again after each restart of the model; once ready, it gives the
-model each further userConfig. A model that is merely not ready for a while keeps what it has.
+One coroutine does both, in this order, and again after each restart of the model. When the model is ready, it
+sends each further userConfig. A model that is merely not ready for a while keeps its userConfig and warm-up.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from penstock_sidecar.model.warmup import RETRY_FIRST, RETRY_LONGEST, Warmup
 
 
 class Readiness:
-    """Whether the model was prepared.
+    """The preparation of the model.
 
     Args:
         reconfigure: gives it its userConfig.
         warmup: warms it up.
         changed: called when `ready` changed.
 
-    `busy` says whether the model is at work on what this sends: it may then answer no probe and be well.
+    `ready`: the model is prepared. `busy`: the model may be executing a request of the preparation; it may
+    then fail to answer probes although it is well.
     """
 
     def __init__(self, *, reconfigure: Reconfigure, warmup: Warmup, changed: Callable[[], None]) -> None:
@@ -37,24 +38,24 @@ class Readiness:
 
     @property
     def message(self) -> str:
-        """Why it is not ready."""
+        """Why the model is not ready, "" if it is."""
         if self.ready:
             return ""
         return self._reconfigure.message if self._reconfigure.needed else self._warmup.message
 
     @property
     def unprepared(self) -> str:
-        """Why a model that takes connections may be sent nothing yet, "" where it may."""
+        """Why nothing may be sent yet to a model that takes connections, "" if it may."""
         if self.ready or not (self._reconfigure.needed or self._warmup):
             return ""
         return self.message
 
     def model_changed(self, *, ready: bool, gone: bool) -> None:
-        """Note how the model is.
+        """Note the model's state.
 
         Args:
             ready: its ready path answers.
-            gone: its process is not there: the one that comes is a new one.
+            gone: its process has ended: the next one has to be prepared again.
         """
         self._loaded = ready
         if gone:
@@ -67,11 +68,11 @@ class Readiness:
         self._wake.set()
 
     def settings_changed(self) -> None:
-        """Look at the userConfig again."""
+        """Check the userConfig again."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Prepare the model each time that it is started, and give it each userConfig, until cancelled."""
+        """Prepare the model after each start, and give it each userConfig, until cancelled."""
         pause = RETRY_FIRST
         life = self._life
         while True:
@@ -94,12 +95,12 @@ class Readiness:
             self._wake.clear()
 
     async def _step(self) -> bool:
-        """Do what is to be done now; returns False where it is to be tried again."""
+        """Do the next step of the preparation; returns False if it is to be tried again."""
         if not self._loaded or not self._reconfigure.settled:
             return True
         life = self._life
         if (self._reconfigure.needed or self._reconfigure.due) and not await self._reconfigure.apply():
-            return life != self._life  # a model that is gone is prepared anew when it comes
+            return life != self._life  # after a restart, the model is prepared again when it is back
         if not self._warm and life == self._life:
             self._warm = await self._warmup.run(lambda: life == self._life)
         if self._warm and life == self._life and not self._reconfigure.needed:

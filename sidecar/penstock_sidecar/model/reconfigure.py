@@ -1,13 +1,13 @@
-"""Reconfigure: gives the model its `userConfig`, with no batch in it, and remembers which one it took.
+"""Gives the model its `userConfig` while no batch is with it, and remembers which one it took.
 
-The model is POSTed the configuration before it counts as ready, after each of its restarts, and on each
-change. One that it refuses (not 2xx, or no answer) leaves the last one in force; it is tried again when
-another comes or the model was started anew. A model that never took any is not ready.
+The configuration is POSTed before the model counts as ready, after each of its restarts, and on each change.
+If the model refuses it (not 2xx, or no answer), the last one stays in force; the next POST follows when
+another configuration comes or the model has restarted. A model that never took any is not ready.
 
-Each POST carries the pod's secret, which shows a model server that its own sidecar asks, and a name drawn
-for it. A server that says at its ready path which name is in force (the SDK's does) cannot be reconfigured
-behind the sidecar's back: with another name than the last that was sent, it is given its own again. With
-the name of one whose answer did not come in time it has taken that after all.
+Each POST carries the pod's secret, which proves to a model server that it comes from its own sidecar, and a
+random name. If a server reports the name in force at its ready path (the SDK's does), the sidecar detects
+that another client has reconfigured it: the name is not the last one sent, and the sidecar sends its own
+configuration again. If it is the name of a POST that got no answer in time, the model did take that one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from penstock_wire.http import Request, UpstreamError
 from penstock_wire.process import log
 
 SECONDS = 30.0
-"""How long the model may take over a configuration; requests wait meanwhile."""
+"""Maximum seconds that the model may take over a configuration; requests wait meanwhile."""
 QUIET_SECONDS = 30.0
-"""How long the batches with the model may take to end; then requests go on, and it is tried again."""
+"""Maximum seconds to wait for the batches with the model; then requests go on, and it is tried again."""
 MESSAGE = 1000
-"""Characters of the model's answer that are reported."""
+"""Maximum characters of the model's answer that are reported."""
 
 OVERWRITTEN = "another client reconfigured the model"
 
@@ -41,12 +41,12 @@ class Reconfigure:
     """The configuration of one model.
 
     Args:
-        path: where the model takes it, None where it takes none.
+        path: path at which the model takes it, None if it takes none.
         send: sends to the model.
-        requests: what sends the model requests.
+        requests: sends requests to the model, and is paused meanwhile.
         changed: called when `result` changed.
-        settled: whether the settings are known already, so that their absence means that there is none.
-        secret: shows the model who reconfigures it; empty = nothing is shown.
+        settled: whether the settings are known already, so that without them there is no configuration.
+        secret: proves to the model that the sidecar reconfigures it; empty = it is not sent.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Reconfigure:
         self._refused: bytes | None = None
         self._life = 0
         self._secret = secret.encode()
-        self._name: bytes | None = None  # of what is in force, None before anything was sent or seen
-        self._tried = b""  # of what was sent last
+        self._name: bytes | None = None  # that of the one in force, None before one was sent or seen
+        self._tried = b""  # the name that was sent last
         self._tried_config: bytes | None = None
         self._posts = 0
         self._posting = False
@@ -80,11 +80,11 @@ class Reconfigure:
         self.result: report.Reconfigure | None = None
 
     def want(self, config: Any, version: int) -> None:
-        """Take note of the settings' `userConfig`.
+        """Note the settings' `userConfig`.
 
         Args:
-            config: any JSON; None = there is none, and the model keeps what it has.
-            version: of the settings that bring it.
+            config: any JSON; None = there is none, and the model keeps its configuration.
+            version: version of the settings that bring it.
         """
         self.settled = True
         if self._path is None:
@@ -100,7 +100,7 @@ class Reconfigure:
             self._tell(report.Reconfigure(version=version, ok=True))
 
     def forget(self) -> None:
-        """The model was started anew, and has none."""
+        """Note that the model has restarted, and has no configuration."""
         self._life += 1
         self._in_force = self._refused = None
         self._name, self._tried, self._overwritten = None, b"", False
@@ -111,23 +111,23 @@ class Reconfigure:
         return self._posts
 
     def looked(self, headers: Headers, moment: int) -> bool:
-        """Compare what the model's ready path says is in force with what it was given.
+        """Compare the configuration in force, as the model's ready path reports it, with the one sent.
 
         Args:
-            headers: of the answer.
-            moment: `moment` when it was asked for.
+            headers: header fields of the ready path's answer.
+            moment: `moment` when the probe was sent.
 
         Returns:
-            Whether somebody else reconfigured it: it is to be given its own again.
+            Whether another client reconfigured the model: it is to be given its own configuration again.
         """
         name = get(headers, CONFIG)
         if name is None or self._posting or moment != self._posts:
             return False
-        if self._name is None:  # it may be of the sidecar's process before this one
+        if self._name is None:  # the name may be from an earlier process of the sidecar
             self._name = name
         if name == self._name:
             return False
-        if name == self._tried:  # it is in force, and its answer was lost, or later than we waited
+        if name == self._tried:  # it is in force, but its answer was lost or too late
             if name:
                 self._took_late(name)
             return False
@@ -153,20 +153,20 @@ class Reconfigure:
 
     @property
     def needed(self) -> bool:
-        """The model lacks a configuration, or it is not known yet whether there is one."""
+        """Whether the model lacks a configuration, or it is not known yet whether there is one."""
         if self._path is None:
             return False
         return not self.settled or (self._wanted is not None and self._in_force is None)
 
     @property
     def due(self) -> bool:
-        """There is a configuration that the model neither has nor has refused."""
+        """Whether there is a configuration that the model neither has nor has refused."""
         wanted = self._wanted
         return wanted is not None and wanted != self._in_force and wanted != self._refused
 
     @property
     def message(self) -> str:
-        """Why it is not done."""
+        """Why the model is not configured yet."""
         if not self.settled:
             return "no settings yet"
         if self.result is not None and not self.result.ok:
@@ -174,10 +174,10 @@ class Reconfigure:
         return "the userConfig is being sent to the model"
 
     async def apply(self) -> bool:
-        """Give the model what is wanted; where it refuses and was started anew, what it had before.
+        """Give the model the wanted configuration; if it refuses after a restart, the one it had before.
 
         Returns:
-            False where that is to be tried again: the batches did not end, or it has no configuration now.
+            False if it is to be tried again: the batches did not end, or the model has no configuration now.
         """
         wanted, life = self._wanted, self._life
         if wanted is None:
@@ -190,7 +190,7 @@ class Reconfigure:
             except TimeoutError:
                 log("reconfigure: batches did not end", level="warning", seconds=QUIET_SECONDS)
                 return False
-            if life != self._life:  # while it waited: what is wanted of the next one may be something else
+            if life != self._life:  # restarted meanwhile: the next process may need another configuration
                 return False
             wrong = await self._post(wanted)
             in_force = self._in_force if wrong else wanted
@@ -210,7 +210,7 @@ class Reconfigure:
         return self._in_force is not None
 
     async def _post(self, config: bytes | None) -> str:
-        """POST a configuration; returns what was wrong."""
+        """POST a configuration; returns what was wrong, "" for nothing."""
         path, name = self._path or "/", secrets.token_hex(8).encode()
         headers: Headers = (
             (b"content-type", b"application/json"),
@@ -234,7 +234,7 @@ class Reconfigure:
         return f"POST {path}: expected a 2xx, found {answer.status}: {_said(answer.body)}"
 
     def _tell(self, result: report.Reconfigure | None) -> None:
-        # NB: with another version the same words are news to the operator, but not to a person.
+        # NB: the same message with another version is reported to the operator, but not logged.
         if result is not None and (self.result is None or self.result.message != result.message):
             level = "info" if result.ok else "error"
             log(
@@ -249,7 +249,7 @@ class Reconfigure:
 
 
 def _said(body: bytes) -> str:
-    """The model's words: the `detail` of a problem document, else the text itself."""
+    """The model's error message: the `detail` of a problem document, else the body's text."""
     try:
         document = msgspec.json.decode(body)
         if isinstance(document, dict) and isinstance(document.get("detail"), str):

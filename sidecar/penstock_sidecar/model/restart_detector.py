@@ -1,10 +1,9 @@
 """Detects that another process listens at the model's port, without sending it anything.
 
-The kernel gives each socket a number that no other gets until the machine starts anew (its cookie), and
-reports those of listening sockets within the network namespace, which the containers of a pod share. A
-process that was started anew listens with another socket; one that was merely slow, or ended a connection,
-listens with the socket it had. Of several that share a port (`SO_REUSEPORT`, a worker each) all must have
-gone.
+The kernel gives each socket a number (its cookie) that is unique until the machine restarts, and reports the
+cookies of listening sockets within the network namespace, which the containers of a pod share. A restarted
+process listens with another socket; a process that was merely slow, or ended a connection, keeps its socket.
+If several sockets share the port (`SO_REUSEPORT`, one for each worker), all of them must have gone.
 
 Protocol: sock_diag(7), `struct inet_diag_req_v2` and `struct inet_diag_msg` of linux/inet_diag.h.
 """
@@ -29,19 +28,19 @@ _ADDRESSES = struct.Struct("!HH16s16s")  # source port, destination port, source
 _SOCKET = struct.Struct("=III")  # interface, cookie in two halves
 _STATE = struct.Struct("=BBBB")  # family, state, timer, retransmissions
 _MAPPED = bytes(10) + b"\xff\xff"
-"""Before an IPv4 address that an IPv6 socket is bound to (RFC 4291 section 2.5.5.2)."""
+"""Prefix of an IPv4 address that an IPv6 socket is bound to (RFC 4291 section 2.5.5.2)."""
 _UNABLE = frozenset({errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP, errno.EAFNOSUPPORT})
-"""What a kernel without the family, or without sock_diag for TCP, says to who asks for all."""
+"""Errors of a kernel without the family, or without sock_diag for TCP, when all sockets are requested."""
 _RECEIVE = 64 * 1024
 
 _Host = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class ListenerIdentity:
-    """What listens at an address of this network namespace.
+    """The identity of the sockets that listen at an address of this network namespace.
 
     Args:
-        host: a loopback address, or `localhost`. Of any other nothing is known: it may be elsewhere.
+        host: a loopback address, or `localhost`. Any other may be elsewhere, so nothing is detected there.
         port: the TCP port.
     """
 
@@ -63,21 +62,21 @@ class ListenerIdentity:
 
     @property
     def known(self) -> bool:
-        """Something was seen to listen."""
+        """Whether a listening socket has been seen."""
         return bool(self._known)
 
     def replaced(self) -> bool:
-        """Whether all listening sockets are new, True once for each; some 6 µs where nothing has changed.
+        """Whether all listening sockets are new, True once for each change; some 6 µs if nothing has changed.
 
         Returns:
-            False, too, where nothing listens, `look` has seen nothing yet, or the kernel does not answer.
+            False, too, if nothing listens, `look` has seen nothing yet, or the kernel does not answer.
         """
         if not self._known or not self._known.isdisjoint(self._listeners(every=False)):
             return False
         return self.look()
 
     def look(self) -> bool:
-        """As `replaced`, and note each socket that listens now; costs some 30 µs, more on a large machine."""
+        """As `replaced`, and note each socket that listens now; some 30 µs, more on a large machine."""
         now = self._listeners(every=True)
         if not now:
             return False
@@ -85,17 +84,17 @@ class ListenerIdentity:
         return bool(before) and before.isdisjoint(now)
 
     def forget(self) -> None:
-        """Take whatever listens next for what is meant: what did was seen to be gone."""
+        """Forget the known sockets: the model has gone, and the next listener is accepted as the model."""
         self._known = frozenset()
 
     def close(self) -> None:
-        """Ask no more; asking again opens it."""
+        """Close the netlink socket; the next question opens it again."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def _listeners(self, *, every: bool) -> frozenset[int]:
-        """The cookies of the sockets that listen: of `every` one, or of that which a connection would get."""
+        """The cookies of all listening sockets (`every`), or only of the one that a connection would get."""
         try:
             return frozenset(
                 cookie
@@ -104,7 +103,7 @@ class ListenerIdentity:
                 for cookie in self._ask(host, family, every=every)
             )
         except (OSError, AttributeError, struct.error):
-            # NB: no Linux, or a sandbox of its own, or an answer that was cut: nothing is known.
+            # NB: not Linux, or a sandbox with its own kernel, or an answer that was cut: nothing is known.
             self.close()
             return frozenset()
 
@@ -119,7 +118,7 @@ class ListenerIdentity:
         flags = _REQUEST | _DUMP if every else _REQUEST
         if self._socket is None:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
-            self._socket.settimeout(0)  # the kernel answers in the call that asks
+            self._socket.settimeout(0)  # the kernel answers within `send`
         self._socket.send(_HEADER.pack(_HEADER.size + len(asked), _BY_FAMILY, flags, sequence, 0) + asked)
         cookies: list[int] = []
         while True:
@@ -140,10 +139,10 @@ class ListenerIdentity:
                 at += (length + 3) & ~3
 
     def _check_end(self, said: bytes, family: int, *, every: bool) -> None:
-        """Raise OSError where the answer ended too early: `said` begins with 0, or less an error number."""
+        """Raise OSError if the answer ended too early: `said` begins with 0 or a negative error number."""
         number = -struct.unpack_from("=i", said)[0] if len(said) >= 4 else 0
         if every and number in _UNABLE:
-            self._families.remove(family)  # each question would have the kernel look for a module
+            self._families.remove(family)  # each further question would make the kernel look for a module
         elif number not in (0, errno.ENOENT):  # ENOENT: nothing listens there
             raise OSError(number, "the kernel reported an error")
 
@@ -156,7 +155,7 @@ def _family(host: _Host) -> int:
 
 
 def _takes(data: bytes, at: int, host: _Host) -> bool:
-    """Whether the socket of this record listens, at this address or at any."""
+    """Whether the socket of this record listens at this address, or at all addresses."""
     family, state, _, _ = _STATE.unpack_from(data, at)
     _, _, source, _ = _ADDRESSES.unpack_from(data, at + _STATE.size)
     own = source[:4] if family == socket.AF_INET else source.removeprefix(_MAPPED)

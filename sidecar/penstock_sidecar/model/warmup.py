@@ -1,6 +1,6 @@
 """Warm-up: requests that a new model must answer 2xx, one after the other, before its pod is ready.
 
-They go to the model as they are, past the queue: what they take says nothing about batches.
+They go to the model as they are, past the queue: their times would not be those of batches.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def read(path: Path) -> tuple[Request, ...]:
 
     Args:
         path: JSON or YAML, a list of `{path, method, headers, body | bodyB64}`; a body that is text is sent
-            as it is, anything else as JSON.
+            as it is, any other body as JSON.
 
     Raises:
-        DocumentError: it cannot be used; says what was expected, what was found and where.
+        DocumentError: the file cannot be used; with what was expected and found, and where.
     """
     try:
         data = path.read_bytes()
@@ -57,7 +57,7 @@ def read(path: Path) -> tuple[Request, ...]:
 
 
 def decode(data: bytes) -> tuple[Request, ...]:
-    """The requests of such a file's bytes (raises DocumentError)."""
+    """Read the requests from the bytes of a warm-up file (raises DocumentError)."""
     try:
         # NB: JSON first: YAML takes most of it, but reads 1e3 as text and runs slowly.
         document: Any = msgspec.json.decode(data)
@@ -111,7 +111,7 @@ def _body(written: _Written, where: str) -> bytes:
         return written.body.encode()
     try:
         return msgspec.json.encode(written.body)
-    except (TypeError, ValueError) as error:  # what YAML has and JSON has not
+    except (TypeError, ValueError) as error:  # a value that YAML has but JSON lacks
         raise DocumentError(f"warm-up: {where}.body: expected JSON: {error}") from error
 
 
@@ -119,8 +119,8 @@ class Warmup:
     """The warm-up of one process.
 
     Args:
-        requests: what is sent, in this order.
-        timeout: seconds that each has; where it takes longer, that is logged, and it is sent again.
+        requests: the requests to send, in this order.
+        timeout: time limit of each in seconds; a request that takes longer is logged and sent again.
         send: sends to the model.
         clock: the monotonic time in seconds.
     """
@@ -136,12 +136,12 @@ class Warmup:
         self._step = 0
 
     def __bool__(self) -> bool:
-        """There is something to send."""
+        """Whether there is something to send."""
         return bool(self._requests)
 
     @property
     def message(self) -> str:
-        """How far it is."""
+        """The progress of the warm-up, "" if there is nothing to send."""
         if not self._requests:
             return ""
         request = self._requests[min(self._step, len(self._requests) - 1)]
@@ -152,10 +152,11 @@ class Warmup:
         """Send each request until it is answered 2xx.
 
         Args:
-            current: whether it still is the model that this began with; asked before each but the first.
+            current: whether the model is still the process that this began with; called before each request
+                but the first.
 
         Returns:
-            True when all were answered, False where the model changed.
+            True when all were answered, False if the model changed.
         """
         for step, request in enumerate(self._requests):
             self._step, self._wrong = step, ""
@@ -169,7 +170,7 @@ class Warmup:
                     logged = True
                     log("warm-up failed", level="error", error=self.message)
                 await asyncio.sleep(pause)
-                if not current():  # the next one is given its userConfig first
+                if not current():  # the next process is given its userConfig first
                     return False
                 pause = min(2 * pause, RETRY_LONGEST)
             if not current():
@@ -179,7 +180,7 @@ class Warmup:
         return True
 
     async def _try(self, request: Request, step: int) -> str:
-        """Send one request once; returns what was wrong."""
+        """Send one request once; returns what was wrong, "" for nothing."""
         ours: Headers = ((REQUEST_ID, b"warmup-%d" % (step + 1)),)
         own = any(name == REQUEST_ID for name, _ in request.headers)
         sent = Request(request.method, request.target, request.headers + (() if own else ours), request.body)

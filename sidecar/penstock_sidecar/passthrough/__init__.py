@@ -1,5 +1,5 @@
-"""Requests that are not batched pass through to the model one by one.
+"""Passes requests that are not batched to the model, one by one.
 
-Read in this order: `passthrough` (limits, sends and answers), `outgoing` (what the model is
-sent) and `deadline_queue` (what waits).
+Read in this order: `passthrough` (limits, sends and answers), `outgoing` (the request to the model) and
+`deadline_queue` (the requests that wait).
 """

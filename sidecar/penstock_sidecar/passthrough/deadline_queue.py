@@ -1,7 +1,7 @@
-"""Requests that wait to be passed through: the earliest deadline first; among equals, the first to come.
+"""The queue of requests that pass through: the earliest deadline first; among equals, the first to arrive.
 
-Pure: the time is an argument. A request leaves in O(1): the heap drops it when it comes up, or when
-half of the heap has left.
+Pure: the time is an argument. A request leaves in O(1): the heap drops it when it is at the top, or when
+half of the heap's entries have left.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ _MIN_COMPACT = 64
 
 
 class Waiter(Protocol):
-    """What waits."""
+    """A waiting request."""
 
     arrived: float
     expires: float
     waiting: bool
-    """Whether it is in the queue; kept by the queue alone."""
+    """Whether it is in the queue; only the queue sets it."""
 
 
 W = TypeVar("W", bound=Waiter)
 
 
 class DeadlineQueue(Generic[W]):
-    """The queue; `by_arrival` has those that wait, the oldest first, to look at."""
+    """The queue; `by_arrival` has the waiting requests, the oldest first, for reading."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, W]] = []
@@ -37,7 +37,7 @@ class DeadlineQueue(Generic[W]):
 
     @property
     def oldest(self) -> float | None:
-        """When the one that waits longest arrived."""
+        """Arrival time of the request that waits longest."""
         return next(iter(self.by_arrival)).arrived if self.by_arrival else None
 
     @property
@@ -47,14 +47,14 @@ class DeadlineQueue(Generic[W]):
         return self._heap[0][0] if self._heap else None
 
     def add(self, waiter: W) -> None:
-        """Put one in."""
+        """Add a request."""
         waiter.waiting = True
         self._sequence += 1
         self.by_arrival[waiter] = None
         heapq.heappush(self._heap, (waiter.expires, self._sequence, waiter))
 
     def leave(self, waiter: W) -> None:
-        """Take one out, wherever it stands; no-op where it is not in."""
+        """Remove a request, wherever it is in the queue; no-op if it is not in it."""
         if not waiter.waiting:
             return
         waiter.waiting = False
@@ -66,7 +66,7 @@ class DeadlineQueue(Generic[W]):
             heapq.heapify(self._heap)
 
     def expired(self, now: float) -> list[W]:
-        """Take out all whose deadline has come."""
+        """Remove and return all requests whose deadline has come."""
         late: list[W] = []
         while self.by_arrival:
             self._skip()
@@ -76,12 +76,12 @@ class DeadlineQueue(Generic[W]):
         return late
 
     def next(self) -> W | None:
-        """Take out whose turn it is."""
+        """Remove and return the next request."""
         self._skip()
         return self._pop() if self._heap else None
 
     def clear(self) -> list[W]:
-        """Take out all, the one that came first first."""
+        """Remove and return all requests, in order of arrival."""
         waiters = list(self.by_arrival)
         for waiter in waiters:
             waiter.waiting = False

@@ -1,4 +1,4 @@
-"""What the model is sent of a request that passes through."""
+"""Makes the request that is sent to the model for one that passes through."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from penstock_wire.http.messages import CONTINUE
 
 
 def outgoing(exchange: Exchange, request_id: bytes, timeout: float) -> Request:
-    """The request for the model; what the model says before its answer goes to the client.
+    """Make the request for the model; the model's interim answers go to the client.
 
     Args:
-        exchange: the client's.
-        request_id: its id.
+        exchange: the client's exchange.
+        request_id: the request's id.
         timeout: seconds that the model has for the head of its answer.
     """
 
@@ -36,6 +36,6 @@ def outgoing(exchange: Exchange, request_id: bytes, timeout: float) -> Request:
 
 
 def idle_seconds(request: Request) -> float | None:
-    """Seconds that a request's answer may pause; None where it does not say it, or cannot be read."""
+    """Maximum seconds that a request's answer may pause; None if the request does not set it."""
     idle = milliseconds(request.headers, IDLE_MS)
     return idle / 1000 if idle is not None and idle > 0 else None

@@ -1,13 +1,14 @@
-"""Passes requests through to the model one by one: `protocol: none`, and what other protocols do not batch.
+"""Passes requests through to the model one by one: all with `protocol: none`, else those not batched.
 
-At most `maxOngoingRequests` are with the model; further ones wait, the earliest deadline first, up to
-`maxQueuedItems` (8 · maxOngoingRequests unless set), and are refused beyond. A request is ongoing until its
+At most `maxOngoingRequests` are with the model; further requests wait, the earliest deadline first, up to
+`maxQueuedItems` (8 · maxOngoingRequests unless set); those beyond are refused. A request is ongoing until its
 answer's body has ended, or both sides of its tunnel have. Its deadline counts until the head of the answer;
-after that a stream may go on as long as pieces come, each within the time that the router asks for
-(`x-penstock-idle-ms`), or within our own.
+after that a stream may go on while each piece comes within the time that the router asks for
+(`x-penstock-idle-ms`), or else within the sidecar's own limit.
 
-Bodies stream both ways, and what one side does not take is not read from the other. A client that leaves is
-out of the queue in O(1); with the model, its connection there is closed, so that the model sees it.
+Bodies stream both ways with backpressure: data that one side does not take is not read from the other. A
+request whose client leaves is removed from the queue in O(1); if it is with the model, its connection to the
+model is closed, so that the model can detect it.
 
 `Passthrough` is a `RequestPath`, as the dispatcher is.
 """
@@ -52,14 +53,14 @@ from penstock_wire.request_ids import RequestIds
 from penstock_wire.timers import TIMER_SLACK, EarliestTimer
 
 NONE = "none"
-"""What `--protocol` says where nothing is batched."""
+"""The value of `--protocol` if nothing is batched."""
 QUEUE_FACTOR = 8
-"""Requests that may wait for each that may be with the model, where the policy does not say."""
+"""Requests that may wait for each one that may be with the model, unless the policy sets a limit."""
 STREAM_BYTES = 64 * 1024
-"""Request bodies up to here are received whole: one write instead of a stream."""
+"""Maximum size of a request body that is received whole: one write instead of a stream."""
 STREAM_IDLE_SECONDS = 60.0
-"""A stream whose model is silent for longer (or for defaultTimeout, if that is longer) is cut, unless its
-request says how long it may be."""
+"""Maximum silence of the model in a stream (or defaultTimeout, if that is longer) before the stream is cut,
+unless its request sets a limit."""
 MIN_SECONDS = 0.001
 _LINES = b"%b: queue;dur=%%.3f, model;dur=%%.3f\r\n%b: %%b\r\n%b: %%d\r\n" % (
     SERVER_TIMING,
@@ -69,10 +70,10 @@ _LINES = b"%b: queue;dur=%%.3f, model;dur=%%.3f\r\n%b: %%b\r\n%b: %%d\r\n" % (
 
 
 class RunObserver(RequestObserver, Protocol):
-    """Counts what was with the model, too."""
+    """Counts requests, and those that were with the model."""
 
     def ran(self, items: int, limit: int, seconds: float, waits: tuple[float, ...] = ()) -> None:
-        """A request was with the model for so many seconds, and had waited."""
+        """Count a request that was with the model for `seconds`, after it had waited."""
         ...
 
 
@@ -100,18 +101,18 @@ class _Call:
         self.request_id = request_id
         self.arrived = arrived
         self.expires = expires
-        self.begun = 0.0  # when it was sent to the model, 0 = it was not
+        self.begun = 0.0  # when it was sent to the model, 0 = not yet
         self.waiting = False
         self.over = False
         self.task: asyncio.Task[None] | None = None
         self.relay: AnswerStream | None = None
 
     def gone(self) -> None:
-        """The client went away before its answer."""
+        """Drop the request: its client went away before the answer."""
         self.passthrough.leave(self)
 
     def recall(self) -> int:
-        """See `Request.recall`: another pod has a free place."""
+        """See `Request.recall`: another pod has a free slot."""
         return self.passthrough.hand_back(self)
 
 
@@ -121,15 +122,15 @@ class Passthrough:
     Args:
         open: sends to the model.
         settings: the settings to begin with.
-        observer: counts.
+        observer: counts requests.
         clock: the monotonic time in seconds.
-        backend: name of the backend, for error documents; asked each time, since settings bring it.
+        backend: name of the backend, for error documents; called each time, since settings bring it.
         pod: name of the pod, for error documents.
         first: called when a request arrives while nothing is queued or ongoing.
-        on_room: called when `free`, or what waits, may have changed.
+        on_room: called when `free`, or the queue, may have changed.
 
     `slots` requests may be with the model at once; `refusing` is the error of new requests while they are
-    refused; `open_streams` and `open_tunnels` are how many there are.
+    refused; `open_streams` and `open_tunnels` are the numbers of both.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class Passthrough:
         self.open_streams = 0
         self.apply(settings)
 
-    # What others see
+    # State for others
 
     @property
     def unbatched(self) -> RequestPath | None:
@@ -182,48 +183,48 @@ class Passthrough:
 
     @property
     def queued(self) -> int:
-        """Requests that wait."""
+        """Number of requests that wait."""
         return len(self._line.by_arrival)
 
     @property
     def ongoing(self) -> int:
-        """Requests with the model."""
+        """Number of requests with the model."""
         return len(self._calls)
 
     @property
     def free(self) -> int:
-        """Requests that would begin at once."""
+        """Number of requests that would be sent at once."""
         return 0 if self._paused or self._line else max(0, self.slots - len(self._calls))
 
     @property
     def open_tunnels(self) -> int:
-        """Connections that have switched protocols."""
+        """Number of connections that have switched protocols."""
         return len(self._tunnels)
 
     @property
     def oldest_age(self) -> float:
-        """Seconds that the oldest queued request has waited; 0 where none waits."""
+        """Seconds that the oldest queued request has waited; 0 if none waits."""
         oldest = self._line.oldest
         return 0.0 if oldest is None else max(0.0, self._clock() - oldest)
 
     @property
     def drain_seconds(self) -> float:
-        """Seconds until all that waits is through, at the pace of the latest requests."""
+        """Seconds until all waiting requests are served, at the pace of the latest requests."""
         return self.throughput.drain_seconds(len(self._line), self.slots)
 
     @property
     def batch_limit(self) -> int:
-        """Requests that the model gets at once in one of its own: they are not batched."""
+        """See `RequestPath`: always 1, since requests are not batched."""
         return 1
 
     @property
     def batch_wait(self) -> float:
-        """See `RequestPath`: requests that are not batched wait for no others."""
+        """See `RequestPath`: requests that are not batched never wait for others."""
         return 0.0
 
     @property
     def queue_limit(self) -> int:
-        """Requests that may wait."""
+        """Maximum number of requests that may wait."""
         limit = self._batching.max_queued_items
         return QUEUE_FACTOR * self.slots if limit is None else limit
 
@@ -234,7 +235,7 @@ class Passthrough:
         return [{"requests": len(self._line), "oldestAgeMs": round(self.oldest_age * 1000)}]
 
     def fits(self) -> Mapping[str, Fit]:
-        """There are no batches whose time could be fitted."""
+        """See `RequestPath`: there are no batches to fit a latency model to."""
         return {}
 
     async def idle(self) -> None:
@@ -251,19 +252,19 @@ class Passthrough:
 
     @staticmethod
     def streams(request: Request) -> bool:
-        """Which bodies are streams (a `wire.http.Streams`): those that are large or of unknown length."""
+        """Whether a request's body is large or of unknown length, and so a stream (a `wire.http.Streams`)."""
         return request.length is None or request.length > STREAM_BYTES
 
-    # What others do
+    # Actions of others
 
     def apply(self, settings: Settings) -> None:
-        """Obey other settings from now on; what is with the model is not disturbed."""
+        """Apply new settings; requests with the model are not disturbed."""
         self._batching = settings.batching
         self.slots = settings.max_ongoing_requests
         self._fill()
 
     def pause(self) -> None:
-        """Send nothing more; what comes waits."""
+        """Send nothing more; new requests wait."""
         self._paused = True
         self._on_room()
 
@@ -273,7 +274,7 @@ class Passthrough:
         self._fill()
 
     def model_changed(self, *, loaded: bool, gone: bool) -> None:
-        """Forget how long requests take with the process that was gone."""
+        """Forget how long requests took if the model's process has ended."""
         if gone:
             self.throughput = Throughput()
 
@@ -282,7 +283,7 @@ class Passthrough:
         self.refusing = error
 
     def refuse_queued(self, error: PenstockError) -> int:
-        """Answer all that is queued with an error; returns how many requests that were.
+        """Answer all queued requests with an error; returns their number.
 
         Tunnels are closed, too: they would never end by themselves.
         """
@@ -297,11 +298,11 @@ class Passthrough:
         return len(calls)
 
     async def run(self) -> None:
-        """Nothing runs by itself; this lasts until it is cancelled."""
+        """Wait until cancelled: nothing runs by itself."""
         await self._loop.create_future()
 
     async def abort(self) -> None:
-        """End all that is with the model at once; what was not answered is answered as unreachable."""
+        """End all requests with the model at once; those without an answer get `model_unreachable`."""
         for call in list(self._calls):
             if call.relay is not None:
                 await call.relay.aclose()
@@ -330,24 +331,24 @@ class Passthrough:
             milliseconds = min(milliseconds, asked)
         retry = get(headers, RETRY) is not None
         call = self.take(exchange, request_id, arrived, arrived + milliseconds / 1000, retry=retry)
-        # NB: a router keeps a stream's first bytes only, so it may not be able to send it elsewhere.
+        # NB: a router keeps only a stream's first bytes, so it may be unable to send it to another pod.
         if call is not None and request.stream is None and get(headers, STICKY) is None:
             request.recall = call.recall
 
     def take(
         self, exchange: Exchange, request_id: bytes, arrived: float, expires: float, *, retry: bool
     ) -> _Call | None:
-        """Take a request whose fields were read.
+        """Take a request whose header fields were read.
 
         Args:
-            exchange: the request.
+            exchange: the request's exchange.
             request_id: its id.
             arrived: when it arrived, in the clock's time.
-            expires: until when the head of its answer must be there.
+            expires: deadline of the head of its answer, in the clock's time.
             retry: whether a pod has counted it before.
 
         Returns:
-            It, where it waits.
+            The call if it waits, else None.
         """
         if self.refusing is not None:
             self._refuse(exchange, self.refusing, request_id)
@@ -375,7 +376,7 @@ class Passthrough:
         return call
 
     def hand_back(self, call: _Call) -> int:
-        """Let a request that waits go, for another pod; returns how many that were, 0 where it has begun."""
+        """Give a waiting request back, for another pod; returns 1, or 0 if it does not wait."""
         if call.over or not call.waiting:
             return 0
         self._line.leave(call)
@@ -385,7 +386,7 @@ class Passthrough:
         return 1
 
     def leave(self, call: _Call) -> None:
-        """The client of a request went away before its answer."""
+        """Drop a request whose client went away before its answer."""
         if call.over:
             return
         call.over = True
@@ -398,12 +399,12 @@ class Passthrough:
         elif call.task is not None:
             call.task.cancel()
 
-    # Inside
+    # Internals
 
     def _no_room(self) -> PenstockError:
         """The queue-full error; the same object while the numbers in it are the same."""
         limit, queued, ongoing = self.queue_limit, len(self._line), len(self._calls)
-        # One position behind all that wait; `slots` are served at once.
+        # The newcomer would wait behind all in the queue; `slots` requests are served at once.
         seconds = (queued + 1) * self.throughput.seconds / self.slots
         state = (limit, queued, ongoing, seconds)
         status = self._batching.overflow_status
@@ -417,27 +418,27 @@ class Passthrough:
         return self._full
 
     def _refuse(self, exchange: Exchange, error: PenstockError, request_id: bytes) -> None:
-        """Answer one of many the same."""
+        """Reject a request with an error that many requests share."""
         self._observer.ended(error.status, error.reason, 1)
         self._responder.reject(exchange, error, request_id)
 
     def _start(self, call: _Call) -> None:
         call.begun = self._clock()
-        call.exchange.request.recall = None  # NB: it leads back to the request, and would keep it
+        call.exchange.request.recall = None  # NB: it refers back to the request: a reference cycle
         self._calls.add(call)
         self.counts.batches += 1
         self.counts.batch_items += 1
         call.task = task = self._loop.create_task(self._pass(call))
 
         def ended(_: asyncio.Task[None]) -> None:
-            # NB: a task that is cancelled before its first step reaches no `except` of its own.
+            # NB: a task that is cancelled before its first step never reaches its own `except`.
             if call in self._calls and call.relay is None:
                 self._release(call)
 
         task.add_done_callback(ended)
 
     def _fill(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send waiting requests while slots are free."""
         while self._line and not self._paused and len(self._calls) < self.slots:
             self._expire()
             call = self._line.next()
@@ -459,7 +460,7 @@ class Passthrough:
             self._timer.ring_at(again)
 
     async def _pass(self, call: _Call) -> None:
-        """One request at the model, up to the head of its answer, or the end of its tunnel."""
+        """Send one request, and wait for the head of its answer, or the end of its tunnel."""
         try:
             exchange = call.exchange
             timeout = max(MIN_SECONDS, call.expires - call.begun)
@@ -488,7 +489,7 @@ class Passthrough:
             log("request failed", level="error", error=repr(error), request_id=call.request_id.decode())
             self._finish(call, PenstockError(Reason.INTERNAL, "the request could not be handled"))
         else:
-            if call.over:  # the client left in this very moment
+            if call.over:  # the client left meanwhile
                 answer.abort()
                 self._finish(call, None)
             elif answer.tunnel is not None:
@@ -497,12 +498,12 @@ class Passthrough:
                 self._answer(call, answer)
 
     def _lines(self, call: _Call) -> bytes:
-        """What an answer alone has: its times, its id, the queue."""
+        """The header lines that are specific to one answer: its times, its id, the queue."""
         queued, head = (call.begun - call.arrived) * 1e3, (self._clock() - call.begun) * 1e3
         return _LINES % (queued, head, call.request_id, len(self._line))
 
     def _answer(self, call: _Call, answer: UpstreamAnswer) -> None:
-        """Give the client its answer; a body that is not here yet follows as it comes."""
+        """Answer the client; a body that is not complete yet follows as it comes."""
         headers, lines = self._shared.of(from_model(answer.headers)), self._lines(call)
         said = model_reason(answer.status, answer.headers)
         body = answer.whole()
@@ -543,7 +544,7 @@ class Passthrough:
             switched = Response(101, from_model(answer.headers))
             switched.lines = self._lines(call)
             client = call.exchange.switch(switched.fields)
-            call.over = True  # from here on nothing can be answered
+            call.over = True  # from here on no answer can be sent
             await tunnel.join(client, model, idle_seconds(call.exchange.request) or tunnel.IDLE_SECONDS)
         except tunnel.TunnelIdle as error:
             reason = Reason.DEADLINE
@@ -567,13 +568,13 @@ class Passthrough:
             self._ended(call, 101, reason)
 
     def _finish(self, call: _Call, error: PenstockError | None) -> None:
-        """It is with the model no more, and got no answer of the model's."""
+        """End a request that got no answer from the model."""
         self._release(call)
         if error is not None:
             self._tell(call, error)
 
     def _ended(self, call: _Call, status: int, reason: Reason | None, said: str = "") -> None:
-        """The model has answered to the end, or the answer broke off."""
+        """End a request whose answer is complete, or broke off."""
         if not call.over:
             call.over = True
             self._observer.ended(status, reason, 1, said)
@@ -591,7 +592,7 @@ class Passthrough:
         self._fill()
 
     def _tell(self, call: _Call, error: PenstockError) -> None:
-        """Answer with an error of ours, unless the client is gone or was answered."""
+        """Answer with the sidecar's own error, unless the client left or has its answer."""
         if call.over:
             return
         call.over = True
