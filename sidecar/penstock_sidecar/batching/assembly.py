@@ -1,8 +1,8 @@
 """Assembles the request of a batch, and splits its answer for the callers: bytes in, bytes out, no I/O.
 
-A request that has its batch to itself passes byte for byte both ways. Otherwise the protocol joins the items
-and splits a 2xx answer by item count. No client gets any other answer: it may hold what several clients have
-sent (see `model.answers.unresolved`).
+A request that is alone in its batch passes byte for byte both ways. Otherwise the protocol joins the items
+and splits a 2xx answer by item count. No client gets an answer other than a 2xx then: it may quote data of
+several clients (see `model.answers.unresolved`).
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _JSON: Headers = ((b"content-type", b"application/json"),)
 _ABOUT_WHOLE_BODY = frozenset(
     {b"accept-ranges", b"content-digest", b"content-md5", b"digest", b"etag", b"repr-digest", b"set-cookie"}
 )
-"""Fields of an answer that are about all of it, or for one caller, and so for no request of a batch."""
+"""Header fields about the whole answer, or for one caller: they are removed from a batch's answer."""
 
 
 def alone(parts: Sequence[Slice], protocol: BatchProtocol) -> bool:
-    """Whether a batch is one whole request that passes byte for byte, both ways."""
+    """Whether a batch is one whole request that passes byte for byte both ways."""
     return len(parts) == 1 and parts[0].whole and (protocol.key_fields or not parts[0].work.items)
 
 
 def compose(parts: Sequence[Slice], protocol: BatchProtocol, timeout: float, attempt: int = 0) -> Request:
-    """The one request that a batch sends.
+    """Make the request that a batch sends.
 
     Args:
-        parts: what the batch holds; at least one.
+        parts: the parts of requests in the batch; at least one.
         protocol: joins the items.
         timeout: seconds to the latest deadline.
-        attempt: 0, or which further run it is of items that were with the model before.
+        attempt: 0, or the number of the further run of items that were with the model before.
     """
     first = parts[0].work
     key = first.key
@@ -52,7 +52,7 @@ def compose(parts: Sequence[Slice], protocol: BatchProtocol, timeout: float, att
         headers = (*headers, time_left(timeout))
     if attempt:
         headers = (*headers, attempt_field(attempt))
-    # A search for a bad request trusts no connection on which a server may have failed.
+    # A search for a bad request never uses a connection on which a server may have failed.
     return Request(key.method, key.target, headers, body, fresh=attempt > 0)
 
 
@@ -68,16 +68,16 @@ def _joined(parts: Sequence[Slice], protocol: BatchProtocol) -> tuple[Headers, b
 
 
 def distribute(parts: Sequence[Slice], protocol: BatchProtocol, answer: Response) -> Sequence[Outcome]:
-    """The answer for each part of a batch, in order; those to single items among them (`item_responses`).
+    """Split an answer into one for each part, in order; items may have their own (`item_responses`).
 
     Args:
-        parts: what the batch held.
+        parts: the parts of requests in the batch.
         protocol: splits the answer.
-        answer: what the model answered, with success or to one part alone; its fields are those that may be
+        answer: the model's answer, a success or to one part alone, with only the header fields that may be
             passed on.
 
     Raises:
-        PenstockError: `bad_answer`: it cannot be read, or holds not as many answers as there were items.
+        PenstockError: `bad_answer`: it cannot be read, or does not have an answer for each item.
     """
     if alone(parts, protocol):
         return [answer]
@@ -103,10 +103,10 @@ def distribute(parts: Sequence[Slice], protocol: BatchProtocol, answer: Response
 
 
 def rejoin(answers: Sequence[Response], protocol: BatchProtocol) -> Response:
-    """One answer from the answers to the parts of one request (raises PenstockError `bad_answer`)."""
+    """Merge the answers to the parts of one request (raises PenstockError `bad_answer`)."""
     return answers[0] if len(answers) == 1 else protocol.merge(answers)
 
 
 def blames_a_request(answers: Sequence[Outcome], answer: Response) -> bool:
-    """Whether a request of a run may be the cause of its answer, of which these `answers` could be made."""
+    """Whether one request of a run may be the cause of its answer; `answers` are those split from it."""
     return may_be_one_request(answer.status) or (answer.status < 300 and not answers)

@@ -14,14 +14,14 @@ cost is kept low by the size of the batches (`queue.group_size`).
 from __future__ import annotations
 
 LOAD = frozenset({408, 425, 429})
-"""Of all 4xx those that are about the model's load or about time, and not about what a caller has sent."""
+"""The 4xx statuses that concern the model's load or time, not the caller's data."""
 
 
 def may_be_one_request(status: int) -> bool:
     """Whether one request of a batch may be the cause of this answer to all of it.
 
-    A redirect or a 4xx is about what was sent, and a 500 is what frameworks make of an exception. 501 to 599
-    are about the model server, and a run again would only add to its load.
+    A redirect or a 4xx concerns the data that was sent, and frameworks turn an exception into a 500. 501 to
+    599 concern the model server, and another run would only add to its load.
 
     Args:
         status: the model's answer to a batch of several requests.
@@ -39,7 +39,7 @@ class Bisection:
     then call `passed()` or `failed()`.
 
     Args:
-        requests: requests in the batch that failed, at least 2.
+        requests: number of requests in the batch that failed, at least 2.
     """
 
     __slots__ = ("_end", "_requests", "_stop", "resolved")
@@ -51,13 +51,13 @@ class Bisection:
         self._stop = requests
         self._end = 0
         self.resolved = 0
-        """Requests that have an outcome of their own; they are the first of the batch."""
+        """Number of requests that have an outcome of their own; they are the first of the batch."""
 
     def next(self, most: int) -> tuple[int, int] | None:
         """The span of requests to run now, or None when every request is resolved.
 
         Args:
-            most: requests of a group that nothing is known of, at least 1.
+            most: maximum number of unknown requests in a group, at least 1.
         """
         start = self.resolved
         if start == self._requests:
@@ -70,17 +70,17 @@ class Bisection:
         return start, self._end
 
     def passed(self, *, whole: bool = True) -> None:
-        """The run that `next` returned succeeded, or no client waits for it any more.
+        """Note that the run that `next` returned succeeded, or that no client waits for it any more.
 
         Args:
-            whole: all of its requests were run: False where a client has left, who may have sent the bad one.
+            whole: all of its requests were run: False if a client has left, who may have sent the bad one.
         """
         self.resolved = self._end
         if not whole or self._stop < self._end:
             self._stop = self._end
 
     def failed(self, *, alone: bool) -> None:
-        """What `next` returned failed.
+        """Note that the run that `next` returned failed.
 
         Args:
             alone: one request was run, so the answer is its own.

@@ -1,4 +1,4 @@
-"""What one client reads of a stream: a buffer of its own between the model and the client's connection."""
+"""One client's stream: a buffer between the model and the client's connection."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 from penstock_wire.errors import PenstockError, Reason
 
 MAX_BUFFER = 2**20
-"""Bytes that a client may leave unread."""
+"""Maximum bytes that a client may leave unread."""
 
 
 def too_slow() -> PenstockError:
-    """Why a client is cut off that has left too much unread."""
+    """Make the error of a client that is disconnected because it has left too much unread."""
     return PenstockError(Reason.SLOW_READER, f"the client left more than {MAX_BUFFER} bytes unread")
 
 
 class ClientStream:
-    """What one client reads (an `AsyncIterator[bytes]`)."""
+    """The stream that one client reads (an `AsyncIterator[bytes]`)."""
 
     def __init__(self, left: Callable[[], None]) -> None:
         self._left = left
@@ -27,7 +27,7 @@ class ClientStream:
         self._news = asyncio.Event()
 
     def put(self, data: bytes) -> bool:
-        """Take what the model said; False when that is more than a client may leave unread."""
+        """Add data from the model; False if that is more than a client may leave unread."""
         if self._unread and len(self._unread) + len(data) > MAX_BUFFER:
             return False
         self._unread += data
@@ -35,12 +35,12 @@ class ClientStream:
         return True
 
     def end(self) -> None:
-        """It is complete."""
+        """Mark it as complete."""
         self._ended = True
         self._news.set()
 
     def cut(self, failure: PenstockError) -> None:
-        """End it so that no client takes it for complete; nothing more of a slow reader's buffer is sent."""
+        """End it so that no client takes it for complete; a slow reader's buffer is dropped."""
         if failure.reason is Reason.SLOW_READER:
             self._unread.clear()
         self._failure = failure
@@ -62,5 +62,5 @@ class ClientStream:
         return data
 
     async def aclose(self) -> None:
-        """The client went away, or has all."""
+        """Note that the client went away, or has all."""
         self._left()

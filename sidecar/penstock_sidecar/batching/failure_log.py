@@ -1,4 +1,4 @@
-"""One log line for each failed batch: its requests' ids, the reason, the end of the model's answer."""
+"""Logs one line for each failed batch: its requests' ids, the reason, the end of the model's answer."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from penstock_wire.errors import PenstockError
 from penstock_wire.process import log
 
 LOGGED_IDS = 16
-"""Requests that a log line about a batch names at most."""
+"""Maximum number of requests that a log line about a batch names."""
 WORDS = 200
-"""Characters of what the model answered, from its end, which is where a traceback says what happened."""
+"""Maximum characters of the model's answer, from its end, where a traceback has its error."""
 _OVERLOADED = 429
 
 
 def log_failed_batch(parts: Sequence[Slice], outcome: Outcome) -> None:
-    """Log why a batch failed, unless the model refused what it holds, which concerns the callers alone.
+    """Log why a batch failed, unless the model refused its data, which concerns only the callers.
 
     Args:
-        parts: what the batch held.
-        outcome: what it got: the model's own answer, or an error of ours.
+        parts: the parts of requests in the batch.
+        outcome: the model's own answer, or the sidecar's error.
     """
     status = outcome.status
     if isinstance(outcome, PenstockError):

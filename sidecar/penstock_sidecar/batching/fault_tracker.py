@@ -1,7 +1,7 @@
-"""Which keys and senders have bad requests, and what follows: smaller batches, or batches of their own.
+"""Tracks the keys and senders of bad requests, and makes their batches smaller, or separate.
 
 `queue.group_size` decides how large batches are. This module remembers each key, and gives a sender of bad
-requests a queue of its own; the model's time that this sender uses counts as its share
+requests its own queue; the model's time that this sender uses is charged to its share
 (`queue.fair_queueing`).
 """
 
@@ -16,9 +16,9 @@ from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import QueuedRequest, Slice
 
 MAX_KEYS = 256
-"""Keys whose bad requests are remembered; beyond, the one that has been longest is forgotten."""
+"""Maximum number of keys with bad requests that are remembered; beyond it, the oldest one is forgotten."""
 SHOWN_SECONDS = 10.0
-"""How long after its latest batch the limit of a key or sender is shown."""
+"""Seconds that the limit of a key or sender is shown after its latest batch."""
 
 
 class FaultTracker:
@@ -26,9 +26,9 @@ class FaultTracker:
 
     Args:
         queue: holds the requests.
-        latency_model: how long batches take.
+        latency_model: predicts how long batches take.
         clock: the monotonic time in seconds.
-        size: items of a batch at most, at a time, of a class.
+        size: maximum items of a batch; arguments: the time, the class.
     """
 
     __slots__ = ("_clock", "_keys", "_latency_model", "_queue", "_size")
@@ -47,10 +47,10 @@ class FaultTracker:
         self._keys: dict[Key, Faults] = {}
 
     def limit(self, most: int) -> int:
-        """Items that a batch holds at most, of the key or sender whose batches hold the fewest.
+        """Maximum items of a batch, for the key or sender with the lowest limit.
 
         Args:
-            most: those of the policy.
+            most: maximum items by the policy.
         """
         since = self._clock() - SHOWN_SECONDS
         limits = [most]
@@ -60,12 +60,12 @@ class FaultTracker:
         return min(limits)
 
     def group(self, work: QueuedRequest, failed: int, resolved: int) -> int:
-        """Requests of which nothing is known to run together in a search.
+        """Number of unknown requests to run together in a search.
 
         Args:
-            work: one of them.
-            failed: bad requests that the search has found already.
-            resolved: requests that it has resolved.
+            work: one of the requests.
+            failed: number of bad requests that the search has found already.
+            resolved: number of requests that it has resolved.
         """
         now, key = self._clock(), work.key
         faults = key.faults or Faults()
@@ -73,13 +73,13 @@ class FaultTracker:
         return faults.requests(failed, resolved, self._size(now, key.cls), seconds)
 
     def resolved(self, parts: Sequence[Slice], bad: Sequence[Slice], seconds: float, searched: float) -> None:
-        """Each of these parts of a batch has an outcome of its own.
+        """Note that each of these parts of a batch has an outcome of its own.
 
         Args:
             parts: the parts, of one key.
-            bad: those that failed alone.
+            bad: the parts that failed alone.
             seconds: the model's time for the batch.
-            searched: seconds of it for the search; 0 where the batch did not fail.
+            searched: seconds of it for the search; 0 if the batch did not fail.
         """
         now, key = self._clock(), parts[0].work.key
         if key.lone:
@@ -96,7 +96,7 @@ class FaultTracker:
         most = self._size(now, key.cls)
         times = functools.partial(self._latency_model.predict, now, key.cls)
         sizes = [part.size for part in parts]
-        # A batch whose requests all pass alone is too much for the model: that counts as one.
+        # If a batch fails although its requests pass alone, it overloads the model: count one bad request.
         faults.note(sizes, len(bad) or (1 if searched else 0), most, times)
         full = times(most) or 0.0
         if faults.parent is not None:

@@ -1,7 +1,7 @@
-"""The answer to a request whose items the model answered one by one (`protocols.item_answers`). Pure.
+"""Makes the answer to a request from the model's own answers to its items (`protocols.item_answers`). Pure.
 
-The answer to its one item is the request's. A request of several items has one status, so it gets a problem
-that names each such item by its index in the request.
+A request of one item gets the answer to that item. A request of several items has one status, so it gets a
+problem document that names each item with its own answer by its index in the request.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from penstock_wire.headers import REASON, Headers, get
 from penstock_wire.http import Response
 
 LOAD = frozenset({429, 503})
-"""Statuses by which a model says that it did not run an item, for want of capacity."""
+"""Statuses of items that the model did not run for lack of capacity."""
 _PROBLEM = b"application/problem+json"
 _ID = b'"request_id":'
 SHOWN = 10
-"""Items that a problem names at most."""
+"""Maximum number of items that a problem document names."""
 
 
 def request_answer(part: Slice, own: OwnAnswers) -> Outcome:
-    """The answer to a request, from those to its items.
+    """Make the answer to a request from the answers to its items.
 
     Args:
-        part: what the batch held of it.
-        own: those of the part's items which have an answer of their own.
+        part: the request's part of the batch.
+        own: the model's own answers to items of that part.
     """
     if part.whole and part.size == 1:
         answer = own.answers[0]
@@ -41,17 +41,17 @@ def request_answer(part: Slice, own: OwnAnswers) -> Outcome:
 
 
 def refused(parts: Sequence[Slice], answers: Sequence[Outcome]) -> int:
-    """Items that the model did not run for want of capacity, of a run that it answered by item.
+    """Count the items that the model did not run for lack of capacity, in a run that it answered by item.
 
     Args:
-        parts: what was sent.
-        answers: what each gets. The items of a request count together, by its status.
+        parts: the parts that were sent.
+        answers: the outcome of each part. The items of a part count together, by its status.
     """
     return sum([part.size for answer, part in zip(answers, parts, strict=True) if answer.status in LOAD])
 
 
 def _with_id(answer: Response, request_id: bytes) -> Response:
-    """A problem that names its request: who answered a batch had the ids of all."""
+    """Add the request's id to a problem document: the model had the ids of the whole batch, and could not."""
     fields, body = answer.headers, answer.body
     if get(fields, b"content-type") != _PROBLEM or get(fields, REASON) is None or _ID in body:
         return answer
@@ -87,13 +87,13 @@ def _problem(own: dict[int, OwnAnswer]) -> PenstockError:
 
 
 def _status(statuses: set[int]) -> int:
-    """The items' own status where they have the same, and it is an error; else whose fault it was."""
+    """The items' status if all have the same error; else 422 if all are 4xx, or 500."""
     if len(statuses) == 1 and min(statuses) >= 400:
         return min(statuses)
     return 422 if all(400 <= status < 500 for status in statuses) else 500
 
 
 def _retry_after(headers: Headers) -> int:
-    """Seconds until a retry makes sense; 0 where an answer does not say, or says a date."""
+    """Seconds of an answer's `Retry-After`; 0 if it has none, or a date."""
     value = get(headers, b"retry-after") or b""
     return int(value) if value.isdigit() and len(value) <= 6 else 0

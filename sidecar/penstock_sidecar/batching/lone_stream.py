@@ -1,6 +1,6 @@
-"""A stream of the model's to a request that has its batch to itself: it passes as it comes, byte for byte.
+"""Passes the model's stream to a request that is alone in its batch, as it comes, byte for byte.
 
-The model is not held up: a client that leaves too much unread is cut off, and the batch's slot is free.
+The model never waits for the client: one that leaves too much unread is disconnected, and the slot is free.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LoneStream:
         self.client = ClientStream(self._leave)
 
     async def run(self) -> Reason | None:
-        """Read the model's stream to its end; returns why the client's was cut, None where it was not."""
+        """Read the model's stream to its end; returns why the client's was cut, None if it was not."""
         self._reading = asyncio.current_task()
         client = self.client
         try:
@@ -49,7 +49,7 @@ class LoneStream:
         return None
 
     def _leave(self) -> None:
-        """The client went away, or has all."""
+        """Stop reading: the client went away, or has all."""
         if self._reading is not None and not self._left:
             self._left = True
             self._reading.cancel()

@@ -1,9 +1,9 @@
-"""Batches with the model: each is sent, its answer is split, and every part of it gets its outcome.
+"""Runs batches: sends each to the model, splits its answer, and gives every part of it its outcome.
 
-A batch holds its slot until its last run has ended: a failed batch, parts of which are run again to find the
-request that fails it, uses no second one. A request whose deadline passes is answered at that moment;
-the slot stays taken until the model has answered or the connection is closed (at the latest deadline of the
-batch), so that the model never gets more at once than it was promised.
+A batch holds its slot until its last run has ended: if parts of a failed batch are run again to find the bad
+request, they use no second slot. A request whose deadline passes is answered at that moment; the slot stays
+taken until the model has answered or the connection is closed (at the latest deadline of the batch), so that
+the model never has more batches than its limit.
 """
 
 from __future__ import annotations
@@ -56,36 +56,36 @@ from penstock_wire.process import log
 
 MIN_RUN_SECONDS = 0.001
 TOO_MANY = 429
-"""The one 4xx that is about the model's load, not about the request."""
+"""The only 4xx that counts as overload of the model."""
 
 Begin = Callable[[Request, float, Done], GiveUp | None]
-"""Begins to send without a task, where that is possible at once; see `Upstream.begin`."""
+"""Begins to send without a task, if that is possible at once; see `Upstream.begin`."""
 
 Trace = Callable[[Send, Request, float, Sequence[Slice], int], Awaitable[Response]]
-"""Sends likewise, in a span: the parts that are sent, and the items that the batch could have held."""
+"""Sends in a span; last two arguments: the parts that are sent, the items that the batch could have held."""
 
 
 class Observer(Protocol):
-    """Counts what happens."""
+    """Counts batches and further runs."""
 
     def ran(self, items: int, limit: int, seconds: float, waits: Sequence[float] = ()) -> None:
-        """A batch of so many items, of `limit` possible, was with the model for so many seconds.
+        """Count a batch that was with the model.
 
         Args:
             items: its items.
-            limit: what it could have held.
-            seconds: from its sending to its answer.
+            limit: the items that it could have held.
+            seconds: time from its sending to its answer.
             waits: seconds that its requests were queued.
         """
         ...
 
     def isolated(self) -> None:
-        """A part of a failed batch is run again."""
+        """Count a part of a failed batch that is run again."""
         ...
 
 
 class BatchListener(Protocol):
-    """What a run needs of the dispatcher; what it has learned of one batch `adapts` the next, or does not."""
+    """The part of the dispatcher that a run needs; `adapts`: the result of one batch can change the next."""
 
     adapts: bool
 
@@ -94,20 +94,20 @@ class BatchListener(Protocol):
         ...
 
     def slot_released(self, batch: Batch) -> None:
-        """The slot of a batch fell free: what it held is answered now."""
+        """Note that a batch has released its slot: its requests are answered now."""
         ...
 
     def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float, *, again: bool) -> None:
-        """A run of so many items, `work` among them, was answered with success after so many seconds.
+        """Note that a run of `items` items, `work` among them, succeeded after `seconds`.
 
-        `again` where it was a part of a batch that had failed.
+        `again`: it was a part of a batch that had failed.
         """
         ...
 
     def overloaded(self, work: QueuedRequest, items: int, seconds: float, *, timeout: bool) -> None:
-        """A batch of so many items, `work` among them, ended after so many seconds as too much for the model.
+        """Note that a batch of `items` items, `work` among them, overloaded the model for `seconds`.
 
-        `timeout` where it is still without an answer, and the time of its callers is over.
+        `timeout`: it has no answer yet, and the time of its callers is over.
         """
         ...
 
@@ -117,20 +117,20 @@ class BatchListener(Protocol):
 
 
 class BatchRunner:
-    """All batches that are with the model, of `items` items.
+    """All batches that are with the model; `items` is the sum of their items.
 
     Args:
         send: sends to the model.
         protocol: joins and splits.
         observer: counts runs.
         clock: the monotonic time in seconds.
-        slots: what batches run in.
+        slots: the slots that batches run in.
         listener: the dispatcher.
         faults: notes which requests are bad.
-        trace: sends in a span, None where nothing is traced.
-        streamed: sends what may be answered by a stream for several clients, None where nothing is.
-        begin: begins to send without a task, where that is possible; not used where runs are traced or may
-            be streamed.
+        trace: sends in a span, None if nothing is traced.
+        streamed: sends batches that may be answered by a stream for several clients, None if there are none.
+        begin: begins to send without a task, if that is possible; not used if runs are traced or may be
+            streamed.
         cancellable: whether the model ends a call of a request's method when its connection is closed.
     """
 
@@ -160,7 +160,7 @@ class BatchRunner:
         self._faults = faults
         self._trace = trace
         self._streamed = streamed
-        # Of protocols whose clients ask for streams, the others are sent as if there were none.
+        # If clients have to ask for streams, batches without a stream are sent as if streams did not exist.
         self._asked_alone = protocol.item_streams
         self._begin = begin if trace is None and (streamed is None or self._asked_alone) else None
         self._batches: set[Batch] = set()
@@ -170,9 +170,9 @@ class BatchRunner:
         """Send a batch of these parts.
 
         Args:
-            parts: what it holds.
-            items: their items.
-            limit: what it could have held.
+            parts: its parts of requests.
+            items: the items of all parts.
+            limit: the items that it could have held.
         """
         now = self._clock()
         batch = Batch(parts, items, limit, now)
@@ -180,7 +180,7 @@ class BatchRunner:
         self._slots.busy += 1
         self.items += items
         sent = self._begin is not None and not self._may_stream(parts) and self._send_now(batch, self._begin)
-        # NB: only now: the model has waited for this batch since it answered the last one.
+        # NB: after the sending, not before: the model has been idle since it answered the last batch.
         due, waits = NEVER, batch.waits
         for part in parts:
             work = part.work
@@ -196,7 +196,7 @@ class BatchRunner:
         return batch
 
     def _may_stream(self, parts: Sequence[Slice]) -> bool:
-        """Whether the clients of a batch have asked for streams, which they may get."""
+        """Whether the clients of a batch asked for streams, so that the answer may be streamed."""
         return self._asked_alone and parts[0].work.key.streamed
 
     def _start_task(self, batch: Batch, work: Coroutine[Any, Any, None]) -> None:
@@ -204,7 +204,7 @@ class BatchRunner:
         batch.task.add_done_callback(lambda _: self._ended(batch))
 
     def _send_now(self, batch: Batch, begin: Begin) -> bool:
-        """Send a batch without a task; False where that takes one."""
+        """Send a batch without a task; False if it needs one."""
         now = batch.began
         # The model has until the latest of their deadlines.
         latest = max([part.work.expires for part in batch.parts])
@@ -212,14 +212,14 @@ class BatchRunner:
         try:
             request = compose(batch.parts, self._protocol, timeout, 0)
         except Exception:
-            return False  # nothing was sent; the same error comes up in the task, which reports it
+            return False  # nothing was sent; the task gets the same error and reports it
         batch.sent = self._clock()
         try:
             give_up = begin(request, timeout, functools.partial(self._came, batch))
         except UpstreamError:
             return False  # likewise
         except Exception as error:
-            # A fault of ours, perhaps after the sending: it is reported, and the batch is not sent again.
+            # The sidecar's own fault, perhaps after the sending: report it, and do not send the batch again.
             lost = ConnectionLost(f"sending failed: {error!r}")
             batch.begun = True
             self._loop.call_soon(self._came, batch, lost)
@@ -229,10 +229,10 @@ class BatchRunner:
         return batch.begun
 
     def _came(self, batch: Batch, answer: Response | UpstreamError) -> None:
-        """The answer to what `_send_now` has sent."""
+        """Handle the answer to a batch that `_send_now` has sent."""
         batch.give_up = None
         said: Outcome | None = None
-        unread = isinstance(answer, RequestUnread)  # and so sent again
+        unread = isinstance(answer, RequestUnread)  # so it is sent again
         try:
             if isinstance(answer, Response) and not admitted(answer):
                 self._lost(batch, not_admitted(answer))
@@ -251,14 +251,14 @@ class BatchRunner:
             self._start_task(batch, self._run(batch, said))
 
     def departed(self) -> None:
-        """Clients have left whose requests batches hold: end the batches for which nobody waits now."""
+        """End the batches that no client waits for any more: clients have left."""
         for batch in list(self._batches):
             self._end_unwanted(batch)
 
     def _end_unwanted(self, batch: Batch) -> None:
         if batch.drop_departed is not None:
             batch.drop_departed()
-        # NB: with a model that would go on without its client, the slot would be free too early.
+        # NB: if the model went on after its client has left, the slot would be free too early.
         elif not batch.given_up and not batch.is_wanted() and self._is_cancellable(batch):
             batch.given_up = True
             if batch.give_up is not None:
@@ -267,27 +267,27 @@ class BatchRunner:
                 batch.task.cancel()
 
     def _is_cancellable(self, batch: Batch) -> bool:
-        # NB: of some protocols a batch has requests of several methods.
+        # NB: with some protocols a batch has requests of several methods.
         return all(self._cancellable(part.work.request) for part in batch.parts)
 
     def expire(self, now: float) -> float | None:
-        """Answer those whose clients wait no longer; returns when to look again."""
+        """Answer the requests whose deadline has passed; returns the next deadline, None without one."""
         following: float | None = None
         for batch in list(self._batches):
             if batch.due <= now:
                 self._expire(batch, now)
                 if batch.due == NEVER and max([part.work.expires for part in batch.parts]) > now:
-                    self._end_unwanted(batch)  # those who would wait longer have left
+                    self._end_unwanted(batch)  # the clients with later deadlines have left
             if batch.due < NEVER and (following is None or batch.due < following):
                 following = batch.due
         return following
 
     async def abort(self) -> None:
-        """End all runs at once; what they held is answered as unreachable."""
+        """End all runs at once; their requests get `model_unreachable`."""
         for batch in list(self._batches):
             if batch.give_up is not None:
                 batch.give_up()
-        # Exchanges that were given up call back in the loop's next turn.
+        # The callbacks of exchanges that were given up run in the loop's next turn.
         await asyncio.sleep(0)
         tasks = [batch.task for batch in self._batches if batch.task is not None]
         for task in tasks:
@@ -322,7 +322,7 @@ class BatchRunner:
         batch.task = None
         self._release(batch)
         if not batch.begun:
-            # NB: a task that is cancelled before its first step never reaches an `except` of its own.
+            # NB: a task that is cancelled before its first step never reaches its own `except`.
             self._tell(batch.parts, _stopped())
 
     async def _run(self, batch: Batch, said: Outcome | None = None) -> None:
@@ -330,7 +330,7 @@ class BatchRunner:
 
         Args:
             batch: the batch.
-            said: what its first run got, where that is over and has failed.
+            said: the outcome of its first run, if that is over and has failed.
         """
         batch.begun = True
         try:
@@ -347,12 +347,12 @@ class BatchRunner:
             self._failed(batch, error)
 
     def _lost(self, batch: Batch, error: UpstreamError) -> None:
-        """The model gave a batch no answer."""
+        """End a batch that got no answer from the model."""
         if batch.given_up and isinstance(error, GivenUp):
             self._release(batch)
             return
         timeout = isinstance(error, UpstreamTimeout)
-        # Who takes no connection, or speaks no HTTP, is broken or away, however few batches it has.
+        # Not an overload: a model that takes no connection, or does not speak HTTP, is broken or gone.
         if timeout or (isinstance(error, ConnectionLost) and not isinstance(error, AnswerUnreadable)):
             seconds = self._clock() - batch.sent
             self._listener.overloaded(batch.parts[0].work, batch.items, seconds, timeout=timeout)
@@ -362,7 +362,7 @@ class BatchRunner:
             self._tell([part], failure(error, executed=part.work.parts > 1))
 
     def _failed(self, batch: Batch, error: Exception) -> None:
-        """A fault of ours."""
+        """End a batch after a fault of the sidecar itself."""
         ids = [part.work.request_id.decode() for part in batch.parts]
         log("batch failed", level="error", error=repr(error), requests=len(ids), request_ids=ids[:LOGGED_IDS])
         self._release(batch)
@@ -373,7 +373,7 @@ class BatchRunner:
 
         Args:
             batch: the batch, of several parts.
-            said: what it got.
+            said: its outcome.
         """
         parts = batch.parts
         search = Bisection(len(parts))
@@ -391,12 +391,12 @@ class BatchRunner:
             try:
                 failed = await self._attempt(batch, waiting, attempt)
             except UpstreamTimeout as late:
-                # Their time is over; that of others is not.
+                # Their time is over; other requests may have time left.
                 self._tell(waiting, failure(late, executed=True))
                 search.passed(whole=False)
                 continue
             except UpstreamError as error:
-                # It may be the model's own fault now: it is not asked again.
+                # It may be the model's own fault now: no further run is sent.
                 self._tell(waiting, failure(error, executed=True))
                 break
             if failed is None:
@@ -418,13 +418,13 @@ class BatchRunner:
         """Run once.
 
         Args:
-            batch: whose slot it uses.
-            parts: what is sent.
-            attempt: 0, or which further run it is.
+            batch: the batch; the run uses its slot.
+            parts: the parts to send.
+            attempt: 0, or the number of the further run.
 
         Returns:
-            What the run got where it failed and one of its requests may be the cause; a single one has been
-            given it, of several none. Else None, and all have their outcomes.
+            The outcome of a run that failed if one of its requests may be the cause; a single request has
+            got it by then, several have not. Else None: all have their outcomes.
 
         Raises:
             UpstreamError: there is no answer.
@@ -461,10 +461,10 @@ class BatchRunner:
         """As `_answered`, for a run whose answer cannot be read: one of its requests may be the cause.
 
         Args:
-            parts: what was sent.
+            parts: the parts that were sent.
             attempt: as in `_attempt`.
-            error: what is wrong with the answer.
-            sent: when it was sent.
+            error: the fault of the answer.
+            sent: when the run was sent.
         """
         said = failure(error, executed=True)
         several = len(parts) > 1
@@ -484,11 +484,11 @@ class BatchRunner:
 
         Args:
             batch: the batch.
-            parts: what was sent.
+            parts: the parts that were sent.
             attempt: as in `_attempt`.
-            answer: what came back.
-            begun: when the request began to be made.
-            sent: when it was sent.
+            answer: the model's answer.
+            begun: when the composing of the request began.
+            sent: when the request was sent.
 
         Returns:
             As `_attempt`.
@@ -512,9 +512,9 @@ class BatchRunner:
             ran -= refused(parts, answers)
             failing = any(part.work.queued for part in parts)
         if ok and not attempt and not self._listener.adapts and not failing:
-            # NB: before the answers go out: where a whole batch waits, the model gets it first, with nothing
-            # before it that can be done after. A failure is told before: the rest of a request that has
-            # failed is not sent.
+            # NB: released before the answers are sent: if a whole batch waits, it goes to the model first,
+            # and all other work is done later. A failure is delivered before the release: the rest of a
+            # failed request must not be sent.
             self._release(batch)
         if not attempt:
             self._observer.ran(items, batch.limit, seconds, batch.waits)
@@ -565,7 +565,7 @@ class BatchRunner:
             settle(work, outcome)
 
     def _tell(self, parts: Sequence[Slice], outcome: Outcome) -> None:
-        """Give the same outcome to each that still waits for one."""
+        """Give the same outcome to each request that still waits for one."""
         for part in parts:
             if part.work.done:
                 continue

@@ -1,13 +1,13 @@
-"""One streamed answer of the model to a batch becomes one answer for each of its clients.
+"""Splits the model's one streamed answer to a batch into one answer for each of its clients.
 
 A client's answer begins with the first line that concerns it, so that an error before it has a real status;
-later ones travel in-band. Each client has a buffer of its own: one that does not read until it is full is cut
-off, its batch mates go on. The model is never held up.
+later errors travel in-band. Each client has its own buffer: a client that lets it fill up is disconnected,
+the others in the batch go on. The model never waits for a client.
 
-What a client sees of the values: one that is no string is a line of NDJSON; a string is its text, as it is.
-The content type is what the model said, else what the first value is: `application/x-ndjson` or `text/plain`.
-An error is a last line `{"error": …}` of NDJSON, an event `error` of `text/event-stream`; in any other
-answer the connection is cut, so that no client takes a part for the whole.
+A client gets a string value as its text, any other value as a line of NDJSON. The content type is the
+model's, else that of the first value: `application/x-ndjson` or `text/plain`. An error is a last line
+`{"error": …}` of NDJSON, or an event `error` of `text/event-stream`; in any other answer the connection is
+cut, so that no client takes a part for the whole.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from penstock_wire.process import log
 
 TEXT = b"text/plain; charset=utf-8"
 CANCEL_HEADER = PREFIX + b"cancel"
-"""A model that takes `POST /-/cancel` says so in the head of its streamed answer."""
+"""Header field of a streamed answer by which a model announces that it takes `POST /-/cancel`."""
 CANCEL_SECONDS = 5.0
 IDLE_SECONDS = 60.0
-"""A stream whose model is silent for longer is cut."""
+"""Maximum silence of the model in a stream before the stream is cut."""
 
 
 class Watcher(Protocol):
-    """Takes what the clients of one batch get; all calls come from the loop."""
+    """Takes the answers for the clients of one batch; all calls come from the loop."""
 
     def begun(self, index: int, outcome: Response | PenstockError) -> bool:
-        """The answer for this item: an error, or a response with a stream. Called once for each.
+        """Take the answer for this item: an error, or a response with a stream. Called once for each item.
 
         Returns:
-            Whether somebody takes it.
+            Whether a client takes it.
         """
         ...
 
     def over(self, index: int, reason: Reason | None) -> None:
-        """A stream that had begun is over: None = complete, else why not."""
+        """Note that a stream that had begun is over: None = complete, else why not."""
         ...
 
     def cancelled(self, ids: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ class Watcher(Protocol):
 
 
 def media_type(headers: Headers) -> bytes:
-    """The media type that an answer's fields say."""
+    """The media type of an answer, from its header fields."""
     return (get(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
 
 
@@ -81,8 +81,8 @@ class BatchStreams:
     Args:
         answer: the model's, with status 2xx.
         ids: the items' ids, in order.
-        watcher: takes what comes of it.
-        items: they are items of protocol `instances`, and the model may not ask which clients have left.
+        watcher: takes the clients' answers.
+        items: they are items of protocol `instances`, and the model cannot ask which clients have left.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class BatchStreams:
             while data := await self._answer.stream.read():
                 self._take(self._splitter.feed(data))
                 if self._some_left and not self._splitter.open:
-                    break  # the model may go on for ever for those who have left
+                    break  # the model may go on for ever for clients that have left
             why = ""
         except UpstreamError as error:
             why = f"the model's stream: {error}"
@@ -118,7 +118,7 @@ class BatchStreams:
             self._answer.abort()
 
     def leave(self, index: int) -> None:
-        """The client of this item went away, or its time is over; no-op where its answer is complete."""
+        """Drop an item whose client went away, or whose time is over; no-op if its answer is complete."""
         if index not in self._splitter.open:
             return
         self._splitter.drop(index)
@@ -128,10 +128,10 @@ class BatchStreams:
         self._stop_if_all_left()
 
     def drop(self, gone: Callable[[int], bool]) -> None:
-        """Drop items whose answer has not begun: nobody waits for it.
+        """Drop items whose answer has not begun if no client waits for it.
 
         Args:
-            gone: says it of an item.
+            gone: whether no client waits for an item.
         """
         for index in sorted(self._splitter.open - self._clients.keys()):
             if gone(index):
@@ -146,7 +146,7 @@ class BatchStreams:
                 self._go_on(event, *client)
 
     def _begin(self, event: Event) -> None:
-        """The first that is known of an item."""
+        """Handle the first event of an item."""
         index = event.item
         if event.bad:
             self._watcher.begun(index, PenstockError(Reason.BAD_ANSWER, event.bad))
@@ -213,7 +213,7 @@ class BatchStreams:
 
     def _stop_if_all_left(self) -> None:
         self._some_left = True
-        # NB: closing the connection is the surest way to report that no client waits.
+        # NB: closing the connection is the surest way to report that no client waits any more.
         if not self._splitter.open and not self._all_left and self._reading is not None:
             self._all_left = True
             self._reading.cancel()
@@ -231,7 +231,7 @@ class StreamedSends:
         send: sends to the model.
         cut: called for each stream that is cut after its head, unless its client left.
         clock: the monotonic time in seconds.
-        items: batches are of protocol `instances`: of requests of one item each, or of one that passes alone.
+        items: batches are of protocol `instances`: requests of one item each, or one request that is alone.
     """
 
     def __init__(
@@ -262,16 +262,16 @@ class StreamedSends:
         """Send a batch.
 
         Args:
-            parts: what it holds.
+            parts: its parts of requests.
             settle: gives a request its outcome, unless it has one.
-            begun: called when the answer has begun and is a stream, with what is to be called when clients
-                have left whose own answers have not begun.
-            request: the batch.
-            timeout: seconds until the end of an answer that is no stream, and until a client's part of one
-                that is has begun; between two pieces of a stream at least `IDLE_SECONDS`.
+            begun: called when the answer has begun and is a stream; its argument is to be called when clients
+                have left before their own answers have begun.
+            request: the request of the batch.
+            timeout: seconds until the end of an answer that is not a stream, or until each client's part of a
+                stream has begun; between two pieces of a stream at least `IDLE_SECONDS`.
 
         Returns:
-            The answer; `StreamCompleted` where it was a stream that has ended: every request has its outcome.
+            The answer; `StreamCompleted` for a stream that has ended: every request has its outcome.
 
         Raises:
             UpstreamError: there is no answer.
@@ -286,7 +286,7 @@ class StreamedSends:
             ids = [f"{index}" if self._items else part.items[0].id for index, part in enumerate(parts)]
             streams = BatchStreams(answer, ids, watcher, items=self._items)
             begun(lambda: streams.drop(lambda index: parts[index].work.done))
-            # The time of those whose answer has not begun is over then; their error is sent elsewhere.
+            # At the deadline, drop all whose answer has not begun; their error is sent elsewhere.
             expiry = loop.call_at(deadline, streams.drop, lambda _: True)
             try:
                 await streams.run()
@@ -295,7 +295,7 @@ class StreamedSends:
             return StreamCompleted(answer.status, answer.headers)
         if self._items and len(parts) == 1 and media in (EVENTS, NDJSON):
             stream = LoneStream(answer)
-            begun(lambda: None)  # its own client has its beginning, and says itself when it leaves
+            begun(lambda: None)  # its client has the beginning, and its stream is closed when it leaves
             if watcher.begun(0, Response(answer.status, answer.headers, stream=stream.client)):
                 watcher.over(0, await stream.run())
             answer.abort()
@@ -321,12 +321,12 @@ class StreamedSends:
 
 
 async def _whole(answer: UpstreamAnswer, deadline: float, timeout: float) -> Response:
-    """An answer that is no stream, in time and bounded.
+    """Read an answer that is not a stream to its end, within its deadline and size limit.
 
     Args:
-        answer: its beginning.
-        deadline: when its end must have come, by the loop's clock.
-        timeout: seconds that it had in all, for people.
+        answer: the beginning of the answer.
+        deadline: deadline of its end, by the loop's clock.
+        timeout: seconds that it had in all, for the error's text.
     """
     try:
         async with asyncio.timeout_at(deadline):
@@ -362,7 +362,7 @@ class _Parts:
         if work.done:
             return False
         if isinstance(outcome, Response):
-            # What is known when a client's first line is there; the time of joining is a part of it.
+            # The times up to a client's first line; that of joining the batch is included.
             timing = b'queue;dur=%.3f, batch;desc="%d", model;dur=%.3f' % (
                 (work.cut_at - work.arrived) * 1e3,
                 len(self._parts),
@@ -380,14 +380,14 @@ class _Parts:
 
 
 def _value(raw: bytes) -> bytes:
-    """What a client sees of a value."""
+    """The bytes that a client gets for a value."""
     if raw[:1] != b'"':
         return b" ".join(raw.splitlines()) + b"\n"
     return read_string(raw).encode()
 
 
 def _as_answer(error: bytes) -> Response | PenstockError:
-    """An error of the model's that came first: its own status, where it has one from 400 to 599."""
+    """Make the answer from a model's error that came first, with the error's status if it is 400 to 599."""
     status = 500
     detail = ""
     try:
