@@ -40,7 +40,7 @@ def admitted(answer: Response | UpstreamAnswer) -> bool:
 def not_admitted(answer: Response | UpstreamAnswer) -> NotAdmitted:
     """Make the error for an answer that is not `admitted`.
 
-    The SDK sends such an answer while its model loads: after a restart, before the sidecar has detected that
+    The SDK sends that answer while its model loads: after a restart, before the sidecar has detected that
     the model is not ready.
     """
     text = f"the model answered {answer.status} and that it executed nothing"

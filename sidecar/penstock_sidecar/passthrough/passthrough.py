@@ -6,9 +6,8 @@ answer's body has ended, or both sides of its tunnel have. Its deadline counts u
 after that a stream may go on while each piece comes within the time that the router asks for
 (`x-penstock-idle-ms`), or else within the sidecar's own limit.
 
-Bodies stream both ways with backpressure: data that one side does not take is not read from the other. A
-request whose client leaves is removed from the queue in O(1); if it is with the model, its connection to the
-model is closed, so that the model can detect it.
+Bodies stream both ways with backpressure: data that one side does not take is not read from the other. If a
+client leaves, its request leaves the queue in O(1), or its connection to the model is closed as a signal.
 
 `Passthrough` is a `RequestPath`, as the dispatcher is.
 """
