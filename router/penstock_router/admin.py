@@ -24,7 +24,7 @@ class Admin:
         self._router = router
 
     def probe(self, request: Request, *, still: bool) -> Response | None:
-        """Answer a request for health, from any thread; None where the request is for something else.
+        """Answer a request for health, from any thread; None if the request is for something else.
 
         A router that was ready stays so until it drains or its loop stands still.
 

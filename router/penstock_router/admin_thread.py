@@ -31,7 +31,7 @@ class Probe(Protocol):
     """Answers a request without the router's loop."""
 
     def __call__(self, request: Request, *, still: bool) -> Response | None:
-        """The answer; None where only that loop can give it.
+        """The answer; None if only that loop can give it.
 
         Args:
             request: the request.

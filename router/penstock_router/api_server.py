@@ -30,7 +30,7 @@ class ApiServer:
     def in_cluster(
         cls, *, url: str = "", account: Path = SERVICE_ACCOUNT, namespace: str = ""
     ) -> ApiServer | None:
-        """The apiserver of the cluster that this process runs in, or None where it runs alone.
+        """The apiserver of the cluster that this process runs in, or None if it runs alone.
 
         Args:
             url: given instead of the one in the environment.

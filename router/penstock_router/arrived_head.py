@@ -28,9 +28,9 @@ class ArrivedHead:
         request: the first of them, its target without the route.
         closed: whether it asks for what no client may reach.
         allowed: whether the endpoint takes its method.
-        idle: seconds that an answer may pause; None where the endpoint does not say it.
+        idle: seconds that an answer may pause; None if the endpoint does not say it.
         steers: the endpoint's rules and affinity.
-        static: the endpoint's own answer; None where a pod is to answer.
+        static: the endpoint's own answer; None if a pod is to answer.
         era: of the endpoint and the settings that decided.
     """
 
@@ -73,7 +73,7 @@ class ArrivedHead:
         self.client_ms = timeout_ms(headers)
         sent = get(headers, REQUEST_ID)
         self.identity = sent if sent is not None and contract.REQUEST_ID.fullmatch(sent) else b""
-        """The client's own `x-request-id`; empty where it sent none that can be used."""
+        """The client's own `x-request-id`; empty if it sent none that can be used."""
         self.shared = steers.inward(inward(headers), self.steering)
         if idle is not None:
             self.shared = (*self.shared, (IDLE_MS, b"%d" % round(idle * 1000)))

@@ -51,7 +51,7 @@ class Unexecuted:
 
     Args:
         reason: why, one word.
-        answer: the sidecar's refusal; None where no connection could be made.
+        answer: the sidecar's refusal; None if no connection could be made.
         detail: for people.
     """
 
@@ -206,7 +206,7 @@ class ProxiedRequest:
         self.counted = False
         """A pod has counted it as an arrival, and refused it or handed it back."""
         self.trace: RequestTrace | None = None
-        """Where it is noted what becomes of it; None where it is not traced."""
+        """Where it is noted what becomes of it; None if it is not traced."""
         self.give_up: Callable[[], object] | None = None
         """Ends what is under way for it."""
 
@@ -341,7 +341,7 @@ def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, 
 def answered(
     proxied: ProxiedRequest, pod: Pod, fields: AnswerFields, answer: Response, pods: Pods, now: float
 ) -> Unexecuted | None:
-    """What a try with an answer comes to: None where that is the client's.
+    """What a try with an answer comes to: None if that is the client's.
 
     Args:
         proxied: the request.

@@ -181,9 +181,9 @@ class Comparison:
         self._work: deque[Work] = deque()
         self._begun = False
         self.difference: FirstDifference | None = None
-        """The first difference; None where none was found."""
+        """The first difference; None if none was found."""
         self.skipped = ""
-        """Why they could not be compared to the end; empty where they were."""
+        """Why they could not be compared to the end; empty if they were."""
         if status != other_status:
             self.difference = FirstDifference(STATUS, "$", "$", str(status), str(other_status))
             self._begun = True
@@ -357,7 +357,7 @@ def _type(value: object) -> str:
 
 
 def _into(nodes: list[Node], step: str | int, *, of_array: bool) -> list[Node] | None:
-    """The ignored paths that go on below a step; None where one of them ends there."""
+    """The ignored paths that go on below a step; None if one of them ends there."""
     below: list[Node] = []
     for node in nodes:
         exact = node.steps.get(step)

@@ -82,7 +82,7 @@ class EndpointState:
         self._removed = False
         self._holds_ended: PenstockError | None = None
         self.mirrors: EndpointMirrors | None = None
-        """Who gets copies of its requests; None where nobody does."""
+        """Who gets copies of its requests; None if nobody does."""
         self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
@@ -225,7 +225,7 @@ class EndpointState:
         return backend, self._pods.reaches(backend)
 
     def pick(self, backend: str, steering: Steering | None, without: Sequence[Pod] = ()) -> Pod | None:
-        """A pod of a backend for a request, none of `without`; None where none is left.
+        """A pod of a backend for a request, none of `without`; None if none is left.
 
         Args:
             backend: the backend.
@@ -536,7 +536,7 @@ class EndpointState:
         timer.ring_at(again_at)
 
     def _pass(self, backend: str, window: ReleaseWindow, pod: Pod | None = None) -> Permit | None:
-        """Let the first request held for a backend go, to a pod or to any; None where none is left."""
+        """Let the first request held for a backend go, to a pod or to any; None if none is left."""
         while (waiter := self.held.head(backend)) is not None:
             self.held.leave(waiter)
             if not waiter.future.done():  # else its client leaves, or its time ends, in this turn of the loop

@@ -115,7 +115,7 @@ class Forwarder(Owner):
             state: the endpoint.
             exchange: its request's target is what the model sees.
             route: what was taken from the target, as the client wrote it.
-            trace: where it is noted what becomes of it; None where it is not traced.
+            trace: where it is noted what becomes of it; None if it is not traced.
         """
         request = exchange.request
         if request.upgrade and PROTOCOL in request.upgrade.lower():

@@ -120,7 +120,7 @@ class MirrorSeries:
         """Count two answers that were compared.
 
         Args:
-            difference: their first difference; None where there is none.
+            difference: their first difference; None if there is none.
         """
         self.compared += 1
         if difference is None:

@@ -134,7 +134,7 @@ class Copy:
         self.shared = shared
         self.identity = identity
         self.answer = answer
-        """None where answers are not compared."""
+        """None if answers are not compared."""
         self.seconds = seconds
         self.timeout = timeout
         self.size = len(request.body) + (0 if answer is None else len(answer.body))
@@ -193,9 +193,9 @@ class EndpointMirror:
         self._selector.set_weights({_COPIED: settings.percent, _NOT_COPIED: 100 - settings.percent})
         compare = settings.compare
         self.rules = None if compare is None else Rules(compare.ignore, compare.tolerance)
-        """How answers are compared; None where they are not."""
+        """How answers are compared; None if they are not."""
         self.match = MatchRules([(settings.name, settings.match)], "mirror") if settings.match else None
-        """The rules of which a request is to match one; None where it need not."""
+        """The rules of which a request is to match one; None if it need not."""
         self._heads = _Heads(settings.priority_header.encode(), settings.priority_level)
 
     def takes(self, headers: Headers) -> bool:

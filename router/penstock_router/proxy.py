@@ -87,7 +87,7 @@ async def carry(
         begun: called when the client's side has switched.
 
     Returns:
-        What ended it early; None where both sides have ended.
+        What ended it early; None if both sides have ended.
     """
     idle = tunnel.IDLE_SECONDS if proxied.state.idle is None else proxied.state.idle
     exchange = proxied.exchange
@@ -171,7 +171,7 @@ class Proxy:
 
         Args:
             proxied: the request.
-            first: the try that was made for it; None where none was.
+            first: the try that was made for it; None if none was.
 
         Raises:
             PenstockError: why it cannot be answered by a pod.

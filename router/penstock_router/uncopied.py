@@ -29,7 +29,7 @@ _UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
 
 
 def unfit(proxied: ProxiedRequest, answer: Response, reason: str) -> str:
-    """Why a request cannot be copied, whatever the mirror; empty where it can.
+    """Why a request cannot be copied, whatever the mirror; empty if it can.
 
     Args:
         proxied: the request.
@@ -75,7 +75,7 @@ def no_pod_words(pod: Pod | None) -> str:
     """Why a mirror has no pod for a copy.
 
     Args:
-        pod: the one that it would go to, which cannot be reached; None where none is ready.
+        pod: the one that it would go to, which cannot be reached; None if none is ready.
     """
     if pod is None:
         return "no pod of the mirror is ready"
