@@ -82,7 +82,7 @@ class ReleaseWindow:
             self._seen.add(pod.address)
 
     def see_warm_pods(self, pods: list[Pod], now: float) -> None:
-        """Start with the pods of a backend whose requests are held because these are full: no widening.
+        """Start with pods that are full but not cold: they do not widen the window.
 
         Args:
             pods: all that can be reached.
@@ -127,7 +127,7 @@ class Permit:
     """The right to send to a backend.
 
     Args:
-        backend: whose pods may be asked.
+        backend: the backend that a request may be sent to.
         window: the window that released the request; None for a request that was not held.
         epoch: the window's epoch at that time.
         pod: the pod to ask, which has just finished another request; None for any.

@@ -129,7 +129,7 @@ class Pods:
         return min((max(pod.refusing_until, pod.try_at) for pod in self.ready(backend)), default=None)
 
     def pick(self, backend: str, *, without: Collection[Pod] = ()) -> Pod | None:
-        """Pick the pod, none of `without`, for the next request, the less loaded of two; None if none is left.
+        """Pick the next request's pod, none of `without`: the less loaded of two; None if none is left.
 
         Pods that would begin it at once come first. If some had no room lately, a pod that can be reached and
         may have room is preferred to them.
