@@ -1,4 +1,4 @@
-"""The router's command line: parse, listen, follow settings and pods, report, drain."""
+"""The router's command line: parses, listens, follows settings and pods, reports, drains."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ with needs("penstock-router", "router"):
     from penstock_wire.tracing import Unavailable, started
 
 SILENCE_SECONDS = 3.0
-"""A pod's machine that gives no sign of life for so long is taken for lost."""
+"""A pod's node that sends nothing for this long is considered lost."""
 HOLD_ANSWER_SECONDS = 0.5
-"""So long before the end of a drain, what is still held is answered 503."""
+"""Requests that are still held this long before the end of a drain are answered 503."""
 
 
 def parser() -> Parser:
-    """The flags; each is also an environment variable."""
+    """Make the parser of the flags; each is also an environment variable."""
     flags = Parser(prog="penstock-router", description="Shares requests among backends and their pods.")
     flags.flag(
         "listen", type=address, default=f"127.0.0.1:{contract.ROUTER_PORT}", help="the front door, HOST:PORT"
@@ -137,7 +137,7 @@ class Process:
         )
         self._watch: SliceWatch | None = None
         if api is not None:
-            # NB: aiohttp is a third of what a start costs; a router without a cluster does without it.
+            # NB: aiohttp is a third of the cost of a start; a router without a cluster does not import it.
             with needs("penstock-router", "router"):
                 from penstock_router.watch import SliceWatch
             changed = self._router.pods.set_slices
@@ -146,7 +146,7 @@ class Process:
         self._admin = AdminThread(admin.probe, admin.handle)
         self._source = SettingsSource(
             path=arguments.settings,
-            # NB: without an operator a person wrote the file.
+            # NB: without an operator, a person wrote the file.
             decode=functools.partial(decode_settings, by_hand=not arguments.report_to),
             apply=self._apply,
             versioned_only=bool(arguments.report_to),
@@ -174,7 +174,7 @@ class Process:
         """Run until SIGTERM; returns the exit code."""
         self._source.read_file()
         if self._source.refused and not self._arguments.report_to:
-            return 2  # a start without the settings that its user asked for would serve nothing
+            return 2  # without the settings that its user asked for, it would serve nothing
         on_signal(signal.SIGTERM, self._signal)
         on_signal(signal.SIGINT, self._interrupt)
         on_signal(signal.SIGHUP, self._source.reload_now)
@@ -217,7 +217,7 @@ class Process:
         ready(data=data, admin=admin)
 
     async def _drain(self) -> None:
-        """Stop to take settings, then stop to listen, then answer what is under way; or all at once."""
+        """Accept requests for a while, then stop listening and finish those in progress; or all at once."""
         log("drain begins")
         self._router.draining = True
         self._report_now()
@@ -230,7 +230,7 @@ class Process:
         await asyncio.gather(drained, at_once, return_exceptions=True)
 
     async def _end(self) -> None:
-        # Clients that keep connections are sent away answer by answer, so that few are idle at the end.
+        # Each answer closes its kept connection, so that few are idle at the end.
         self._front.close_keepalive(idle=False)
         await self._propagate()
         grace = self._arguments.drain_timeout
@@ -238,7 +238,7 @@ class Process:
         await self._front.close(grace)
 
     async def _propagate(self) -> None:
-        """Wait until the senders have learned that this router ends."""
+        """Wait until the change has reached all clients and proxies that send requests here."""
         await asyncio.sleep(self._arguments.propagation_delay)
 
     def _signal(self) -> None:
@@ -247,7 +247,7 @@ class Process:
         self._stop.set()
 
     def _interrupt(self) -> None:
-        """Ctrl-C: a router that runs alone has promised no drain."""
+        """Handle Ctrl-C: a router without an operator ends at once, without a drain."""
         if not self._arguments.report_to:
             self._at_once.set()
         self._signal()

@@ -1,4 +1,4 @@
-"""The admin port: /livez, /readyz, /metrics, /settings."""
+"""Answers requests to the admin port: /livez, /readyz, /metrics, /settings."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ EXPOSITION = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
 
 class Admin:
-    """Answers what is asked on the admin port.
+    """Answers requests to the admin port.
 
     Args:
-        router: whom it is about.
+        router: the router that they are about.
     """
 
     def __init__(self, router: Router) -> None:
         self._router = router
 
     def probe(self, request: Request, *, still: bool) -> Response | None:
-        """Answer a request for health, from any thread; None where the request is for something else.
+        """Answer a health request, from any thread; returns None for any other request.
 
-        A router that was ready stays so until it drains or its loop stands still.
+        A router that was ready stays ready until it drains or its loop stands still.
 
         Args:
             request: the request.
-            still: the router's event loop stands still.
+            still: whether the router's event loop stands still.
         """
         if request.method not in ("GET", "HEAD") or request.path not in (LIVE_PATH, READY_PATH):
             return None
@@ -43,7 +43,7 @@ class Admin:
         return PenstockError(reason, f"expected state ready, found {state}").response()
 
     async def handle(self, request: Request) -> Response:
-        """Answer a request that is not for health."""
+        """Answer a request that is not a health request."""
         if request.method not in ("GET", "HEAD"):
             return PenstockError(
                 Reason.METHOD_NOT_ALLOWED,

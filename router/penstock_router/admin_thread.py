@@ -1,12 +1,12 @@
-"""The admin port in a thread of its own, so that kubelet's probes are answered however busy the router is.
+"""Serves the admin port in a separate thread, so that kubelet's probes are answered even on a busy router.
 
-The event loop that serves requests may be late by seconds where processors are short. A probe that it answers
-late takes a router that is alive out of its Service, and with it the place of those that it serves: the nodes
-refuse their connections. So probes are answered by a thread with an event loop of its own, from what the
-router last said of itself; all else on the admin port is handed to the router's loop.
+The event loop that serves requests can be late by seconds if CPU is short. A probe answered late would take a
+live router out of its Service, and the nodes would refuse its clients' connections. So a thread with its own
+event loop answers probes from the router's present state; it hands all other requests on the admin port to
+the router's loop.
 
-What a probe must find is a loop that stands still. It beats once a second, and after `STILL_SECONDS` without
-a beat the process is broken: no starved process makes no turn of its loop for so long.
+A probe must detect a loop that stands still. The loop beats once a second; after `STILL_SECONDS` without a
+beat, the process is broken: even in a starved process, the loop makes a turn within that time.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from penstock_wire.http.server.server import H1Front
 
 BEAT_SECONDS = 1.0
 STILL_SECONDS = 30.0
-"""A loop that made no turn for so long stands still."""
+"""A loop that made no turn for this long stands still."""
 
 
 class Probe(Protocol):
     """Answers a request without the router's loop."""
 
     def __call__(self, request: Request, *, still: bool) -> Response | None:
-        """The answer; None where only that loop can give it.
+        """Return the answer; None if only that loop can give it.
 
         Args:
             request: the request.
-            still: the router's loop stands still.
+            still: whether the router's loop stands still.
         """
         ...
 
 
 class AdminThread:
-    """Serves a port in a thread of its own.
+    """Serves a port in a separate thread.
 
     Args:
-        probe: is asked first, in the thread; it may only look at what the router's loop leaves as it is.
-        handler: answers all else, in the router's loop.
+        probe: called first, in the thread; it must only read state that is safe to read from a thread.
+        handler: answers all other requests, in the router's loop.
     """
 
     def __init__(self, probe: Probe, handler: Handler) -> None:
@@ -60,10 +60,10 @@ class AdminThread:
         self._thread: threading.Thread | None = None
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Begin to serve; returns the address.
+        """Start serving; returns the address.
 
         Raises:
-            OSError: it cannot be bound.
+            OSError: the address cannot be bound.
         """
         self._beat()
         self._thread = threading.Thread(target=self._run, args=(host, port), name="admin", daemon=True)
@@ -71,7 +71,7 @@ class AdminThread:
         return await asyncio.wrap_future(self._listening)
 
     async def close(self) -> None:
-        """Stop to serve, requests under way included."""
+        """Stop serving, requests in progress included."""
         if self._heart is not None:
             self._heart.cancel()
         if self._own is not None:

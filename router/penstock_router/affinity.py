@@ -1,15 +1,15 @@
-"""Requests with one key come to one backend and one pod: weighted rendezvous hashing. Pure.
+"""Sends requests with the same key to the same backend and pod: weighted rendezvous hashing. Pure.
 
-Each backend (or pod) has a score for each key; the best score gets the key's requests. So every router
-chooses alike, without a word between them and after each restart, and a key moves only where it must: the
-keys of a pod that is lost go to the others in equal parts, a new pod takes from each its share, and new
-weights move just the difference (D. Thaler, C. Ravishankar, "Using Name-Based Mappings to Increase Hit
-Rates", IEEE/ACM Transactions on Networking 6, 1998; with weights as in J. Resch, "New Hashing Algorithms for
-Data Storage", SNIA 2015: the score is the time until the first event of a Poisson process whose rate is the
-weight, -ln(u) / weight, and the earliest wins, which has the probability weight / sum of weights).
+Each backend (or pod) has a score for each key; the one with the best score gets the key's requests. So all
+routers choose alike, without communication and after each restart, and a key moves only if it must: the keys
+of a lost pod go to the others in equal parts, a new pod takes its share from each, and new weights move just
+the difference (D. Thaler, C. Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/ACM
+Transactions on Networking 6, 1998; with weights as in J. Resch, "New Hashing Algorithms for Data Storage",
+SNIA 2015: the score is the time until the first event of a Poisson process whose rate is the weight,
+-ln(u) / weight, and the earliest wins, which has the probability weight / sum of weights).
 
-A key and a name are hashed once each, by BLAKE2b; what makes a number of both is a few multiplications, of
-words of 30 bits: compiled code multiplies no longer ones without an object for each number.
+A key and a name are hashed once each, by BLAKE2b; a few multiplications of 30-bit words combine the two:
+compiled code needs an object for each product of longer words.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Hashed:
 
 
 def score(key: Hashed, name: Hashed) -> int:
-    """A number of 30 bits that is of this key and this name alone, as if at random.
+    """A pseudo-random 30-bit number that depends on nothing but this key and this name.
 
     Args:
         key: the request's.
@@ -51,7 +51,7 @@ def score(key: Hashed, name: Hashed) -> int:
 
 
 def mixed(number: int) -> int:
-    """A bijection of 30 bits in which each bit depends on each."""
+    """Map 30 bits to 30 bits, one to one, so that each bit of the result depends on all bits."""
     number ^= number >> 15
     number = number * _FIRST & _WORD
     number ^= number >> 14
@@ -70,7 +70,7 @@ class WeightedChoice:
         self._names: dict[str, Hashed] = {}
 
     def of(self, key: Hashed, weights: Mapping[str, int]) -> str | None:
-        """The backend of a key; None where no backend has a weight.
+        """The backend of a key; None if no backend has a weight.
 
         Args:
             key: the request's.

@@ -1,4 +1,4 @@
-"""Where the apiserver of the router's cluster is, and what it is shown and checked against."""
+"""The address of the cluster's apiserver, and the credentials and CA for it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServer:
-    """How to reach the apiserver.
+    """The address of the apiserver, and the files to authenticate with.
 
     Args:
         url: base URL.
         namespace: the router's own.
-        token_file: the mounted token, read anew each time since it is rotated; None = none.
+        token_file: the mounted token, read again each time since it is rotated; None = none.
         ca_file: the mounted certificate authority; None for plain HTTP.
     """
 
@@ -30,12 +30,12 @@ class ApiServer:
     def in_cluster(
         cls, *, url: str = "", account: Path = SERVICE_ACCOUNT, namespace: str = ""
     ) -> ApiServer | None:
-        """The apiserver of the cluster that this process runs in, or None where it runs alone.
+        """Find the apiserver of the cluster that this process runs in; None if it runs outside a cluster.
 
         Args:
-            url: given instead of the one in the environment.
+            url: used instead of the one in the environment.
             account: folder of the mounted service account.
-            namespace: given instead of the mounted one.
+            namespace: used instead of the mounted one.
         """
         host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
         port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -62,5 +62,5 @@ class ApiServer:
         return fields
 
     def tls(self) -> ssl.SSLContext | bool:
-        """What the connection is checked against."""
+        """The TLS context that verifies the apiserver; True for the default one."""
         return True if self.ca_file is None else ssl.create_default_context(cafile=str(self.ca_file))

@@ -1,4 +1,4 @@
-"""What is decided once for all requests of an endpoint that have the same head."""
+"""Decisions that are made once for all requests of an endpoint with the same head."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from penstock_wire.http.server import head as heads
 _UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
 """Methods that have a meaning for a proxy, or whose answer has no body."""
 MAX_HEAD_SIZE = 16_384
-"""Bytes of memory that a head takes, about, for which something is remembered. Clients choose how long their
-heads are; a longer one does not come as the same object again."""
+"""The largest head for which anything is cached, in bytes of memory, roughly. Clients choose how long their
+heads are; a longer one does not arrive as the same object again."""
 MAX_HEADS: Final = 4096
 MAX_HEADS_SIZE: Final = 16 * 1024 * 1024
-"""Of all heads that a router remembers: when there is more, all are forgotten."""
+"""Limits on all heads that a router caches: above them, all are forgotten."""
 
 
 class ArrivedHead:
-    """What is decided once for all requests of an endpoint that have the same head.
+    """The decisions for all requests of an endpoint with the same head.
 
     Args:
         request: the first of them, its target without the route.
-        closed: whether it asks for what no client may reach.
+        closed: whether its path is closed to clients.
         allowed: whether the endpoint takes its method.
-        idle: seconds that an answer may pause; None where the endpoint does not say it.
+        idle: seconds that an answer may pause; None if the endpoint does not set it.
         steers: the endpoint's rules and affinity.
-        static: the endpoint's own answer; None where a pod is to answer.
-        era: of the endpoint and the settings that decided.
+        static: the endpoint's own answer; None if a pod is to answer.
+        era: identifies the endpoint and the settings that the decisions come from.
     """
 
     __slots__ = (
@@ -68,36 +68,36 @@ class ArrivedHead:
         self.closed = closed
         self.static = static
         self.steering = steers.of(headers)
-        """What decides who gets it, beside weights and loads; None for nothing."""
+        """The choices of backend and pod by its fields, beside weights and loads; None for none."""
         self.allowed = allowed
         self.client_ms = timeout_ms(headers)
         sent = get(headers, REQUEST_ID)
         self.identity = sent if sent is not None and contract.REQUEST_ID.fullmatch(sent) else b""
-        """The client's own `x-request-id`; empty where it sent none that can be used."""
+        """The client's own `x-request-id`; empty if it sent none, or an invalid one."""
         self.shared = steers.inward(inward(headers), self.steering)
         if idle is not None:
             self.shared = (*self.shared, (IDLE_MS, b"%d" % round(idle * 1000)))
-        """The fields for a sidecar, but for those of one request alone."""
+        """The fields for a sidecar, except those that differ for each request."""
         late = self.client_ms is not None and self.client_ms < 0
         self.plain = allowed and not late and request.method not in _UNLIKE
-        """It can be sent to a pod as it is, and its answer passed on as it is."""
+        """Whether the request and its answer can be passed on as they are."""
 
 
 class ArrivedHeads:
-    """What is remembered of heads for all endpoints of a router: users choose how many of those there are."""
+    """The cache of heads, shared by all endpoints of a router: users choose how many endpoints there are."""
 
     __slots__ = ("_size", "known")
 
     def __init__(self) -> None:
         self.known: dict[int, ArrivedHead] = {}
-        """By the address of the fields (which are kept, so that it stays theirs)."""
+        """Heads by the `id` of their fields (which are kept, so that it stays theirs)."""
         self._size = 0
 
     def keep(self, head: ArrivedHead) -> None:
-        """Remember what is decided for a head, unless that is long.
+        """Cache a head, unless it is too long.
 
         Args:
-            head: it.
+            head: the head.
         """
         size = heads.size(head.target, head.headers)
         if size > MAX_HEAD_SIZE:

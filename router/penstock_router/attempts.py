@@ -1,4 +1,4 @@
-"""A request on its way, and what a try to get it answered has come to."""
+"""A request in progress, and the outcome of a try to get it answered."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from penstock_router.steering import Steering
 
 TELLING_SECONDS: Final = 0.2
-"""A connect attempt cut short in less by the request's own deadline is not held against the pod."""
+"""A connect attempt that the request's own deadline cuts shorter than this is not held against the pod."""
 UNREAD_SECONDS: Final = 1.0
-"""A pod that ends a kept connection just when a request is sent on it says so within less. A reset that comes
-later may be another's, who has the pod's address by now."""
+"""If a pod ends a kept connection just when a request is sent on it, its reset arrives within this time. A
+later reset may come from another host that has the pod's address by now."""
 MAX_MOVES: Final = 4
-"""A request that pods have handed back so often goes over HTTP/1.1, where none hands it back: it stays in a
-queue."""
+"""A request that pods have handed back more often than this is sent over HTTP/1.1, where pods do not hand
+requests back: it stays in a queue."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
-"""Why a further try was made, beside the sidecars' own words."""
+"""Why a further try was made, beside the sidecars' own reasons."""
 _UNREADY: Final = frozenset({Reason.MODEL_UNREACHABLE.value, Reason.NOT_READY.value})
 """Refusals by a pod whose model takes no requests now: it would refuse all that it gets."""
 
@@ -50,8 +50,8 @@ class Unexecuted:
     """A try that was surely not executed.
 
     Args:
-        reason: why, one word.
-        answer: the sidecar's refusal; None where no connection could be made.
+        reason: the reason, one word.
+        answer: the sidecar's refusal; None if no connection could be made.
         detail: for people.
     """
 
@@ -64,73 +64,72 @@ class Unexecuted:
 
     @property
     def is_connecting(self) -> bool:
-        """No connection could be made."""
+        """Whether no connection could be made."""
         return self.reason == CONNECT_FAILED
 
     @property
     def is_load(self) -> bool:
-        """The pod is well and refused for its load: the same pod again would make no sense."""
+        """Whether the pod refused for another reason than a drain: the same pod again would make no sense."""
         return self.answer is not None and self.reason != Reason.DRAINING.value
 
     @property
     def is_moved(self) -> bool:
-        """The pod has handed the request back, since another one would begin it at once."""
+        """Whether the pod handed the request back, since another pod would begin it at once."""
         return self.answer is not None and self.reason == Reason.MOVED.value
 
     @property
     def is_for_room(self) -> bool:
-        """The pod's queue is full: it, or another, may have room in a moment."""
+        """Whether the pod's queue is full: it, or another, may have room in a moment."""
         return self.answer is not None and self.reason == Reason.QUEUE_FULL.value
 
 
 class RequestTrace(Protocol):
-    """Where it is noted what becomes of a request that is traced."""
+    """Records the course of a request that is traced. Times are seconds of the router's clock."""
 
     def waits(self, now: float) -> None:
-        """It may have to be held, from this second of the router's clock on."""
+        """Note that the request may be held from now on."""
 
     def goes_on(self, now: float) -> None:
-        """It is held no more."""
+        """Note that the request is no longer held."""
 
     def again(self, pod: Pod, reason: str) -> None:
-        """It was not executed by a pod, and there is to be another try."""
+        """Note that a pod did not execute the request, and that another try follows."""
 
     def ended(
         self, proxied: ProxiedRequest, now: float, status: int, reason: str, error: Exception | None
     ) -> None:
-        """It is over; with an error where its answer ended early."""
+        """Note that the request is over; with an error if its answer ended early."""
 
 
 class Owner:
-    """Who has a request, as that sees it: `forwarder.Forwarder`.
+    """The interface of a request's owner, which is `forwarder.Forwarder`.
 
-    A base class, not a Protocol: see `answer.Carrier`. No object is made of it.
+    A base class, not a Protocol: see `answer.Carrier`. It is not instantiated.
     """
 
     def opened(self, proxied: ProxiedRequest, answer: Response | UpstreamAnswer | UpstreamError) -> None:
-        """A pod has answered, or will not."""
+        """Take a pod's answer, or the error instead of it."""
         raise NotImplementedError
 
     def leave(self, proxied: ProxiedRequest) -> None:
-        """The client of a request has left."""
+        """End a request whose client has left."""
         raise NotImplementedError
 
 
 class ProxiedRequest:
-    """One client's request on its way.
+    """One client's request in progress.
 
     Args:
-        exchange: where its answer goes.
+        exchange: takes its answer.
         state: its endpoint.
-        request: as it came, its target without the route.
-        shared: the fields for a sidecar that other requests may have as well.
+        request: the request as received, its target without the route.
+        shared: the fields for a sidecar, which requests with the same head share.
         identity: its `x-request-id`.
         sequence: its number by arrival among all requests.
-        arrived: when it came, in seconds of the router's clock.
-        client_ms: the client's own time for it, in milliseconds; -1 for one that cannot be read, None for
-            none.
-        route: what was taken from its target, as the client wrote it; empty for nothing.
-        owner: who has it.
+        arrived: when it arrived, in seconds of the router's clock.
+        client_ms: the client's own timeout for it, in milliseconds; -1 for an unreadable one, None for none.
+        route: the route that was taken from its target, as the client wrote it; empty for none.
+        owner: handles its answer.
     """
 
     __slots__ = (
@@ -173,7 +172,7 @@ class ProxiedRequest:
         owner: Owner | None = None,
     ) -> None:
         self.owner = owner
-        self.exchange: Exchange | None = exchange  # None once it is answered, or its client gone
+        self.exchange: Exchange | None = exchange  # None once it is answered, or its client has left
         self.state = state
         self.request = request
         self.shared = shared
@@ -184,39 +183,39 @@ class ProxiedRequest:
         self.route = route
         stream = request.stream
         self.body = None if stream is None else RequestBody(stream, state.settings.max_body_bytes)
-        """Its body, where that is a stream."""
+        """Its body, if that is a stream; else None."""
         self.ends = None if state.total is None else arrived + state.total
-        """When it is over, however far its answer is; None for no such time."""
+        """When it is cut off, however far its answer is; None for no limit."""
         self.deadline: float | None = None
-        """When its time is over; set when it leaves the hold."""
+        """When the head of its answer is due; set when it leaves the hold."""
         self.steering: Steering | None = None
-        """What decides who gets it, beside weights and loads; None for nothing."""
+        """The choices of backend and pod by its fields; None for none."""
         self.drawn: str | None = None
         """The backend that was drawn for it; None before."""
         self.backend = ""
-        """Who got its last try; empty before any."""
+        """The backend of its last try; empty before any."""
         self.pod: Pod | None = None
-        """Who was asked last; None before any."""
+        """The pod of its last try; None before any."""
         self.sent = 0.0
         """When its last try began, in seconds of the router's clock."""
         self.left = 0.0
-        """Seconds that it had then."""
+        """Seconds that it had left then."""
         self.moves = 0
         """How often a pod has handed it back."""
         self.counted = False
-        """A pod has counted it as an arrival, and refused it or handed it back."""
+        """Whether a pod has counted it as an arrival, and refused it or handed it back."""
         self.trace: RequestTrace | None = None
-        """Where it is noted what becomes of it; None where it is not traced."""
+        """Its trace; None if it is not traced."""
         self.give_up: Callable[[], object] | None = None
-        """Ends what is under way for it."""
+        """Cancels its present try; None if there is none."""
 
     def opened(self, answer: Response | UpstreamAnswer | UpstreamError) -> None:
-        """A pod has answered, or will not."""
+        """Pass a pod's answer, or the error instead of it, to the owner."""
         if self.owner is not None:
             self.owner.opened(self, answer)
 
     def leave(self) -> None:
-        """Its client has left."""
+        """Report to the owner that the client has left."""
         if self.owner is not None:
             self.owner.leave(self)
 
@@ -227,12 +226,12 @@ class ProxiedRequest:
 
     @property
     def received(self) -> int:
-        """Bytes of its body that have come."""
+        """Bytes of its body that have been received."""
         return len(self.request.body) if self.body is None else self.body.received
 
     @property
     def resendable(self) -> bool:
-        """Whether it can be sent once more."""
+        """Whether it can be sent again."""
         return self.body is None or self.body.resendable
 
     @property
@@ -242,7 +241,7 @@ class ProxiedRequest:
         return self.left if idle is None else idle
 
     def upstream_request(self, now: float) -> Request:
-        """The request for a pod; its time begins with the first one.
+        """Make the request for a pod; the first call sets the deadline.
 
         Args:
             now: seconds of the router's clock.
@@ -283,7 +282,7 @@ class ProxiedRequest:
 
     @property
     def limit(self) -> str:
-        """Which time is over at `deadline`, for people."""
+        """The name of the limit that set `deadline`, for people."""
         deadline = self.deadline
         if deadline is not None and deadline == self.client_deadline:
             return "the request's x-penstock-timeout-ms"
@@ -294,7 +293,7 @@ class ProxiedRequest:
         return "the endpoint's timeouts.firstByte" if named else "the endpoint's timeout"
 
     def interim(self, status: int, headers: Headers) -> None:
-        """Pass an interim answer of a pod on, unless it concerns our connection there alone."""
+        """Pass on a pod's interim answer, unless it concerns only the router's connection to the pod."""
         if status == CONTINUE:
             if self.body is not None:
                 self.body.go_on()
@@ -303,20 +302,20 @@ class ProxiedRequest:
 
 
 def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, now: float) -> Unexecuted:
-    """What a try without an answer comes to.
+    """Judge a try that got no answer.
 
     Args:
         proxied: the request.
-        pod: who was asked.
+        pod: the pod that was asked.
         error: why there is no answer.
-        pods: where it is noted.
+        pods: keeps the state of pods.
         now: seconds of the router's clock.
 
     Returns:
-        That it was surely not executed.
+        The outcome of a try that was certainly not executed.
 
     Raises:
-        PenstockError: it may have been executed, or can be sent to no pod.
+        PenstockError: the request may have been executed, or no pod can get it.
     """
     left = proxied.left
     if isinstance(error, ConnectFailed):
@@ -341,14 +340,14 @@ def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, 
 def answered(
     proxied: ProxiedRequest, pod: Pod, fields: AnswerFields, answer: Response, pods: Pods, now: float
 ) -> Unexecuted | None:
-    """What a try with an answer comes to: None where that is the client's.
+    """Judge a try that got an answer; returns None if the answer is for the client.
 
     Args:
         proxied: the request.
-        pod: who has answered.
-        fields: the answer's.
+        pod: the pod that answered.
+        fields: the answer's fields.
         answer: the answer.
-        pods: where it is noted.
+        pods: keeps the state of pods.
         now: seconds of the router's clock.
     """
     if fields.queued >= 0:
@@ -362,13 +361,13 @@ def answered(
     else:
         pods.reached(pod)
     if word == Reason.DRAINING.value:
-        pods.refuses(pod)  # NB: one that drains counts no arrivals
+        pods.refuses(pod)  # NB: a pod that drains does not count arrivals
     else:
         proxied.counted = True
     if word == Reason.QUEUE_FULL.value:
         pods.full(pod)
     elif word == Reason.MOVED.value:
         pod.unproven = 0
-    if answer.stream is not None:  # no sidecar's: its refusals are short
+    if answer.stream is not None:  # not from a sidecar: its refusals are short
         answer = Response(answer.status, answer.headers)
     return Unexecuted(word, answer)

@@ -1,14 +1,14 @@
-"""A mirror's answer against the one that was served: status, then JSON by path. Pure, and in small steps.
+"""Compares a mirror's answer with the served one: status, then JSON by path. Pure, and in small steps.
 
-Both bodies are held against each other as bytes first. Where those differ and the served one is JSON, their
-values are walked from the top, breadth first, up to the first difference; what is reported of it is its path
-and the types there, never a value. A path's names are the model's own, so they are cut and escaped.
+The bodies are compared as bytes first. If they differ and the served one is JSON, their values are walked
+breadth first up to the first difference. The report has its path and the types there, never a value. The
+names in a path come from the model, so they are cut and escaped.
 
-Numbers are alike by a tolerance: relative above a magnitude of 1, absolute below it. 1 and 1.0 are one
-number; `true` is none. Of a name that an object has twice, the last counts.
+Numbers are equal within a tolerance: relative above a magnitude of 1, absolute below it. 1 and 1.0 are the
+same number; `true` is not a number. If an object has a name twice, the last one counts.
 
-`Comparison.step` does a bounded piece, so that the router's loop is never held up for long; the work is
-bounded in all by `MAX_BYTES` of each body.
+`Comparison.step` does a bounded piece of work, so the router's loop is never blocked for long; `MAX_BYTES` of
+each body bounds the whole work.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import msgspec
 from penstock_wire.headers import Headers, get
 
 MAX_BYTES = 64 * 1024
-"""Bodies beyond are compared as bytes alone."""
+"""Bodies larger than this are compared only as bytes."""
 MAX_NAME = 64
 MAX_PATH = 200
-"""Characters of a name, and of a path, that are reported."""
+"""The most characters of a name, and of a path, that are reported."""
 EQUAL = ""
 STATUS, TYPE, VALUE, LENGTH, MISSING, EXTRA, BODY, MALFORMED = (
     "status",
@@ -38,8 +38,8 @@ STATUS, TYPE, VALUE, LENGTH, MISSING, EXTRA, BODY, MALFORMED = (
     "body",
     "malformed",
 )
-"""How two answers differ: another status; at a path another type, value or number of elements, a member that
-is missing or is there beside the served ones; a body that is no JSON; one that should be JSON and is none."""
+"""How two answers differ: in status; at a path in type, value or number of elements, by a missing or an extra
+member; in bytes, if the served body is not JSON; or only the served body is JSON."""
 TOO_LARGE, ENCODED = "too_large", "encoded"
 """Why two bodies that differ as bytes were not compared further."""
 
@@ -48,7 +48,7 @@ _STEP = re.compile(r"\.([A-Za-z0-9_-]+|\*)|\[([0-9]+|\*|'[^'\\]+')\]")
 
 
 class Link:
-    """A step of a path: a name or an index, and the steps before it."""
+    """The last step of a path, a name or an index, and a link to the steps before it."""
 
     __slots__ = ("before", "step")
 
@@ -58,7 +58,7 @@ class Link:
 
 
 class Node:
-    """A step of the ignored paths."""
+    """A node in the tree of ignored paths."""
 
     __slots__ = ("any_index", "any_name", "ends", "steps")
 
@@ -70,11 +70,11 @@ class Node:
 
 
 class Rules:
-    """What a comparison leaves out, and how close numbers must be.
+    """The paths that a comparison ignores, and its tolerance for numbers.
 
     Args:
         ignore: paths, as in `router_settings.Compare`.
-        tolerance: see there.
+        tolerance: as there.
     """
 
     __slots__ = ("root", "tolerance")
@@ -113,10 +113,10 @@ class FirstDifference:
 
     Args:
         kind: how they differ.
-        path: where.
-        general: the same with `[*]` for each index.
-        expected: a type or a status of the served answer.
-        actual: the same of the mirror's.
+        path: the path of the difference.
+        general: the path with `[*]` for each index.
+        expected: the type or status in the served answer.
+        actual: the same in the mirror's.
     """
 
     __slots__ = ("actual", "expected", "general", "kind", "path")
@@ -146,22 +146,22 @@ class Work:
         self.link = link
         self.expected = expected
         self.actual = actual
-        self.nodes = nodes  # of the ignored paths, those that lead here
-        self.at = at  # of two objects, the served one's names
-        self.start = start  # of two containers, where to go on
+        self.nodes = nodes  # the nodes of ignored paths that lead here
+        self.at = at  # the names of the served object; empty for arrays
+        self.start = start  # the index at which to go on
 
 
 class Comparison:
-    """Two answers on their way to a verdict.
+    """A comparison of two answers, in progress or done.
 
     Args:
-        rules: what to leave out.
-        status: of the served answer.
-        body: of the served answer.
-        headers: of the served answer.
-        other_status: of the mirror's answer.
-        other_body: likewise.
-        other_headers: likewise.
+        rules: the ignored paths and the tolerance.
+        status: the served answer's.
+        body: the served answer's.
+        headers: the served answer's.
+        other_status: the mirror's.
+        other_body: the mirror's.
+        other_headers: the mirror's.
     """
 
     __slots__ = ("_begun", "_bodies", "_rules", "_work", "difference", "skipped")
@@ -181,9 +181,9 @@ class Comparison:
         self._work: deque[Work] = deque()
         self._begun = False
         self.difference: FirstDifference | None = None
-        """The first difference; None where none was found."""
+        """The first difference; None if none was found."""
         self.skipped = ""
-        """Why they could not be compared to the end; empty where they were."""
+        """Why the answers were not compared to the end; empty if they were."""
         if status != other_status:
             self.difference = FirstDifference(STATUS, "$", "$", str(status), str(other_status))
             self._begun = True
@@ -198,17 +198,17 @@ class Comparison:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the comparison is finished."""
         return self._begun and not self._work
 
     def step(self, most: int) -> bool:
-        """Do a piece of it.
+        """Do a piece of the comparison.
 
         Args:
-            most: values to look at.
+            most: the number of values to compare.
 
         Returns:
-            Whether it is over.
+            Whether it is finished.
         """
         if not self._begun:
             self._begun = True
@@ -226,7 +226,7 @@ class Comparison:
         return not self._work
 
     def _read(self) -> None:
-        """Read both bodies."""
+        """Parse both bodies."""
         body, other = self._bodies
         self._bodies = (b"", b"")
         expected = _json(body)
@@ -239,7 +239,7 @@ class Comparison:
             self._pair(None, expected, actual, [self._rules.root])
 
     def _pair(self, link: Link | None, expected: object, actual: object, nodes: list[Node]) -> None:
-        """Compare two values that are no containers, or note that two containers are to be."""
+        """Compare two scalars, or queue two containers to be compared."""
         if isinstance(expected, list) and isinstance(actual, list):
             if any(node.any_index is not None and node.any_index.ends for node in nodes):
                 return
@@ -260,7 +260,7 @@ class Comparison:
                 self._differ(VALUE, link, kind, other)
 
     def _lists(self, work: Work, left: int) -> int:
-        """Go on with two arrays of one length; returns how many values may still be looked at."""
+        """Continue with two arrays of equal length; returns how many more values may be compared."""
         expected: list[Any] = work.expected  # type: ignore[assignment]  # as its caller has seen
         actual: list[Any] = work.actual  # type: ignore[assignment]
         place, end = work.start, min(len(expected), work.start + left)
@@ -287,7 +287,7 @@ class Comparison:
         return left
 
     def _objects(self, work: Work, left: int) -> int:
-        """Go on with two objects; returns how many values may still be looked at."""
+        """Continue with two objects; returns how many more values may be compared."""
         expected: dict[str, Any] = work.expected  # type: ignore[assignment]  # as its caller has seen
         actual: dict[str, Any] = work.actual  # type: ignore[assignment]
         names, nodes = work.at, work.nodes
@@ -357,7 +357,7 @@ def _type(value: object) -> str:
 
 
 def _into(nodes: list[Node], step: str | int, *, of_array: bool) -> list[Node] | None:
-    """The ignored paths that go on below a step; None where one of them ends there."""
+    """The nodes of ignored paths below a step; None if one of the paths ends there."""
     below: list[Node] = []
     for node in nodes:
         exact = node.steps.get(step)
@@ -372,7 +372,7 @@ def _into(nodes: list[Node], step: str | int, *, of_array: bool) -> list[Node] |
 
 
 def _path(link: Link | None, *, general: bool) -> str:
-    """A path as text, cut where it is long."""
+    """Render a path as text, cut if it is long."""
     steps: list[str | int] = []
     while link is not None:
         steps.append(link.step)

@@ -1,9 +1,9 @@
-"""Comparisons that wait for a moment of the router's loop.
+"""Runs comparisons of answers in the router's event loop, bit by bit.
 
-They run in the loop itself, in pieces of some tenths of a millisecond, a turn of the loop each: in a thread
-they would hold up the loop for longer, since a thread that computes gives the interpreter away only every
-5 ms. What all of them may use in a second is bounded, and so is what waits; beyond, pairs of answers are not
-compared, and that is counted.
+They run in the loop itself, in pieces of some tenths of a millisecond, one per turn of the loop: a thread
+would block the loop for longer, since a computing thread releases the interpreter only every 5 ms. The time
+that they use per second is bounded, and so is the queue; beyond these bounds, pairs of answers are not
+compared, and are counted as skipped.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock_router.mirror_totals import MirrorSeries
 from penstock_wire.process import log
 
 SHARE = 0.05
-"""Of a core's time for all comparisons of a router; so many seconds of it at once."""
+"""The share of a core's time for all comparisons of a router; also the seconds that can be used at once."""
 MAX_WAITING = 16
 A_STEP = 1000
 """Values that are compared in one piece."""
 BUDGET, BROKEN = "budget", "broken"
-"""Why two answers were not compared: too many were; our own mistake."""
+"""Why two answers were not compared: the budget was used up; a bug in the router."""
 
 
 class CompareQueue:
@@ -40,11 +40,11 @@ class CompareQueue:
         self._queue: deque[tuple[Comparison, MirrorSeries]] = deque()
 
     def add(self, comparison: Comparison, series: MirrorSeries) -> None:
-        """Do a comparison, now where that costs nothing.
+        """Count a comparison that is settled already, else queue it.
 
         Args:
-            comparison: has not begun.
-            series: where it is counted.
+            comparison: not begun, or settled.
+            series: counts its result.
         """
         if comparison.settled:
             _count(comparison, series)
@@ -60,7 +60,7 @@ class CompareQueue:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Do a piece of the first."""
+        """Do a piece of the first comparison."""
         comparison, series = self._queue[0]
         begun = self._clock()
         try:

@@ -1,8 +1,8 @@
-"""Cross-origin requests of web pages: preflights, and the fields that let a page read an answer. Pure.
+"""Answers cross-origin requests of web pages: preflights, and fields that let a page read an answer. Pure.
 
 Source: the Fetch standard (https://fetch.spec.whatwg.org/), section "HTTP CORS protocol". CORS protects
-pages' users, not the model: a request from another origin is served like any other, and its page cannot read
-the answer.
+pages' users, not the model: a request from an origin that is not listed is served like any other, but its
+page cannot read the answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALLOW_ORIGIN = b"access-control-allow-origin"
 REQUEST_METHOD = b"access-control-request-method"
 
 MAX_AGE_SECONDS = 600
-"""How long a browser may go by the answer to a preflight."""
+"""How long a browser may cache the answer to a preflight."""
 
 _EXPOSED = b", ".join([b"retry-after", b"server-timing", BACKEND, REASON, REQUEST_ID])
 _ALWAYS_ALLOWED = {b"content-type", REQUEST_ID, *FROM_CLIENT}
@@ -28,7 +28,7 @@ _VARY = (b"vary", ORIGIN)
 
 
 def is_preflight(request: Request) -> bool:
-    """Whether a browser asks by this request if a page may send another."""
+    """Whether this request is a browser's question whether a page may send another one."""
     return (
         request.method == "OPTIONS"
         and get(request.headers, ORIGIN) is not None
@@ -37,11 +37,11 @@ def is_preflight(request: Request) -> bool:
 
 
 class Policy:
-    """What pages may do with one endpoint.
+    """The rules for web pages that use one endpoint.
 
     Args:
         cors: the endpoint's `cors`.
-        methods: the methods that it takes; empty for any.
+        methods: the methods that the endpoint takes; empty for any.
     """
 
     def __init__(self, cors: Cors, methods: Sequence[str]) -> None:
@@ -59,14 +59,14 @@ class Policy:
         )
 
     def preflight(self, request: Request) -> Response:
-        """The answer to a preflight; to one of an origin that is not listed, one that allows nothing."""
+        """The answer to a preflight; it allows nothing if the origin is not listed."""
         allowed = self._allowed(request.headers)
         return Response(204, (*self._varies(), *((*allowed, *self._preflight) if allowed else ())))
 
     def marked(self, answer: Headers, request: Headers) -> Headers:
-        """The fields of an answer with those that let the page read it that sent the request.
+        """Add the fields that let the requesting page read an answer.
 
-        An answer that has an `Access-Control-Allow-Origin` keeps it, and gets nothing: the model speaks CORS.
+        An answer with an `Access-Control-Allow-Origin` stays unchanged: the model implements CORS itself.
 
         Args:
             answer: the fields of the answer.
@@ -75,16 +75,16 @@ class Policy:
         if get(answer, ALLOW_ORIGIN) is not None:
             return answer
         allowed = self._allowed(request)
-        varies = () if _VARY in answer else self._varies()  # a preflight that allows nothing says so already
+        varies = () if _VARY in answer else self._varies()  # a preflight's answer has it already
         return (*answer, *varies, *((*allowed, *self._readable) if allowed else ()))
 
     def _allowed(self, request: Headers) -> Headers:
-        """The field that allows the request's origin; empty where it is not listed."""
+        """The field that allows the request's origin; empty if it is not listed."""
         if self._any:
             return ((ALLOW_ORIGIN, b"*"),)
         origin = get(request, ORIGIN)
         return ((ALLOW_ORIGIN, origin),) if origin in self._origins else ()
 
     def _varies(self) -> Headers:
-        """A cache keeps the answers for unlike origins apart, also the answer for a request without one."""
+        """The field that makes caches keep answers by origin, also the one to a request without an origin."""
         return () if self._any else (_VARY,)

@@ -1,13 +1,13 @@
-"""EndpointSlices read into addresses of pods. Pure.
+"""Reads EndpointSlices into addresses of pods. Pure.
 
-The meaning of the conditions is that of the API's own documentation (discovery.k8s.io/v1): an unknown `ready`
-counts as ready, an unknown `serving` as `ready`, an unknown `terminating` as not terminating. Only pods that
-are ready and not terminating get requests. `publishNotReadyAddresses` makes `ready` always true, so `serving`
-is asked too. The addresses of one endpoint are fungible: the first stands for all.
+Conditions mean what the API's documentation (discovery.k8s.io/v1) says: an unknown `ready` counts as ready,
+an unknown `serving` as `ready`, an unknown `terminating` as not terminating. Only pods that are ready and not
+terminating get requests. `publishNotReadyAddresses` makes `ready` always true, so `serving` is checked too.
+The addresses of one endpoint are fungible: only the first is used.
 
-A Service's name alone says nothing: anybody may have a Service `<name>-backend`. A slice is a backend's where
-it carries the labels that the operator gives the backend's Service (the EndpointSlice controller mirrors
-them), its Service has the backend's name, and it leads to the sidecar's port.
+A Service's name alone proves nothing: any user can create a Service `<name>-backend`. A slice belongs to a
+backend if it carries the labels that the operator gives the backend's Service (the EndpointSlice controller
+mirrors them), its Service has the backend's name, and it leads to the sidecar's port.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from penstock_wire.contract import BACKEND_LABEL, SIDECAR_PORT
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 OURS = {contract.MANAGED_BY_LABEL: contract.MANAGED_BY, contract.APP_LABEL: contract.BACKEND_APP}
-"""What the operator puts on every backend's Service, beside `BACKEND_LABEL`."""
+"""The labels that the operator puts on every backend's Service, beside `BACKEND_LABEL`."""
 SELECTOR = ",".join([SERVICE_LABEL, BACKEND_LABEL, *(f"{key}={value}" for key, value in OURS.items())])
 """Selects the slices of all backends."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Address:
-    """Where a pod's sidecar listens.
+    """The address at which a pod's sidecar listens.
 
     Args:
         host: IP address or host name.
         port: its data port.
-        pod: name of the pod, as far as it is known.
+        pod: name of the pod; empty if unknown.
     """
 
     host: str
@@ -43,7 +43,7 @@ class Address:
 
 
 def backend_of(slice_: Mapping[str, Any]) -> str | None:
-    """The backend whose Service a slice belongs to, or None for a Service of somebody else."""
+    """The backend whose Service a slice belongs to, or None for a Service that is not the operator's."""
     labels = (slice_.get("metadata") or {}).get("labels") or {}
     backend = labels.get(BACKEND_LABEL)
     if not backend or labels.get(SERVICE_LABEL) != contract.backend_service(str(backend)):
@@ -65,9 +65,9 @@ def _gets_requests(conditions: Mapping[str, Any]) -> bool:
 
 
 def ready_addresses(slice_: Mapping[str, Any]) -> list[tuple[str, Address]]:
-    """The addresses of a slice that may get requests, each with what identifies its pod.
+    """The addresses of a slice that may get requests, each with the identity of its pod.
 
-    A slice that does not lead to the sidecars' port has none: whatever listens elsewhere is no sidecar.
+    A slice that does not lead to the sidecars' port has none: a server on another port is not a sidecar.
     """
     if slice_.get("addressType") not in ("IPv4", "IPv6") or not _leads_to_sidecars(slice_):
         return []
@@ -84,10 +84,10 @@ def ready_addresses(slice_: Mapping[str, Any]) -> list[tuple[str, Address]]:
 
 
 def merge(slices: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Address, ...]]:
-    """All slices of a namespace as ready addresses by backend.
+    """Merge all slices of a namespace into ready addresses by backend.
 
-    A backend whose Service has slices but no ready pod has an empty entry; one without a Service of ours has
-    none. A pod that stands in several slices (while one moves between them, or in two address families)
+    A backend whose Service has slices but no ready pod has an empty entry; a backend without a Service from
+    the operator has none. A pod in several slices (while it moves between them, or in two address families)
     counts once, IPv4 first.
     """
     backends: dict[str, dict[str, Address]] = {}
@@ -104,10 +104,10 @@ def merge(slices: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Address, ...]]
 
 
 def parse_target(target: str) -> Address:
-    """Read `host:port` of settings (a router alone).
+    """Parse `host:port` from settings (of a router without a cluster).
 
     Raises:
-        ValueError: not of that form.
+        ValueError: the text does not have that form.
     """
     if "://" in target:
         rest = target.partition("://")[2].partition("/")[0]

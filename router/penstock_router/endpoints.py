@@ -1,4 +1,4 @@
-"""The state of one endpoint in one router: its settings, its choice by weight, what it holds, its totals."""
+"""The state of one endpoint in one router: settings, choice by weight, held requests, totals."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from penstock_wire.http import Request
 from penstock_wire.timers import EarliestTimer
 
 COLD_RETRY_AFTER_SECONDS = 5.0
-"""What a client is told to wait where nothing is known of how long it takes."""
+"""The `retry-after` for a client if the duration of a start is unknown."""
 
 
 def no_such_endpoint(name: str) -> PenstockError:
-    """The answer to who still asks for an endpoint that was deleted."""
+    """Make the error for a request to an endpoint that was deleted."""
     return PenstockError(Reason.NO_ROUTE, f"endpoint {name} does not exist any more")
 
 
 @mypyc_attr(native_class=False)
 class HoldOver(PenstockError):
-    """A request cannot be held, since there is no room or no time, or its time in the hold is over."""
+    """A request cannot be held, since there is no room or time, or its time in the hold is over."""
 
 
 class EndpointState:
@@ -45,12 +45,12 @@ class EndpointState:
 
     Args:
         settings: its settings; `update` replaces them whole.
-        pods: all pods the router knows.
+        pods: all pods of the router.
         clock: the event loop's time, seconds.
         random_source: for the choice of a backend.
-        on_held: is called when a request is held for a backend while none was.
-        series: where what becomes of its requests is counted, by endpoint and backend.
-        heads: what all endpoints of the router remember of heads; None for memory of its own.
+        on_held: called when the first request is held for a backend.
+        series: makes the counters of its requests, by endpoint and backend.
+        heads: the cache of heads of all the router's endpoints; None for a separate one.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class EndpointState:
         self._selector = WeightedSelector(random_source)
         self._windows: dict[str, ReleaseWindow] = {}
         self._timers: dict[str, EarliestTimer] = {}
-        self._held_since: dict[str, float] = {}  # when a request was held for it while none was
-        self._started_in: dict[str, float] = {}  # seconds from then until its pods let the first one go
+        self._held_since: dict[str, float] = {}  # when its first request was held, by backend
+        self._started_in: dict[str, float] = {}  # seconds from then until its first release
         self._removed = False
         self._holds_ended: PenstockError | None = None
         self.mirrors: EndpointMirrors | None = None
-        """Who gets copies of its requests; None where nobody does."""
+        """The mirrors that get copies of its requests; None for none."""
         self._take_times()
         self.cors = self._policy()
         self._closed = ClosedPaths(settings.closed)
@@ -93,17 +93,17 @@ class EndpointState:
 
     @property
     def faults(self) -> list[str]:
-        """What of its settings cannot be used, and is left out."""
+        """The parts of its settings that cannot be used and are left out, with reasons."""
         of_mirrors = [] if self.mirrors is None else self.mirrors.faults
         return [*self._steers.faults, *of_mirrors]
 
     def head(self, request: Request) -> ArrivedHead:
-        """What is decided for all requests with the head of this one.
+        """The decisions for all requests with the head of this one, from the cache if possible.
 
         Args:
             request: its target is without the route.
         """
-        # NB: a server gives requests whose heads are alike the very same fields (`head_cache`).
+        # NB: a server gives requests with equal heads the same fields object (`head_cache`).
         known = self._heads.known.get(id(request.headers))
         if (
             known is None
@@ -128,14 +128,14 @@ class EndpointState:
         return known
 
     def series(self, backend: str) -> Series:
-        """Where what becomes of requests to a backend is counted; empty for those that none was asked for."""
+        """The counters of requests to a backend; an empty name stands for requests that were sent to none."""
         series = self._series.get(backend)
         if series is None:
             series = self._series[backend] = self._make_series(self.name, backend)
         return series
 
     def update(self, settings: Endpoint) -> None:
-        """Take new settings, whole."""
+        """Replace the settings."""
         self.settings = settings
         self._take_times()
         self.cors = self._policy()
@@ -152,7 +152,7 @@ class EndpointState:
         self.settle()
 
     def remove(self) -> None:
-        """The endpoint was deleted: what is held is answered 404 at once."""
+        """Answer all held requests 404 at once, since the endpoint was deleted."""
         self._removed = True
         self.end_holds(no_such_endpoint(self.name))
         for timer in self._timers.values():
@@ -160,7 +160,7 @@ class EndpointState:
         self._timers.clear()
 
     def end_holds(self, error: PenstockError) -> None:
-        """Answer all that is held with an error, and what would be held from now on."""
+        """Answer all held requests with an error, and all that would be held from now on."""
         self._holds_ended = error
         for backend in self.held.backends():
             for waiter in self.held.waiters(backend):
@@ -169,15 +169,15 @@ class EndpointState:
                     waiter.future.set_exception(error)
 
     def begin(self, steering: Steering, route: bytes) -> Steering:
-        """What decides who gets a request: see `Steers.begin`."""
+        """The steering of one request: see `Steers.begin`."""
         return self._steers.begin(steering, route) if steering.unkeyed else steering
 
     def settle(self) -> None:
-        """Look anew at weights and pods: missing backends' weight is shared out, held requests move on.
+        """Apply present weights and pods: share out the weight of missing backends, move held requests on.
 
-        A backend is missing when it has neither a Service of its own with slices nor targets. One that is
-        there without a ready pod, or with none that can be reached, keeps its share: its requests are held.
-        With `onMissing: Fail` a missing one keeps its share, too: its requests are answered 503.
+        A backend is missing if it has neither a Service of its own with slices nor targets. A backend that
+        exists without a ready pod, or with none that can be reached, keeps its share: its requests are held.
+        With `onMissing: Fail`, a missing one keeps its share, too: its requests are answered 503.
         """
         weights = {
             backend.name: backend.weight
@@ -205,12 +205,12 @@ class EndpointState:
             self._let_go(backend)
 
     def enter(self, steering: Steering | None = None) -> tuple[str | None, bool]:
-        """Choose a backend, and say whether a request may be sent to one of its pods at once.
+        """Choose a backend; return it, and whether a request may be sent to one of its pods at once.
 
-        It may where no request of this endpoint waits for that backend and one of its pods can be reached.
+        It may if no request of this endpoint waits for that backend and one of its pods can be reached.
 
         Args:
-            steering: what decides beside weights; None for nothing.
+            steering: the request's; None for none.
         """
         if self._removed:
             return None, False
@@ -218,31 +218,31 @@ class EndpointState:
         if backend is None or self.held.length(backend):
             return backend, False
         if backend in self._windows:
-            # Its requests may have gone elsewhere, or left, while there was no time to forget it.
+            # Its requests may have moved or left before the window could be forgotten.
             self._forget_idle_window(backend)
             if backend in self._windows:
                 return backend, False
         return backend, self._pods.reaches(backend)
 
     def pick(self, backend: str, steering: Steering | None, without: Sequence[Pod] = ()) -> Pod | None:
-        """A pod of a backend for a request, none of `without`; None where none is left.
+        """Pick a pod of a backend for a request; None if none is left.
 
         Args:
             backend: the backend.
-            steering: what decides beside loads; None for nothing.
-            without: pods that it is not to be.
+            steering: the request's; None for none.
+            without: pods not to pick.
         """
         if steering is None or steering.key is None:
             return self._pods.pick(backend, without=without)
         return self._pods.pick_by_key(backend, steering.key, without=without)
 
     def sent(self, backend: str, steering: Steering, pod: Pod) -> None:
-        """Count a request that goes to another pod than its key's own.
+        """Count a request that is sent to another pod than its key's own.
 
         Args:
             backend: the pod's.
-            steering: of the request.
-            pod: who gets it.
+            steering: the request's.
+            pod: the pod that gets it.
         """
         key = steering.key
         if key is not None and self._pods.own(backend, key) is not pod:
@@ -260,25 +260,25 @@ class EndpointState:
         for_room: bool = False,
         steering: Steering | None = None,
     ) -> Permit:
-        """Get the right to send: at once where a pod can be reached and no request waits, else after a hold.
+        """Get the right to send: at once if a pod can be reached and no request waits, else after a hold.
 
-        A backend whose pods are ready but cannot be reached is tried at once as well where no request waits
-        for it and this one cannot: otherwise nothing would find out that it can be reached again.
+        If pods are ready but cannot be reached, the request also goes at once if it cannot be held:
+        otherwise nothing would find out that a pod can be reached again.
 
         Args:
             size: bytes of its body that are kept meanwhile.
             sequence: the request's number by arrival among all.
             arrived: when the request arrived.
-            deadline: the client's own deadline, which counts while it is held, too; None for none.
+            deadline: the client's own deadline, which counts during the hold, too; None for none.
             backend: the backend that was drawn for it before, None to draw.
-            again: it had room in the hold before, or a pod that drains, and has it still.
-            for_room: all pods that can be reached have refused it for want of room: hold it.
-            steering: what decides who gets it, beside weights; None for nothing.
+            again: whether it was held, or refused by a pod, before: it needs no room in the hold again.
+            for_room: whether all reachable pods have refused it for lack of room, so that it must be held.
+            steering: the request's; None for none.
 
         Raises:
-            HoldOver: nothing to wait for in time, or too many wait.
-            PenstockError: the endpoint was deleted, the router ends, or its backend does not exist and the
-                endpoint wants such requests to fail.
+            HoldOver: no pod in time, or too many requests wait.
+            PenstockError: the endpoint was deleted, the router shuts down, or the backend does not exist and
+                the endpoint has `onMissing: Fail`.
         """
         if self._removed:
             raise no_such_endpoint(self.name)
@@ -312,18 +312,18 @@ class EndpointState:
         return await self._hold(waiter, by_client=by_client, again=again, for_room=for_room)
 
     def connected(self, permit: Permit) -> None:
-        """The request with a permit has a connection: a probe has found out what it was to."""
+        """Note that the request with a permit has a connection: if it is the probe, this ends the probe."""
         if permit.window is not None and permit.window.probe is permit:
             permit.window.probe = None
             self._let_go(permit.backend)
 
     def give_back(self, permit: Permit, *, answered: bool, queue_full: bool = False) -> None:
-        """The request with a permit is done with it.
+        """Return a permit after its try.
 
         Args:
-            permit: what `acquire` returned.
-            answered: a pod took and answered it.
-            queue_full: a pod refused it for a full queue.
+            permit: the result of `acquire`.
+            answered: whether a pod answered the request.
+            queue_full: whether a pod refused it for a full queue.
         """
         window = permit.window
         if window is None:
@@ -341,28 +341,28 @@ class EndpointState:
             self._forget_idle_window(permit.backend)
 
     def may_hold(self, arrived: float, size: int | None) -> bool:
-        """Whether a request may be held, for its time and the room that there is.
+        """Whether there is time and room to hold a request.
 
         Args:
             arrived: when it arrived.
-            size: bytes of its body that are kept meanwhile; None for one that has had room before.
+            size: bytes of its body that are kept meanwhile; None for a request that had room before.
         """
         in_time = self._clock() < arrived + self.settings.cold_start.timeout_ms / 1000
         return in_time and (size is None or self._has_room(size))
 
     def report(self) -> dict[str, BackendTotals]:
-        """What is reported of its backends: of those that got a request, or for which one is held."""
+        """The totals for the report, by backend: those that got a request, or that requests are held for."""
         held = self.held_by_backend()
         names = {backend.name for backend in self.settings.backends} & self._series.keys()
         names |= {name for name in held if name}
         return {name: self.series(name).totals(held.get(name, 0)) for name in sorted(names)}
 
     def held_by_backend(self) -> dict[str, int]:
-        """How many requests are held, by backend; "" where the endpoint has none."""
+        """How many requests are held, by backend; "" if the endpoint has none."""
         return {backend or "": self.held.length(backend) for backend in self.held.backends()}
 
     def _serves(self, backend: str) -> bool:
-        """Whether requests may be a backend's: it is there, or they are to fail where it is not."""
+        """Whether a backend gets requests: it exists, or `onMissing` is `Fail`."""
         return self._fails or self._pods.exists(backend)
 
     def _choose(self, steering: Steering | None) -> str | None:
@@ -371,7 +371,7 @@ class EndpointState:
         return self._steers.choose(steering, self._selector.weights, self._selector.next)
 
     def _is_missing(self, backend: str | None) -> bool:
-        """Whether requests for a backend are to fail since it does not exist."""
+        """Whether requests for a backend must fail because it does not exist."""
         return self._fails and backend is not None and not self._pods.exists(backend)
 
     def _missing(self, backend: str | None) -> PenstockError:
@@ -382,16 +382,16 @@ class EndpointState:
         )
 
     def _take_times(self) -> None:
-        """Put the times of the settings into seconds."""
+        """Convert the times of the settings to seconds."""
         settings = self.settings
         timeouts = settings.timeouts or Timeouts()
         head = min(settings.timeout_ms, timeouts.first_byte_ms or settings.timeout_ms)
         self.first_byte = head / 1000
-        """Until the head of an answer."""
+        """Seconds until the head of an answer."""
         self.idle = None if timeouts.idle_ms is None else timeouts.idle_ms / 1000
-        """Between two pieces of an answer; None for what the request had for its head."""
+        """Seconds between two pieces of an answer; None for the time that the request had for its head."""
         self.total = None if timeouts.total_ms is None else timeouts.total_ms / 1000
-        """In all; None for no limit."""
+        """Seconds for the whole request; None for no limit."""
 
     def _policy(self) -> cors.Policy | None:
         settings = self.settings
@@ -426,13 +426,13 @@ class EndpointState:
         else:
             self._join_first(waiter)
         self._let_go(waiter.backend)
-        # NB: no `asyncio.timeout`: mypyc leaves what it raises behind as the exception being handled.
+        # NB: not `asyncio.timeout`: with mypyc, its exception would stay set as the one being handled.
         timer = asyncio.get_running_loop().call_at(waiter.until, self._time_is_over, waiter, by_client)
         try:
             permit = await waiter.future
         except BaseException:  # a cancellation too
             timer.cancel()
-            # Its client may go in the same turn of the loop that let it go.
+            # Its client may leave in the same turn of the loop that released it.
             if not self.held.leave(waiter):
                 self._take_back(waiter.future)
             if waiter.backend is not None:
@@ -446,7 +446,7 @@ class EndpointState:
             waiter.future.set_exception(self._too_long(waiter, by_client=by_client))
 
     def _retry_after(self, backend: str | None) -> float:
-        """Seconds until there should be room: what is left of a start that takes as long as the last."""
+        """Seconds until there should be room: the rest of a start that takes as long as the last one."""
         took, since = self._started_in.get(backend or ""), self._held_since.get(backend or "")
         left = 0.0 if took is None or since is None else since + took - self._clock()
         return left if left > 0 else COLD_RETRY_AFTER_SECONDS
@@ -457,7 +457,7 @@ class EndpointState:
             self._pods.await_room(waiter.backend, self._take_room)
 
     def _join_first(self, waiter: Waiter) -> None:
-        """Let a request wait for a pod; where none did for this backend, that is news."""
+        """Let a request wait for a pod, and report it if it is the first for its backend."""
         first = not self.held.length(waiter.backend)
         self._join(waiter)
         if first:
@@ -466,7 +466,7 @@ class EndpointState:
             self._on_held()
 
     def _take_room(self, backend: str, pod: Pod) -> bool:
-        """See `pods.TakeRoom`. Where requests wait for a first pod, and not for room, none is taken."""
+        """Take a pod's room (`pods.TakeRoom`), unless requests wait for a first pod and not for room."""
         window = self._windows.get(backend)
         if window is None or not window.full:
             return False
@@ -476,7 +476,7 @@ class EndpointState:
         window = self._windows.get(backend)
         if window is None or window.out or self.held.length(backend):
             return
-        if window.paused_until <= self._clock():  # else the refused request is about to come back to it
+        if window.paused_until <= self._clock():  # else the refused request will return to it
             del self._windows[backend]
 
     def _take_back(self, future: asyncio.Future[Permit]) -> None:
@@ -490,7 +490,7 @@ class EndpointState:
         waited = self._clock() - waiter.since
         why = self._pods.why_unreachable(waiter.backend) if waiter.backend else ""
         if why:
-            # A pod that takes no connection and one that is not there are repaired in different places.
+            # An unreachable pod and a missing one have different causes, so the reasons differ.
             reason = Reason.DEADLINE if by_client else Reason.MODEL_UNREACHABLE
             detail = f"no ready pod of backend {waiter.backend} could be reached in {waited:.3f} s: {why}"
             return HoldOver(reason, detail)
@@ -504,15 +504,15 @@ class EndpointState:
         )
 
     def _let_go(self, backend: str | None) -> None:
-        """Let go of as many of a backend's held requests as its window allows."""
+        """Release as many of a backend's held requests as its window allows."""
         if backend is None or not self.held.length(backend):
             return
         now = self._clock()
         window = self._windows.setdefault(backend, ReleaseWindow())
         reachable = self._pods.reachable(backend)
         window.see_pods(reachable)
-        # Pods that appear or are reached and answers that come call again; a pause, or the time until a pod
-        # is asked again, ends by itself.
+        # New or reached pods and answers call this again; the end of a pause, or of the time until a pod is
+        # asked again, needs a timer.
         again_at: float | None
         if reachable:
             if not (window.opened or window.full) and backend in self._held_since:
@@ -536,10 +536,10 @@ class EndpointState:
         timer.ring_at(again_at)
 
     def _pass(self, backend: str, window: ReleaseWindow, pod: Pod | None = None) -> Permit | None:
-        """Let the first request held for a backend go, to a pod or to any; None where none is left."""
+        """Release the first request held for a backend, to `pod` or to any; None if none is left."""
         while (waiter := self.held.head(backend)) is not None:
             self.held.leave(waiter)
-            if not waiter.future.done():  # else its client leaves, or its time ends, in this turn of the loop
+            if not waiter.future.done():  # else its client left, or its time ended, in this turn of the loop
                 window.passed()
                 permit = Permit(backend=backend, window=window, epoch=window.epoch, pod=pod)
                 waiter.future.set_result(permit)

@@ -1,15 +1,15 @@
-"""Requests in, answers out. Where a pod can be asked at once, without a task.
+"""Forwards requests and returns answers: without a task, if a pod can be asked at once.
 
-The way of a request, each step in the turn of the loop in which its cause came:
+The steps of a request, each in the turn of the loop in which its cause arrives:
 
-- **place**: its endpoint and what is decided once for all requests with its head (`endpoints.ArrivedHead`);
-- **pick**: a backend by weight, a pod by load;
-- **send**: on a connection that is there;
-- **answer**: what the pod said, with our own fields, and counted.
+- **place**: find its endpoint and the decisions for all requests with its head (`arrived_head.ArrivedHead`);
+- **pick**: choose a backend by weight, a pod by load;
+- **send**: use an open connection;
+- **answer**: return the pod's answer with the router's own fields, and count it.
 
-What cannot go on at once has a task of its own from there on (`proxy`): a request that must be held, whose
-pod has no connection yet, whose try was surely not executed, or whose method is none that is passed on; one
-whose body is a stream, or that asks to switch protocols.
+A request that cannot go on at once continues in a task of its own (`proxy`): it must be held, its pod has no
+connection yet, its try was certainly not executed, its method is not simply passed on, its body is a stream,
+or it asks to switch protocols.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 MAX_KNOWN: Final = 256
 CLIENT_GONE: Final = 499
-"""The status under which a request whose client left is counted."""
+"""The status that is counted for a request if its client left."""
 _CLOSED: Final = "expected another path, found one that is a model's and its sidecar's own"
 
 
@@ -72,9 +72,9 @@ class Forwarder(Owner):
     """Answers the requests of endpoints.
 
     Args:
-        pods: who there is.
-        upstream: sends to them.
-        metrics: counts.
+        pods: all pods.
+        upstream: sends requests to them.
+        metrics: counts requests.
         clock: the event loop's time, seconds.
         pod: name of this router's pod, for problem documents.
         access: logs requests.
@@ -99,8 +99,8 @@ class Forwarder(Owner):
         self._pod = pod
         self._ids = RequestIds()
         self._sequence = 0
-        self._fields = AnswerFields(())  # of the last answer
-        self._outwards: dict[Headers, Headers] = {}  # fields of answers: a front sends those it knows cheaper
+        self._fields = AnswerFields(())  # the last answer's
+        self._outwards: dict[Headers, Headers] = {}  # cached answer fields: a front sends known ones faster
 
     def begin(
         self,
@@ -114,12 +114,12 @@ class Forwarder(Owner):
         Args:
             state: the endpoint.
             exchange: its request's target is what the model sees.
-            route: what was taken from the target, as the client wrote it.
-            trace: where it is noted what becomes of it; None where it is not traced.
+            route: the route that was taken from the target, as the client wrote it.
+            trace: records the request's course; None if it is not traced.
         """
         request = exchange.request
         if request.upgrade and PROTOCOL in request.upgrade.lower():
-            request.upgrade = b""  # a client with a hop would be past all that is checked here
+            request.upgrade = b""  # a client's hop would bypass all checks made here
         head = state.head(request)
         self._sequence += 1
         proxied = ProxiedRequest(
@@ -157,11 +157,11 @@ class Forwarder(Owner):
         self._in_task(proxied, None)
 
     def refuse(self, exchange: Exchange, error: PenstockError) -> None:
-        """Answer a request that no endpoint has.
+        """Answer a request that belongs to no endpoint.
 
         Args:
             exchange: the request.
-            error: why.
+            error: the reason.
         """
         request = exchange.request
         head = get(request.headers, b"x-request-id")
@@ -181,7 +181,7 @@ class Forwarder(Owner):
         exchange.answer(self._outward(answer, identity, ""))
 
     def _refuse_closed(self, proxied: ProxiedRequest) -> None:
-        """Answer a request for a path that is a model's own, as one that no endpoint has."""
+        """Refuse a request for a path that is reserved to a model and its sidecar."""
         exchange, error = proxied.exchange, PenstockError(Reason.FORBIDDEN, _CLOSED)
         assert exchange is not None  # noqa: S101 - it has just come
         if proxied.trace is not None:
@@ -191,10 +191,10 @@ class Forwarder(Owner):
     # -- at once --------------------------------------------------------------------------------------------
 
     def _send(self, proxied: ProxiedRequest, backend: str, now: float, pod: Pod | None = None) -> bool:
-        """Send a request to a pod that a connection is there to, one of the backend's where none is named.
+        """Send a request to a pod with an open connection: to `pod`, or if that is None, to a picked one.
 
         Returns:
-            Whether it was sent, or answered: False where no connection is there.
+            Whether it was sent, or answered: False if there is no open connection.
         """
         steering = proxied.steering
         if pod is None:
@@ -220,7 +220,7 @@ class Forwarder(Owner):
             return True
         if give_up is None:
             if not proxied.backend:
-                proxied.deadline = None  # its time begins with a try
+                proxied.deadline = None  # its time begins with the first try
             return False
         proxied.backend = backend
         proxied.pod = pod
@@ -246,7 +246,7 @@ class Forwarder(Owner):
     ) -> None:
         refused: Unexecuted | None
         now = self._clock()
-        # NB: what is asked first is nearly always so, and is quick to ask; of an exception it is not.
+        # NB: the first test is cheap and nearly always true; a test for an exception is slow.
         if isinstance(answer, Response) or not isinstance(answer, UpstreamError):
             fields = self._read(answer)
             whole = answer if isinstance(answer, Response) else self._stream(proxied, pod, answer, fields)
@@ -269,7 +269,7 @@ class Forwarder(Owner):
             return
         moves = refused.is_moved and proxied.moves < MAX_MOVES
         if moves and self._send(proxied, proxied.backend, now, self._pods.pick_even(proxied.backend)):
-            if proxied.exchange is None:  # its time was over: it was answered, and no pod was asked
+            if proxied.exchange is None:  # its time was over: it was answered without another try
                 return
             proxied.moves += 1
             proxied.state.series(proxied.backend).retries += 1
@@ -280,7 +280,7 @@ class Forwarder(Owner):
         self._in_task(proxied, FirstTry(pod, refused))
 
     def _read(self, answer: Response | UpstreamAnswer) -> AnswerFields:
-        """What the fields of an answer say; what it shares with others is read once for all of these."""
+        """Read the fields of an answer; fields that it shares with the last answer are not read again."""
         headers = answer.headers
         fields = self._fields
         if fields.headers is not headers:
@@ -294,7 +294,7 @@ class Forwarder(Owner):
         return fields
 
     def _known(self, headers: Headers) -> Headers:
-        """The same fields, the very same object for each answer that has them."""
+        """The same fields, as one object for all answers that have them."""
         known = self._outwards.get(headers)
         if known is None:
             if heads.size("", headers) > MAX_HEAD_SIZE:
@@ -307,14 +307,14 @@ class Forwarder(Owner):
     def _stream(
         self, proxied: ProxiedRequest, pod: Pod, answer: UpstreamAnswer, fields: AnswerFields
     ) -> Response:
-        """A long answer."""
+        """Make the response of a long answer."""
         over = functools.partial(self._stream_over, "" if fields.refuses else proxied.backend, pod)
         return Response(
             answer.status, answer.headers, stream=AnswerStream(answer, over), length=answer.length
         )
 
     def _stream_over(self, backend: str, pod: Pod, error: Exception | None) -> None:
-        """The end of a long answer, of a backend's whose room it gives back; empty for a refusal."""
+        """End a long answer, and free its room at the pod of `backend`, which is empty for a refusal."""
         pod.ends()
         if backend:
             self._pods.freed(backend, pod)
@@ -322,7 +322,7 @@ class Forwarder(Owner):
     # -- in a task ------------------------------------------------------------------------------------------
 
     def _in_task(self, proxied: ProxiedRequest, first: FirstTry | None) -> None:
-        """Go on in a task."""
+        """Continue a request in a task."""
         if proxied.exchange is None:
             return
         proxied.give_up = asyncio.ensure_future(self._run(proxied, first)).cancel
@@ -350,7 +350,7 @@ class Forwarder(Owner):
             self._answer(proxied, answer, AnswerFields(answer.fields), self._clock())
 
     async def _switch(self, proxied: ProxiedRequest, switched: Switched) -> None:
-        """Switch protocols on both sides, and carry what they say until both have ended."""
+        """Switch protocols on both sides, and carry bytes until both sides have ended."""
         fields = AnswerFields(switched.answer.headers)
         own = own_lines(proxied.identity, proxied.backend.encode()).splitlines()
         lines = [line.partition(b": ") for line in own]
@@ -429,12 +429,12 @@ class Forwarder(Owner):
         self._note(proxied, None, CLIENT_GONE, Reason.CLIENT_GONE.value)
 
     def _note(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
-        """Log a request, and count it."""
+        """Log and count a request."""
         self._log(proxied, answer, status, reason)
         self._count(proxied, status, reason, self._clock())
 
     def _count(self, proxied: ProxiedRequest, status: int, reason: str, now: float) -> None:
-        """Count a request whose answer goes out at once, or goes nowhere."""
+        """Count a request whose answer is sent at once, or not at all."""
         if proxied.trace is not None:
             proxied.trace.ended(proxied, now, status, reason, None)
         steering, backend = proxied.steering, proxied.backend
@@ -445,16 +445,16 @@ class Forwarder(Owner):
         proxied.state.series(backend).answered(status, reason, now - proxied.arrived, drawn)
 
     def _draw(self, proxied: ProxiedRequest, status: int, reason: str) -> None:
-        """Count the head of an answer alone, where the request was drawn by weight."""
+        """Count only the head of an answer, if the request was drawn by weight."""
         steering, backend = proxied.steering, proxied.backend or proxied.drawn
         if backend and (steering is None or not steering.matched):
             proxied.state.series(backend).begun(status, reason, self._clock() - proxied.arrived)
 
     def _ended(self, proxied: ProxiedRequest, status: int, reason: str, error: Exception | None) -> None:
-        """Count a request at the end of its long answer, with an error where that came early."""
+        """Count a request at the end of its long answer, with an error if that ended early."""
         now = self._clock()
         if isinstance(error, ClientGone) and proxied.ends is not None and now >= proxied.ends - TIMER_SLACK:
-            # NB: who sends a stream whose time is over is ended as by a client that left.
+            # NB: the end of a request's time stops its stream in the same way as a client that leaves.
             error = UpstreamTimeout("the time of the request was over")
         if proxied.trace is not None:
             proxied.trace.ended(proxied, now, status, reason, error)
@@ -464,7 +464,7 @@ class Forwarder(Owner):
             series.cut(_cut_by(error).value)
 
     def _log(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
-        """Log a request when the head of its answer goes out, or its client has left."""
+        """Log a request when the head of its answer is sent, or its client has left."""
         if self._access.on:
             self._access.write(
                 proxied.request,
@@ -482,7 +482,7 @@ class Forwarder(Owner):
     def _outward(
         answer: Response, identity: bytes, backend: str, fields: AnswerFields | None = None
     ) -> Response:
-        """The answer for the client."""
+        """Make the answer for the client."""
         if fields is None:
             fields = AnswerFields(answer.headers)
         out = Response(answer.status, fields.outward, answer.body, answer.stream, answer.length)
@@ -492,7 +492,7 @@ class Forwarder(Owner):
 
 
 def _cut_by(error: Exception) -> Reason:
-    """Why a stream, or a tunnel, ended before its end."""
+    """The reason why a stream or a tunnel ended early."""
     if isinstance(error, ClientGone):
         return Reason.CLIENT_GONE
     if isinstance(error, (UpstreamTimeout, TunnelIdle, TimeoutError)):
@@ -501,6 +501,6 @@ def _cut_by(error: Exception) -> Reason:
 
 
 def _too_long(state: EndpointState, size: str) -> PenstockError:
-    """The error of a body that has more bytes than its endpoint takes."""
+    """Make the error for a body that has more bytes than its endpoint takes."""
     most = f"at most {state.settings.max_body_bytes} bytes (maxBodyBytes of endpoint {state.name})"
     return PenstockError(Reason.TOO_LARGE, f"expected a body of {most}, found {size}")

@@ -1,7 +1,7 @@
-"""What crosses the edge of Penstock: header fields in and out, the request's id, its time. Pure.
+"""The fields that cross the edge of Penstock: header fields in and out, the request's id, its time. Pure.
 
-Of the `x-penstock-*` fields only a client's own few come in, and only the reason of an error of ours, and the
-backend that answered, go out.
+Of the `x-penstock-*` fields, only the few that clients may send come in; only the reason of an error of
+Penstock's and the backend that answered go out.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from penstock_wire.headers import (
 )
 
 BACKEND: Final = b"x-penstock-backend"
-"""Tells a client which backend answered."""
+"""The name of the backend that answered, for the client."""
 
 VIA: Final = (b"via", b"1.1 penstock-router")
-"""RFC 9110 section 7.6.3: what a gateway adds to a request that it forwards."""
+"""The field that a gateway adds to a request that it forwards (RFC 9110 section 7.6.3)."""
 MAX_FORWARDS: Final = b"max-forwards"
 _NAME_THIS_SERVER: Final = (b"location", b"content-location")
-"""Fields of an answer with a URL that leads back to the server (RFC 9110 sections 10.2.2 and 8.7)."""
+"""Fields of an answer whose URL can lead back to the server (RFC 9110 sections 10.2.2 and 8.7)."""
 
 _URL = re.compile(rb"(https?)://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _ID_LINE: Final = REQUEST_ID + b": "
@@ -42,7 +42,7 @@ _REASONS = {reason.value.encode(): reason.value for reason in Reason}
 
 
 def inward(headers: Headers) -> Headers:
-    """The fields for a sidecar, but for those of one request alone: its id and the time that is left."""
+    """The fields for a sidecar, except those that differ for each request: its id and the time left."""
     kept = [
         field
         for field in headers
@@ -52,14 +52,14 @@ def inward(headers: Headers) -> Headers:
 
 
 def one_hop_less(method: str, headers: Headers) -> Headers | None:
-    """The fields with one hop less in `Max-Forwards` (RFC 9110 section 7.6.2), which counts for two methods.
+    """Take one hop off `Max-Forwards` (RFC 9110 section 7.6.2), which has a meaning for two methods only.
 
     Args:
-        method: of the request.
+        method: the request's.
         headers: its fields.
 
     Returns:
-        The fields to forward; None where the request may go no further and is to be answered here.
+        The fields to forward; None if the request must not go further and is to be answered here.
     """
     left = get(headers, MAX_FORWARDS) if method in ("OPTIONS", "TRACE") else None
     if left is None or not left.isdigit() or len(left) > 9:
@@ -70,7 +70,7 @@ def one_hop_less(method: str, headers: Headers) -> Headers | None:
 
 
 class AnswerFields:
-    """What the fields of an answer, interim or final, say, and which of them may reach the client.
+    """The fields of an answer, interim or final, as read; and those of them that may reach the client.
 
     Args:
         headers: its fields.
@@ -81,11 +81,11 @@ class AnswerFields:
     def __init__(self, headers: Headers) -> None:
         self.headers = headers
         self.queued = -1
-        """Items in the queue of the sidecar that answered; -1 where it does not say."""
+        """Items in the queue of the sidecar that answered; -1 if it does not report them."""
         self.reason = ""
-        """Why, where the answer is an error of Penstock's."""
+        """The reason, if the answer is an error of Penstock's; else empty."""
         self.refuses = False
-        """Whether it says that the request was not executed."""
+        """Whether the answer states that the request was not executed."""
         outward: list[tuple[bytes, bytes]] = []
         for field in headers:
             name, value = field
@@ -104,10 +104,10 @@ class AnswerFields:
         self.outward: Headers = tuple(outward)
         """The fields for the client."""
         self.lines = b""
-        """Lines of further ones, which this answer alone has."""
+        """The lines of further fields, which only this answer has."""
 
     def take(self, lines: bytes) -> None:
-        """Note what an answer with these fields says in lines of its own.
+        """Read the lines that belong to one answer alone, beside these fields.
 
         Args:
             lines: a timing or nothing, an id, a queue (see `hop.heads.are_usual`), or nothing at all.
@@ -126,14 +126,14 @@ class AnswerFields:
 
 
 def under_route(headers: Headers, *, route: bytes, host: bytes) -> Headers:
-    """The fields of an answer whose request lost its route: a `Location` gets it back.
+    """Put the route that was taken from a request's target back into the URLs of its answer's fields.
 
     Only a URL of the server that the client has asked is changed: an absolute path, or an http URL of its
-    host. A relative one leads on from the client's own URL, which has the route.
+    host. A relative URL is resolved against the client's own URL, which has the route.
 
     Args:
-        headers: the fields.
-        route: what was taken from the request's target, as the client wrote it; empty for nothing.
+        headers: the answer's fields.
+        route: the route, as the client wrote it; empty for none.
         host: the `Host` of the request.
     """
     if not route or not any(name in _NAME_THIS_SERVER for name, _ in headers):
@@ -157,7 +157,7 @@ def _under_route(url: bytes, route: bytes, host: bytes) -> bytes:
 
 
 def own_lines(identity: bytes, backend: bytes) -> bytes:
-    """The lines of the head of an answer that are its own: the request's id, and the backend that answered.
+    """The head lines that differ for each answer: the request's id, and the backend that answered.
 
     Args:
         identity: the request's id.
@@ -169,7 +169,7 @@ def own_lines(identity: bytes, backend: bytes) -> bytes:
 
 
 def request_lines(identity: bytes, left: float) -> bytes:
-    """The lines of the head of a request to a pod that are its own: its id, and the time that it has.
+    """The head lines that differ for each request to a pod: its id, and the time that it has left.
 
     Args:
         identity: the request's id.
@@ -179,9 +179,9 @@ def request_lines(identity: bytes, left: float) -> bytes:
 
 
 RETRY_LINE: Final = b"%b: 1\r\n" % RETRY
-"""The line of a request that a pod has counted and refused."""
+"""The head line that marks a request which a pod has already counted and refused."""
 
 
 def allows(endpoint: Endpoint, method: str) -> bool:
-    """Whether an endpoint takes a method; one that lists none takes any."""
+    """Whether an endpoint takes a method; an endpoint that lists no methods takes all."""
     return not endpoint.methods or method in endpoint.methods

@@ -1,22 +1,21 @@
-"""Requests that wait for a pod: how many, for how long, and in what measure they are let go.
+"""Holds requests that wait for a pod, and limits how many are released at once.
 
-Held requests of a backend leave by their deadlines, the first one first, which is the order of their arrival
-where clients set none; newcomers queue up among them. How many
-of them may be out at once begins small for each pod that can be reached and grows by one with each answer (so
-it doubles with each round), as a TCP sender finds out what a path bears: the first pod of a backend is not
-buried under all that piled up. A pod that goes and comes again widens the window once; where new ones take
-the place of all pods it begins anew, and what is still with those before them counts no more. A pod that
-still refuses for a full queue sends the request back to its place among the held, and the window shrinks to
-what is out.
+Held requests of a backend leave in order of their deadlines, which is the order of arrival if clients set
+none; newcomers are queued among them. The window, the number that may be out at once, begins small for each
+pod that can be reached and grows by one with each answer (so it doubles with each round), as a TCP sender
+probes the capacity of a path: the first pod of a backend is not buried under all that piled up. A pod that
+goes and comes again widens the window once. If new pods replace all others, the window starts again, and
+requests that are still at the former pods no longer count. If a pod still refuses for a full queue, the
+request returns to its place in the queue, and the window shrinks to the number that is out.
 
-Requests are held for want of room, too: when every pod of the backend has refused them for a full queue. From
-then on each request that a pod has done with lets the first one in the queue go to that pod, whatever the
-window. Newcomers then do not queue up unasked: which request has more right to a slot (by
-priority, by share) is for the sidecars to say, so each newcomer asks a pod before it waits.
+Requests are also held for lack of room: when every pod of the backend has refused them for a full queue. From
+then on, each request that a pod has finished releases the first one in the queue to that pod, whatever the
+window. Newcomers are then not queued at once: the sidecars decide which request has more right to a slot (by
+priority, by share), so each newcomer is sent to a pod before it waits.
 
-Requests are also held where pods are ready and none of them takes a connection. Then one at a time is let go
-to try it again (the probe); when it gets its connection, the others follow: as many at once as the pods had
-before, since those pods are not cold.
+Requests are also held if pods are ready and none of them takes a connection. Then one request at a time is
+released to try again (the probe); when it gets its connection, the others follow: as many at once as the pods
+had before, since those pods are not cold.
 """
 
 from __future__ import annotations
@@ -31,48 +30,48 @@ from penstock_router.pod import Pod
 from penstock_router.steering import Steering
 
 FIRST_WINDOW = 8
-"""Held requests let go at once for each ready pod, before any answer."""
+"""Held requests that are released at once for each ready pod, before any answer."""
 PAUSE_SECONDS = 0.1
-"""How long nothing is let go after a pod refused for a full queue."""
+"""How long no request is released after a pod refused one for a full queue."""
 MAX_HELD_BYTES = 256 * 1024 * 1024
 """Bytes of bodies that one endpoint may hold."""
 
 MAX_SEEN = 10_000
-"""Addresses kept of pods that a window was widened for; beyond, those that are away now are forgotten."""
+"""Pod addresses that a window remembers; if there are more, absent pods' are forgotten."""
 
 
 class ReleaseWindow:
-    """How many requests that were held may be with a backend's pods at once."""
+    """The limit on released requests that may be at a backend's pods at once."""
 
     __slots__ = ("_pods", "_seen", "epoch", "full", "limit", "opened", "out", "paused_until", "probe")
 
     def __init__(self) -> None:
         self.epoch = 0
-        """How often new pods have taken the place of all; who went to the former ones counts no more."""
+        """How often new pods have replaced all others; permits of a former epoch no longer count."""
         self.limit = 0
         self.out = 0
         self.paused_until = 0.0
         self.full = False
-        """Whether pods have refused for a full queue since requests are held, so that these wait for room."""
+        """Whether a pod refused for a full queue since requests are held, so that they wait for room."""
         self.opened = False
         """Whether a pod could be reached since requests are held."""
         self.probe: Permit | None = None
-        """The permit of the request that tries a backend of which no pod can be reached."""
+        """The permit of the request that probes a backend without a reachable pod; None for none."""
         self._pods: list[Pod] = []
-        self._seen: set[Address] = set()  # those that the window was widened for
+        self._seen: set[Address] = set()  # pods that the window was widened for
 
     def see_pods(self, pods: list[Pod]) -> None:
-        """Take the pods that can be reached; each that was not seen before widens the window.
+        """Update the pods that can be reached; each pod that was not seen before widens the window.
 
         Args:
-            pods: all of them.
+            pods: all that can be reached.
         """
         if pods == self._pods:
             return
         self._pods = pods
         fresh = [pod for pod in pods if pod.address not in self._seen]
         if fresh and len(fresh) == len(pods) and self._seen:
-            # What other pods bore says nothing of these, and what is still with those is not a load of these.
+            # What other pods could bear does not apply to these, nor do requests that are still there.
             self.epoch += 1
             self.out = self.limit = 0
             self.full = False
@@ -83,7 +82,7 @@ class ReleaseWindow:
             self._seen.add(pod.address)
 
     def see_warm_pods(self, pods: list[Pod], now: float) -> None:
-        """Take the pods of a backend whose requests are held because they are full: they have what they bear.
+        """Start with pods that are full but not cold: they do not widen the window.
 
         Args:
             pods: all that can be reached.
@@ -95,27 +94,27 @@ class ReleaseWindow:
         self.paused_until = now + PAUSE_SECONDS
 
     def may_pass(self, now: float) -> bool:
-        """Whether one more may go now."""
+        """Whether one more request may be released now."""
         return self.out < self.limit and now >= self.paused_until
 
     def passed(self) -> None:
-        """One went."""
+        """Count a request that is released."""
         self.out += 1
 
     def answered(self, permit: Permit, now: float) -> None:
-        """One came back with an answer."""
+        """Count a released request that was answered."""
         if permit.epoch == self.epoch:
             self.out -= 1
             if now >= self.paused_until:
                 self.limit += 1
 
     def ended(self, permit: Permit) -> None:
-        """One came back with none (failed, or its client left)."""
+        """Count a released request that ended without an answer (it failed, or its client left)."""
         if permit.epoch == self.epoch:
             self.out -= 1
 
     def refused(self, permit: Permit, now: float) -> None:
-        """One was refused for a full queue: what is still out is what the pods bear."""
+        """Count a released request that was refused for a full queue: the pods bear those still out."""
         if permit.epoch == self.epoch:
             self.full = True
             self.out -= 1
@@ -128,10 +127,10 @@ class Permit:
     """The right to send to a backend.
 
     Args:
-        backend: whose pods may be asked.
-        window: the window that let the request go; None for one that was not held.
-        epoch: the window's when it did.
-        pod: the pod to ask, which has done with another request; None for any.
+        backend: the backend that a request may be sent to.
+        window: the window that released the request; None for a request that was not held.
+        epoch: the window's epoch at that time.
+        pod: the pod to ask, which has just finished another request; None for any.
     """
 
     backend: str
@@ -141,7 +140,7 @@ class Permit:
 
     @property
     def probes(self) -> bool:
-        """Whether it was let go to find out if a pod can be reached again."""
+        """Whether the request was released to find out if a pod can be reached again."""
         return self.window is not None and self.window.probe is self
 
 
@@ -150,14 +149,14 @@ class Waiter:
     """One held request.
 
     Args:
-        future: resolved when it may go; fails with what it is answered.
-        backend: whose pods it waits for; None while the endpoint has no backend at all.
+        future: resolved when it is released; fails with the error that it is answered with.
+        backend: the backend whose pods it waits for; None while the endpoint has no backend at all.
         size: bytes of its body that are kept meanwhile.
         since: when it came, in seconds of the router's clock.
         until: when its time in the hold is over, likewise.
-        sequence: its number by arrival among all requests. NB: `since` does not show it, the clock of uvloop
-            has whole milliseconds.
-        steering: what decides who gets it, beside weights; None for nothing.
+        sequence: its number by arrival among all requests. NB: `since` does not give the order: the clock of
+            uvloop has whole milliseconds.
+        steering: its steering; None for none.
     """
 
     future: asyncio.Future[Permit]
@@ -170,18 +169,18 @@ class Waiter:
 
     @property
     def turn(self) -> tuple[float, int]:
-        """By this they leave: the first deadline first, and by arrival."""
+        """The sort key by which requests leave: the earliest deadline first, then by arrival."""
         return self.until, self.sequence
 
 
 class _BackendQueue:
-    """Those that wait for one backend, by turn; who leaves is passed over when it would be the head."""
+    """The requests that wait for one backend, by turn; one that left is skipped when it becomes the head."""
 
     __slots__ = ("_entries", "_heap", "waiting")
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[float, int], int, Waiter]] = []
-        self._entries = itertools.count()  # a request that comes back may find its former entry
+        self._entries = itertools.count()  # breaks ties: a returned request may meet its former entry
         self.waiting: set[Waiter] = set()
 
     def add(self, waiter: Waiter) -> None:
@@ -201,7 +200,7 @@ class _BackendQueue:
 
 
 class HoldQueue:
-    """The held requests of one endpoint, for each backend by their turns."""
+    """The held requests of one endpoint, by backend and turn."""
 
     def __init__(self) -> None:
         self._queues: dict[str | None, _BackendQueue] = {}
@@ -227,7 +226,7 @@ class HoldQueue:
         return True
 
     def head(self, backend: str | None) -> Waiter | None:
-        """Whose turn is next of those that wait for a backend."""
+        """The request whose turn is next at a backend; None if none waits."""
         queue = self._queues.get(backend)
         return queue.head() if queue is not None else None
 
@@ -236,16 +235,16 @@ class HoldQueue:
         return list(self._queues)
 
     def waiters(self, backend: str | None) -> list[Waiter]:
-        """Who waits for a backend, the first first."""
+        """The requests that wait for a backend, in order of their turns."""
         queue = self._queues.get(backend)
         return sorted(queue.waiting, key=lambda waiter: waiter.turn) if queue is not None else []
 
     def length(self, backend: str | None) -> int:
-        """How many wait for a backend."""
+        """How many requests wait for a backend."""
         queue = self._queues.get(backend)
         return len(queue.waiting) if queue is not None else 0
 
     def oldest(self) -> float | None:
-        """When the one that has waited longest came."""
+        """When the request that has waited longest arrived; None if none waits."""
         everybody = (waiter for queue in self._queues.values() for waiter in queue.waiting)
         return min((waiter.since for waiter in everybody), default=None)

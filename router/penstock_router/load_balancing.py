@@ -1,20 +1,20 @@
-"""Who gets the next request: a backend by weight, a pod by load. Pure but for the state it keeps.
+"""Chooses the next request's backend by weight, and its pod by load. Pure but for the state it keeps.
 
-**By weight**: a low-discrepancy draw. Every backend has a lag: its share of the requests so far, less what it
-got. Each request adds to each lag the backend's share of one; among the backends with a positive lag, the one
-whose lag would first reach one (its deadline) gets the request, which takes one off. That is earliest
-deadline first for unit jobs, the schedule of the chairman assignment problem (R. Tijdeman, Discrete
-Mathematics 32, 1980) and of Pfair scheduling (Baruah et al., Algorithmica 15, 1996): no lag ever reaches one,
-so that in any window, however long, each backend is within two requests of its share. Among equal deadlines
-chance decides, and a router starts somewhere in the cycle, so that routers do not march in step. Lags are
-integers in units of 1 / (sum of weights): no error adds up.
+**By weight**: a low-discrepancy draw. Every backend has a lag: its share of the requests so far, less the
+number that it got. Each request adds the backend's share of one request to each lag. Among the backends with
+a positive lag, the one whose lag would reach one first (its deadline) gets the request, and one is subtracted
+from its lag. This is earliest deadline first for unit jobs, the schedule of the chairman assignment problem
+(R. Tijdeman, Discrete Mathematics 32, 1980) and of Pfair scheduling (Baruah et al., Algorithmica 15, 1996):
+no lag ever reaches one, so in any window, however long, each backend is within two requests of its share.
+Ties are broken at random, and a router starts at a random place in the cycle, so that routers do not march
+in step. Lags are integers in units of 1 / (sum of weights): no error adds up.
 
-**Of two**, as in a release and for a mirror, the one with less gets any request from that with which its lag
-is positive to that with which it reaches one, each as likely: the same bound. By the earliest deadline, one
-with 10 % would get every tenth request, and so one kind alone of a client that sends ten kinds in turn.
+**With two backends**, as in a release and for a mirror, the lighter one gets a random request between the one
+that makes its lag positive and the one that makes it reach one: the same bound holds. By earliest deadline, a
+backend with 10 % would get every tenth request: only one kind from a client that sends ten kinds in turn.
 
-**By load**: the better of two pods at random (M. Mitzenmacher, "The Power of Two Choices in Randomized Load
-Balancing", 2001): near the best choice, and no herd on the pod that looked best a moment ago.
+**By load**: the better of two random pods (M. Mitzenmacher, "The Power of Two Choices in Randomized Load
+Balancing", 2001): near the best choice, without a herd on the pod that looked best a moment ago.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import random
 from collections.abc import Mapping
 
 START_STEPS = 64
-"""A router starts at most so many draws into the cycle."""
+"""A router starts fewer than this many draws into the cycle."""
 
 
 class WeightedSelector:
     """Shares requests among backends by weight.
 
     Args:
-        random_source: decides among equals, and where in the cycle to start.
+        random_source: breaks ties, and chooses where in the cycle to start.
     """
 
     def __init__(self, random_source: random.Random) -> None:
@@ -45,7 +45,7 @@ class WeightedSelector:
         return self._weights
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
-        """Share by these weights from the next draw on; who stays keeps what it is owed or had too much.
+        """Share by these weights from the next draw on; a backend that stays keeps its lag.
 
         Args:
             weights: weight by backend; those of weight 0 get nothing.
@@ -56,7 +56,7 @@ class WeightedSelector:
         first = not self._weights
         old_total = self._total
         total = sum(positive.values())
-        # What was owed in requests stays owed in requests, in the new unit.
+        # Lags stay the same number of requests, in the new unit.
         lags = {name: self._lags[name] * total // old_total if name in self._lags else 0 for name in positive}
         self._weights, self._total, self._lags = positive, total, lags
         self._balance()
@@ -65,7 +65,7 @@ class WeightedSelector:
                 self.next()
 
     def next(self) -> str | None:
-        """The backend of the next request, or None where none has a weight."""
+        """The backend of the next request, or None if none has a weight."""
         if len(self._weights) < 2:
             return next(iter(self._weights), None)
         if len(self._weights) == 2:
@@ -104,7 +104,7 @@ class WeightedSelector:
         return chosen
 
     def _balance(self) -> None:
-        """Bring the sum of the lags back to zero after a change: what one took along, all share."""
+        """Bring the sum of the lags back to zero after a change: all share the lag of those that left."""
         names = list(self._weights)
         if not names:
             return
@@ -115,13 +115,13 @@ class WeightedSelector:
 
 
 def two_of(number: int, random_source: random.Random) -> tuple[int, int]:
-    """Two at random, in random order, so that the first is a fair choice among equals.
+    """Two different random indices, in random order, so that the first is a fair choice among equals.
 
     Args:
-        number: of how many, at least two; they count from 0.
+        number: how many there are to choose from, at least two; indices begin at 0.
         random_source: draws them.
     """
-    # NB: `randrange` costs four times as much; what this is off by chance is 2**-53 a pod.
+    # NB: `randrange` costs four times as much; the bias of this is 2**-53 per pod.
     first = int(random_source.random() * number)
     second = int(random_source.random() * (number - 1))
     return first, second if second < first else second + 1

@@ -1,9 +1,9 @@
-"""Which backend a request asks for by a header field or a cookie, and which mirrors may have its copy. Pure.
+"""Finds the backend that a request's header field or cookie asks for, and the mirrors it matches. Pure.
 
-The first backend in the list with a rule that the request matches gets it. All rules of one field are tried
-in one step, whatever their number: values by one look-up, prefixes by one for each length, and regular
-expressions by one automaton for all of them (`re2.Set`; `traffic_rules` says why RE2). So the time grows with
-the fields that rules name, and hardly with the rules.
+The first backend in the list with a matching rule gets the request. All rules of one field are tried in one
+step, whatever their number: values by one look-up, prefixes by one look-up per length, and regular
+expressions by one automaton for all of them (`re2.Set`; `traffic_rules` explains why RE2). So the time grows
+with the number of fields that rules name, and hardly with the number of rules.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from penstock_wire.headers import Headers
 
 COOKIE: Final = b"cookie"
 NONE: Final = 1073741824
-"""The place of no rule."""
+"""The place that stands for "no rule matches"."""
 MAX_COOKIES: Final = 64
-"""Cookies of a request that are looked at; browsers send no more to a host."""
+"""Cookies that are read per `Cookie` field; browsers do not send more to one host."""
 MAX_REGEX_BYTES: Final = 2 * MAX_REGEX_VALUE
-"""Of all values of a request, so many bytes are matched with regular expressions: a head has room for a field
-some sixty times."""
+"""Bytes of a request's values that are matched with regular expressions: a head has room for some sixty
+copies of one field."""
 
 
 class FieldRules:
     """The rules of one header field or cookie, each with its place among all rules.
 
     Args:
-        rules: place and rule, in order.
+        rules: pairs of place and rule, in order.
     """
 
     __slots__ = ("_lengths", "_regexes", "_set", "_values")
@@ -57,15 +57,15 @@ class FieldRules:
 
     @property
     def expressive(self) -> bool:
-        """Whether regular expressions are among them."""
+        """Whether some of the rules are regular expressions."""
         return self._set is not None
 
     def first(self, value: bytes, most: int = MAX_REGEX_VALUE) -> int:
-        """The place of the first rule that a value matches; `NONE` where it matches none.
+        """The place of the first rule that a value matches; `NONE` if it matches none.
 
         Args:
             value: the value.
-            most: a longer one matches no regular expression.
+            most: a value longer than this many bytes matches no regular expression.
         """
         best = self._values.get(value, NONE)
         for length, prefixes in self._lengths:
@@ -84,8 +84,8 @@ class MatchRules:
     """All rules of an endpoint's backends, or those of one mirror.
 
     Args:
-        backends: names with their rules, in order. A rule that cannot be used is left out: see `faults`.
-        kind: what the names are of, for people.
+        backends: names with their rules, in order. An unusable rule is left out: see `faults`.
+        kind: the word for what is named, for people.
     """
 
     __slots__ = ("_backends", "_cookies", "_headers", "faults")
@@ -93,7 +93,7 @@ class MatchRules:
     def __init__(self, backends: Iterable[tuple[str, tuple[Match, ...]]], kind: str = "backend") -> None:
         self._backends: list[str] = []
         self.faults: list[str] = []
-        """What is wrong with rules that are left out, with their places."""
+        """Why rules were left out, with their places."""
         headers: dict[bytes, list[tuple[int, Match]]] = {}
         cookies: dict[bytes, list[tuple[int, Match]]] = {}
         for name, rules in backends:
@@ -111,7 +111,7 @@ class MatchRules:
         self._cookies = {name: FieldRules(rules) for name, rules in cookies.items()}
 
     def find(self, headers: Headers) -> str:
-        """The backend that a request asks for; empty where it matches no rule.
+        """The backend that a request asks for; empty if it matches no rule.
 
         Args:
             headers: its fields.

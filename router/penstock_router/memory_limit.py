@@ -1,4 +1,4 @@
-"""How much memory this process may have, and how much of it its connections may keep."""
+"""Computes how much memory this process may use, and how much of it its connections may keep."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 DEFAULT_LIMIT = 1024 * 1024 * 1024
-"""Bytes that a process takes for its limit where nothing says another: the chart's limit."""
+"""The limit in bytes if none is configured: the chart's limit."""
 OWN_BYTES = 64 * 1024 * 1024
-"""Of the limit, for the process itself."""
+"""The part of the limit that the process itself needs."""
 KEPT_SHARE = 3
-"""Of the rest, one part in so many is for what connections keep. With pieces that are half sent, and memory
-that is free and does not fit what comes, a process takes up to 2.2 times that; the rest is for the kernel."""
+"""One part in so many of the rest is for data that connections keep. With half-sent pieces and fragmented
+memory, a process takes up to 2.2 times that; the remainder is for the kernel."""
 LEAST_BYTES = 16 * 1024 * 1024
-"""Connections may keep so much in any case."""
+"""Connections may keep at least this much."""
 
 
 def container_limit(root: Path = Path("/")) -> int | None:
-    """The least limit of memory of this process's cgroup (v2) and those above it, in bytes; None for none.
+    """The lowest memory limit of this process's cgroup (v2) and its ancestors, in bytes; None for none.
 
     Args:
-        root: where `proc` and `sys` are.
+        root: the folder of `proc` and `sys`.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -46,9 +46,9 @@ def container_limit(root: Path = Path("/")) -> int | None:
 
 
 def trimmer() -> Callable[[], object]:
-    """What gives free memory back to the machine; nothing is done where the C library is none of GNU's.
+    """Make a function that returns free memory to the machine; it does nothing without the GNU C library.
 
-    That library keeps what is free between what is not: where bodies come and go for long, several times as
+    That library keeps free memory between blocks in use: if bodies come and go for long, several times as
     much as they take.
     """
     try:
@@ -59,9 +59,9 @@ def trimmer() -> Callable[[], object]:
 
 
 def most_kept(limit: int) -> int:
-    """Bytes that all connections may keep together.
+    """How many bytes all connections together may keep.
 
     Args:
-        limit: bytes that the process may have.
+        limit: bytes that the process may use.
     """
     return max(LEAST_BYTES, (limit - OWN_BYTES) // KEPT_SHARE)

@@ -1,6 +1,6 @@
-"""The router's metrics (Prometheus). Labels are bounded: names from the settings, codes and reason words.
+"""The router's metrics (Prometheus). Labels are bounded: names from the settings, codes and reasons.
 
-What happens is counted in plain numbers; prometheus_client only formats them when somebody scrapes.
+Events are counted in plain numbers; prometheus_client only formats them on a scrape.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock_wire.http.memory import MemoryBound
 
 
 class Metrics:
-    """All of them.
+    """All metrics of a router.
 
     Args:
-        held: held requests now, by backend.
-        with_room: pods that say how much room they have, by backend.
-        memory: what all connections keep.
+        held: counts the requests that are held now, by backend.
+        with_room: counts the pods that report how much room they have, by backend.
+        memory: the memory that all connections keep.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Metrics:
         self._mirrors: dict[tuple[str, str], MirrorSeries] = {}
 
     def series(self, endpoint: str, backend: str) -> Series:
-        """What is counted of an endpoint's requests to a backend.
+        """The counters of an endpoint's requests to a backend.
 
         Args:
-            endpoint: the endpoint; empty for requests of none.
-            backend: the backend; empty for requests that none was asked for.
+            endpoint: the endpoint; empty for requests without one.
+            backend: the backend; empty for requests that were sent to none.
         """
         series = self._series.get((endpoint, backend))
         if series is None:
@@ -52,7 +52,7 @@ class Metrics:
         return series
 
     def mirror_series(self, endpoint: str, mirror: str) -> MirrorSeries:
-        """What is counted of an endpoint's copies for a mirror.
+        """The counters of an endpoint's copies for a mirror.
 
         Args:
             endpoint: the endpoint.
@@ -64,11 +64,11 @@ class Metrics:
         return series
 
     def forget_mirror(self, endpoint: str, mirror: str) -> None:
-        """Drop what is counted of a mirror that was taken away."""
+        """Drop the counters of a mirror that was removed."""
         self._mirrors.pop((endpoint, mirror), None)
 
     def retried(self, reason: str) -> None:
-        """Count a further try."""
+        """Count a try after the first."""
         self._retries[reason] = self._retries.get(reason, 0) + 1
 
     def forget(self, endpoint: str) -> None:
@@ -79,11 +79,11 @@ class Metrics:
             del self._mirrors[key]
 
     def text(self) -> bytes:
-        """The exposition."""
+        """Render the exposition."""
         return generate_latest(self)
 
     def collect(self) -> Iterator[Any]:
-        """All metrics, as `prometheus_client` reads them."""
+        """Yield all metrics, for `prometheus_client`."""
         requests = core.CounterMetricFamily(
             "penstock_router_requests",
             "Requests answered; code 499: the client left before.",

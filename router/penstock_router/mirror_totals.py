@@ -1,4 +1,4 @@
-"""What the copies for a mirror have come to: counted in plain numbers, for the metrics and the report."""
+"""Counts the outcomes of the copies for a mirror in plain numbers, for the metrics and the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EQUAL = "equal"
 
 
 class CountedDifference:
-    """A difference, and how often it was found."""
+    """A difference, and the number of times that it was found."""
 
     __slots__ = ("count", "difference")
 
@@ -26,7 +26,7 @@ class CountedDifference:
 
 
 class MirrorSeries:
-    """What one endpoint's copies for one mirror have come to, since the router started.
+    """The outcomes of one endpoint's copies for one mirror, since the router started.
 
     Args:
         endpoint: the endpoint.
@@ -50,45 +50,45 @@ class MirrorSeries:
 
     def __init__(self, endpoint: str, mirror: str) -> None:
         self.copies = Series(endpoint, mirror)
-        """What the mirror answered, and how long that took."""
+        """The mirror's answers, and their durations."""
         self.served = Series(endpoint, mirror)
-        """How long the served answers took to the requests whose copies the mirror's model answered."""
+        """Durations of the served answers, for requests whose copies the mirror's model answered."""
         self.sent = 0
         self.dropped: dict[str, int] = {}
         """Requests that were drawn and not copied, by reason."""
         self.unanswered: dict[str, int] = {}
         """Copies that were sent and not answered by the mirror's model, by reason."""
         self.causes: dict[str, str] = {}
-        """What the first of these was, in words, by its reason."""
+        """The cause of the first dropped or unanswered copy of each reason, in words."""
         self.answered = 0
         """Copies that the mirror's model answered."""
         self.seconds = 0.0
-        """How long these took."""
+        """The sum of their durations."""
         self.compared = 0
         self.differing: dict[str, int] = {}
-        """Of these, the pairs that differ, by kind."""
+        """Compared pairs that differ, by kind."""
         self.skipped: dict[str, int] = {}
         """Pairs of answers that were not compared, by reason."""
         self._first: dict[tuple[str, str], CountedDifference] = {}
 
     def drop(self, reason: str) -> bool:
-        """Count a request that was drawn and not copied; returns whether none was before for this reason."""
+        """Count a request that was drawn and not copied; returns whether it is the first for this reason."""
         before = self.dropped.get(reason, 0)
         self.dropped[reason] = before + 1
         return before == 0
 
     def fail(self, reason: str) -> bool:
-        """Count a copy that the mirror's model did not answer; returns as `drop`."""
+        """Count a copy that the mirror's model did not answer; returns the same as `drop`."""
         before = self.unanswered.get(reason, 0)
         self.unanswered[reason] = before + 1
         return before == 0
 
     def explain(self, reason: str, cause: str, *, sent: bool = False) -> None:
-        """Keep and log what the first was that was not copied, or not answered, for a reason.
+        """Keep and log the cause of the first request that was not copied, or not answered, for a reason.
 
         Args:
             reason: the reason.
-            cause: what it was, in words.
+            cause: the cause, in words.
             sent: whether a copy was sent.
         """
         self.causes[reason] = cause[:MAX_CAUSE]
@@ -109,8 +109,8 @@ class MirrorSeries:
         """Count a copy that the mirror's model answered.
 
         Args:
-            seconds: how long that took.
-            served_seconds: how long the served answer took.
+            seconds: the copy's duration.
+            served_seconds: the served answer's.
         """
         self.answered += 1
         self.seconds += seconds
@@ -120,7 +120,7 @@ class MirrorSeries:
         """Count two answers that were compared.
 
         Args:
-            difference: their first difference; None where there is none.
+            difference: their first difference; None if there is none.
         """
         self.compared += 1
         if difference is None:
@@ -134,14 +134,14 @@ class MirrorSeries:
             self._first[key] = CountedDifference(difference)
 
     def compare_anew(self) -> None:
-        """Forget what was compared: from now on it is compared in another way."""
+        """Reset what was compared, since the rules of comparison have changed."""
         self.compared = 0
         self.differing.clear()
         self.skipped.clear()
         self._first.clear()
 
     def totals(self) -> MirrorTotals:
-        """As the report has them."""
+        """The totals for the report."""
         return MirrorTotals(
             sent=self.sent,
             dropped=dict(self.dropped),
@@ -168,10 +168,10 @@ class MirrorSeries:
 
 
 def families(mirrors: Iterable[MirrorSeries]) -> Iterator[Any]:
-    """The metrics of mirrors, as `prometheus_client` reads them.
+    """Yield the metrics of all mirrors, for `prometheus_client`.
 
     Args:
-        mirrors: all of them.
+        mirrors: all mirrors.
     """
     names = ["endpoint", "mirror"]
     requests = core.CounterMetricFamily(

@@ -1,22 +1,21 @@
-"""Copies of an endpoint's requests for its mirrors: backends whose answers no client gets.
+"""Sends copies of an endpoint's requests to its mirrors: backends whose answers no client gets.
 
-A request is offered to the mirrors once its answer has begun; each mirror draws by itself whether it gets a
-copy, one with rules among the requests that match one of them. What is drawn waits in a short queue for a
-turn of the loop of its own, so that answers go first, and is dropped, by reason, wherever it would cost
-anyone anything:
+A request is offered to the mirrors once its answer has begun. Each mirror draws independently whether it gets
+a copy; a mirror with rules draws only among the requests that match one. Copies are queued for a later turn
+of the loop, so that answers go first. A copy is dropped, and counted by reason, if it could delay a client:
 
-- the router holds requests of the endpoint, or is short of processors (`pressure`);
-- as many copies, or bytes of them, are under way as there may be (`in_flight`);
+- the router holds requests of the endpoint, or is short of CPU (`pressure`);
+- the limit on copies in progress, or on their bytes, is reached (`in_flight`);
 - the mirror has no ready pod that can be reached (`no_pod`), or its pods had no room, or requests of
   clients wait for that room (`no_room`);
-- its answers are longer than a router takes whole (`answer_too_large`): one copy now and then tries again
+- its answers are longer than a router reads whole (`answer_too_large`): a copy now and then tries again
   (`large_answers`);
-- it is none that can be copied: its body or its answer streams, it switched protocols, its method has
+- the request cannot be copied: its body or its answer streams, it switched protocols, its method has
   another meaning for a proxy, or the model did not answer it.
 
-A copy is sent once, to one pod, and no try is held or repeated, so that nothing wakes a backend at zero. It
-is marked, and has the least urgent level that the mirror's sidecars know. Its answer is counted as the
-mirror's own, compared where that is asked for (`compare_queue`), and dropped.
+A copy is sent once, to one pod, and is neither held nor retried, so it never wakes a backend at zero. It is
+marked, and has the least urgent level that the mirror's sidecars are configured with. Its answer is counted
+as the mirror's own, compared if the mirror asks for it (`compare_queue`), and dropped.
 """
 
 from __future__ import annotations
@@ -78,15 +77,15 @@ if TYPE_CHECKING:
     from penstock_router.attempts import ProxiedRequest
 
 MAX_IN_FLIGHT = 128
-"""Copies for one mirror of one endpoint that are under way at most: all that a slow mirror takes up."""
+"""The most copies in progress for one mirror of one endpoint: it bounds what a slow mirror uses."""
 MAX_ALL_IN_FLIGHT = 1024
 MAX_BYTES = 64 * 1024 * 1024
-"""Of all copies of a router: how many are under way, and how many bytes of requests and of answers to compare
-are kept for them."""
+"""Limits for all copies of a router: copies in progress, and bytes that are kept of requests and of answers
+to compare."""
 A_TURN = 8
 """Copies that are sent in one turn of the loop."""
 MAX_HEADS = 256
-"""Fields of requests that are remembered with what a mirror gets for them, or with the mirrors that may."""
+"""The most request heads that are cached with the fields of their copies, or with the mirrors they match."""
 
 LARGE_ANSWER = "too_large"
 """Why a mirror's answer is not compared."""
@@ -97,13 +96,13 @@ class Copy:
     """One request's copy for one mirror.
 
     Args:
-        mirror: whose.
-        request: what came of the client.
+        mirror: the mirror.
+        request: the client's request.
         shared: its fields for a sidecar; see `ProxiedRequest`.
         identity: its `x-request-id`.
-        answer: the answer that was served.
+        answer: the answer that was served; None if answers are not compared.
         seconds: how long that took.
-        timeout: seconds that the copy has.
+        timeout: the copy's, in seconds.
     """
 
     __slots__ = (
@@ -134,14 +133,14 @@ class Copy:
         self.shared = shared
         self.identity = identity
         self.answer = answer
-        """None where answers are not compared."""
+        """None if answers are not compared."""
         self.seconds = seconds
         self.timeout = timeout
         self.size = len(request.body) + (0 if answer is None else len(answer.body))
         self.pod: Pod | None = None
-        """Who was asked; None before."""
+        """The pod that it was sent to; None before."""
         self.sent = 0.0
-        """When, in seconds of the router's clock."""
+        """When it was sent, in seconds of the router's clock."""
 
 
 class EndpointMirror:
@@ -149,7 +148,7 @@ class EndpointMirror:
 
     Args:
         settings: its settings.
-        series: where it is counted.
+        series: its counters.
         random_source: for its draw.
     """
 
@@ -173,10 +172,10 @@ class EndpointMirror:
         self.in_flight = 0
         """Copies that are drawn and not over."""
         self.full_until = 0.0
-        """One of its pods had no room: no copy before this time (seconds of the router's clock)."""
+        """No copy is sent before this time, because a pod had no room (seconds of the router's clock)."""
         self.large_answers = LargeAnswers()
         self.next_probe = 0.0
-        """When a pod that could not be reached may be tried again (likewise)."""
+        """When an unreachable pod may be tried again (likewise)."""
         self._selector = WeightedSelector(random_source)
         self._take(settings)
 
@@ -193,20 +192,20 @@ class EndpointMirror:
         self._selector.set_weights({_COPIED: settings.percent, _NOT_COPIED: 100 - settings.percent})
         compare = settings.compare
         self.rules = None if compare is None else Rules(compare.ignore, compare.tolerance)
-        """How answers are compared; None where they are not."""
+        """The rules for comparing answers; None if they are not compared."""
         self.match = MatchRules([(settings.name, settings.match)], "mirror") if settings.match else None
-        """The rules of which a request is to match one; None where it need not."""
+        """The rules, one of which a request must match; None if all requests may be copied."""
         self._heads = _Heads(settings.priority_header.encode(), settings.priority_level)
 
     def takes(self, headers: Headers) -> bool:
-        """Whether requests with these fields are among those of which some are copied."""
+        """Whether requests with these fields can be drawn."""
         return self.match is None or bool(self.match.find(headers))
 
     def drop(self, kind: str, cause: str) -> bool:
         """Count a request that was drawn and not copied; always false.
 
         Args:
-            kind: why.
+            kind: the reason.
             cause: the same in words, for the first of the kind.
         """
         if self.series.drop(kind):
@@ -218,16 +217,16 @@ class EndpointMirror:
         return self._selector.next() == _COPIED
 
     def fields(self, shared: Headers) -> Headers:
-        """The fields of a copy, but for those of one alone.
+        """The fields of a copy, except those that differ for each copy.
 
         Args:
-            shared: those of the request; see `ProxiedRequest`.
+            shared: the fields of the request; see `ProxiedRequest`.
         """
         return self._heads.of(shared)
 
 
 class _Heads:
-    """Fields of copies by those of their requests, so that what requests share, their copies share, too."""
+    """Fields of copies, cached by those of their requests, so that copies share heads as requests do."""
 
     __slots__ = ("_known", "_level", "_priority")
 
@@ -241,7 +240,7 @@ class _Heads:
         known = self._known.get(id(shared))
         if known is not None and known[0] is shared:
             return known[1]
-        # NB: a copy that was handed back would be over, and count as an error of the mirror's.
+        # NB: a copy that a pod hands back would end there, and count as an error of the mirror's.
         made: Headers = (*without(shared, (STICKY,)), (MIRROR, b"true"), (STICKY, b"1"))
         if self._priority:
             made = (*without(made, (self._priority,)), self._level)
@@ -256,7 +255,7 @@ class EndpointMirrors:
     """The mirrors of one endpoint.
 
     Args:
-        queue: what sends the copies.
+        queue: sends the copies.
         mirrors: in the order of the settings.
     """
 
@@ -270,14 +269,14 @@ class EndpointMirrors:
 
     @property
     def faults(self) -> list[str]:
-        """What is wrong with rules that are left out."""
+        """Why rules were left out."""
         return [fault for mirror in self.mirrors if mirror.match is not None for fault in mirror.match.faults]
 
     def of(self, request: Request) -> list[EndpointMirror]:
-        """The mirrors that a request may be copied for; decided once for all requests with one head.
+        """The mirrors that a request may be copied for; cached for all requests with one head.
 
         Args:
-            request: as it came.
+            request: the request as received.
         """
         if not self._ruled:
             return self.mirrors
@@ -293,15 +292,15 @@ class EndpointMirrors:
         return chosen
 
     def offer(self, proxied: ProxiedRequest, answer: Response, reason: str) -> None:
-        """Copy a request that has its answer for the mirrors that draw it.
+        """Copy an answered request for the mirrors that draw it.
 
         Args:
             proxied: the request.
             answer: its answer.
-            reason: why that is an error; `MODEL_ANSWER` for one of the model's, empty for none.
+            reason: the answer's error reason; `MODEL_ANSWER` for an error of the model's, empty for none.
         """
         if proxied.pod is None and not reason:
-            return  # the endpoint's own answer, or one to a preflight: no model's, and no error
+            return  # the endpoint's own answer, or one to a preflight: neither the model's nor an error
         why = ""
         for mirror in self.of(proxied.request):
             if not mirror.draws():
@@ -317,13 +316,13 @@ class EndpointMirrors:
                 self._queue.add(mirror, proxied, answer)
 
     def pass_over(self, request: Request, reason: str) -> None:
-        """Count a request that cannot be copied with the mirrors that draw it."""
+        """Count a request that cannot be copied, for each mirror that draws it."""
         for mirror in self.of(request):
             if mirror.draws():
                 mirror.drop(reason, SWITCHES)
 
     def report(self) -> dict[str, MirrorTotals]:
-        """What is reported of them."""
+        """The totals for the report, by mirror."""
         return {mirror.name: mirror.series.totals() for mirror in self.mirrors}
 
 
@@ -331,12 +330,12 @@ class Mirrors:
     """Sends the copies of a router.
 
     Args:
-        pods: who there is.
-        upstream: sends to them.
+        pods: all pods.
+        upstream: sends requests to them.
         clock: the event loop's time, seconds.
-        metrics: where what becomes of copies is counted.
+        metrics: counts the outcomes of copies.
         random_source: for the draws.
-        short: whether the router is short of processors.
+        short: whether the router is short of CPU.
         is_held_for: whether requests are held for a backend.
     """
 
@@ -365,10 +364,10 @@ class Mirrors:
         self._bytes = 0
 
     def wanted(self, before: EndpointMirrors | None, endpoint: Endpoint) -> EndpointMirrors | None:
-        """The mirrors that an endpoint asks for; those that stay keep their draw and what is under way.
+        """Make the mirrors of an endpoint's settings; those that stay keep their draw and copies in progress.
 
         Args:
-            before: what it had; None for none.
+            before: its former mirrors; None for none.
             endpoint: its settings.
         """
         known = {} if before is None else {mirror.name: mirror for mirror in before.mirrors}
@@ -388,14 +387,14 @@ class Mirrors:
         return EndpointMirrors(self, mirrors)
 
     def kept(self) -> int:
-        """Bytes that are kept for copies."""
+        """Count the bytes that are kept for copies."""
         return self._bytes
 
     def add(self, mirror: EndpointMirror, proxied: ProxiedRequest, answer: Response) -> None:
-        """Have a copy sent in a later turn of the loop, where there is room for it.
+        """Queue a copy to be sent in a later turn of the loop, if there is room for it.
 
         Args:
-            mirror: whose.
+            mirror: the mirror.
             proxied: the request.
             answer: its answer.
         """
@@ -423,7 +422,7 @@ class Mirrors:
         self._waiting.append(copy)
 
     def _go_on(self) -> None:
-        """Send some of what waits."""
+        """Send some of the copies that wait."""
         for _ in range(min(A_TURN, len(self._waiting))):
             copy = self._waiting.popleft()
             try:
@@ -439,7 +438,7 @@ class Mirrors:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _send(self, copy: Copy) -> bool:
-        """Send a copy, or count why it cannot be; returns whether it was."""
+        """Send a copy, or count why it cannot be sent; returns whether it was sent."""
         mirror, now = copy.mirror, self._clock()
         pod = self._pods.pick(mirror.name)
         if pod is None or (pod.unreachable and now < max(pod.try_at, mirror.next_probe)):
@@ -498,7 +497,7 @@ class Mirrors:
         self._opened(copy, answer)
 
     def _opened(self, copy: Copy, answer: Response | UpstreamAnswer | UpstreamError) -> None:
-        """A mirror has answered, or will not."""
+        """Take a mirror's answer, or the error instead of it."""
         pod, mirror = copy.pod, copy.mirror
         assert pod is not None  # noqa: S101 - it was asked
         seconds = self._clock() - copy.sent
@@ -513,7 +512,7 @@ class Mirrors:
             if fields.reason == Reason.DRAINING.value and fields.refuses:
                 self._pods.refuses(pod)
             elif fields.reason == Reason.QUEUE_FULL.value and fields.refuses:
-                # NB: not `Pods.full`: there may be room for what is more urgent.
+                # NB: not `Pods.full`: there may be room for more urgent requests.
                 mirror.full_until = self._clock() + FULL_SECONDS
             reason = fields.reason or (MODEL_ANSWER if answer.status >= 400 else "")
             mirror.series.copies.answered(answer.status, reason, seconds)
@@ -541,7 +540,7 @@ class Mirrors:
             self._pods.freed(mirror.name, pod)
 
     def _failed(self, copy: Copy, pod: Pod, error: UpstreamError, seconds: float) -> None:
-        """No answer came."""
+        """Count a copy that got no answer."""
         reason = Reason.MODEL_UNREACHABLE
         if isinstance(error, ConnectFailed):
             if not (isinstance(error, ConnectTimeout) and seconds < TELLING_SECONDS):
@@ -572,7 +571,7 @@ class Mirrors:
         self._comparisons.add(comparison, copy.mirror.series)
 
     def _ended(self, copy: Copy, pod: Pod) -> None:
-        """A copy that was sent is over."""
+        """End a copy that was sent."""
         pod.ends()
         self._over(copy)
 
@@ -583,4 +582,4 @@ class Mirrors:
 
 
 def _nothing() -> None:
-    """Nothing is to be done."""
+    """Do nothing."""

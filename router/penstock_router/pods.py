@@ -1,4 +1,4 @@
-"""The pods of every backend, and which of them takes the next request."""
+"""Keeps the pods of every backend, and picks the one that gets the next request."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from penstock_router.pod import Pod, less_loaded
 from penstock_wire.process import log
 
 REFUSING_SECONDS: Final = 5.0
-"""A pod that refused because it drains is left alone so long, unless its slice says otherwise before."""
+"""A pod that refused because it drains gets no requests for this long, unless its slice changes before."""
 FULL_SECONDS: Final = 0.1
-"""A pod that had no room for a request is taken to have none for so long, unless it answers one before: it
-may have room again without an answer to this router."""
+"""A pod that had no room for a request counts as full for this long, unless it answers one before: it may
+have room again without an answer to this router."""
 MAX_SEEN: Final = 10_000
-"""Addresses of pods kept; beyond, those that are away are forgotten."""
+"""Addresses of pods that are kept; if there are more, absent pods' are forgotten."""
 MOST_BROKEN: Final = 3
-"""A pod that has said so often in a row that it has room, and had none, is not believed while it counts as
-full. Once can be another router's doing."""
+"""A pod that reported room this often in a row, and had none, is not believed while it counts as full. Once
+can be due to another router."""
 LEVEL_SECONDS: Final = 0.01
-"""It is looked at most so often whether much more waits at one pod than at others."""
+"""The least time between two checks whether much more waits at one pod than at others."""
 MUCH_MORE: Final = 2
-"""What waits at a pod beyond its part is handed back for others where it is so many times what it takes at
-once."""
+"""Items that wait at a pod beyond its fair part are recalled for others if they are at least this many times
+its capacity."""
 RECALL_SECONDS: Final = 0.1
-"""A pod that was asked for requests back and has not answered for so long is not waited for; nor is it, or
-one that had none, asked again before, unless something that it can hand back has gone there since."""
+"""How long to wait for the answer of a pod that was asked for requests back. Neither that pod nor one that
+had none is asked again within this time, unless a request that it can hand back was sent there since."""
 MOST_UNPROVEN: Final = 8
-"""A pod that has said so often in a row that it handed requests back, of which none came, counts as having
-none: each such word would be the next question."""
+"""A pod that reported this often in a row that it handed requests back, and none came, counts as having none:
+otherwise each report would cause the next recall."""
 TakeRoom = Callable[[str, "Pod"], bool]
-"""Sends the first request that waits for a backend to one of its pods; returns whether one waits."""
+"""Sends the first request that waits for a backend to one of its pods; returns whether there was one."""
 
 
 class Pods:
-    """Pods by backend: from EndpointSlices, and from the settings' targets for a backend without any.
+    """Pods by backend: from EndpointSlices, and from the settings' targets for a backend without slices.
 
     Args:
         clock: seconds, monotonic.
-        random_source: for the choice of two.
-        changed: is called after each change.
+        random_source: for the random choice of pods.
+        changed: called after each change.
     """
 
     def __init__(
@@ -58,46 +58,46 @@ class Pods:
         self._from_targets: Mapping[str, tuple[Address, ...]] = {}
         self._pods: dict[str, dict[Address, Pod]] = {}
         self._ready: dict[str, list[Pod]] = {}
-        self._seen: dict[Address, float] = {}  # since when; who comes back is not new
-        self._some_full_until = 0.0  # the latest `full_until`
+        self._seen: dict[Address, float] = {}  # since when; a pod that comes back is not new
+        self._some_full_until = 0.0  # the latest `full_until` of all pods
         self._some_refusing_until = 0.0  # likewise; 0 once that is over
-        self._waiting: dict[str, dict[TakeRoom, None]] = {}  # by backend, who is asked next first
+        self._waiting: dict[str, dict[TakeRoom, None]] = {}  # by backend, in order of turns
         self._by_address: dict[tuple[str, int], tuple[str, Pod]] = {}
-        self._leaving: dict[tuple[str, int], tuple[str, Pod]] = {}  # pods no more, which have requests
-        # By backend, pods with room by their own word, the one that gets the next request first.
+        self._leaving: dict[tuple[str, int], tuple[str, Pod]] = {}  # former pods that still have requests
+        # By backend, pods that report room, the one that gets the next request first.
         self._free: dict[str, dict[Pod, None]] = {}
-        # By backend, those where something waits that nothing there begins.
+        # By backend, pods where items wait and none would begin at once.
         self._crowded: dict[str, dict[Pod, None]] = {}
-        self._recalls: dict[str, float] = {}  # by backend, until when an answer is waited for
-        self._level_at: dict[str, float] = {}  # by backend, when it is looked again whether pods are even
-        self._sidecars: set[str] = set()  # backends of whose pods one has said how much room it has
+        self._recalls: dict[str, float] = {}  # by backend, the end of the wait for a recall's answer
+        self._level_at: dict[str, float] = {}  # by backend, the time of the next check whether pods are even
+        self._sidecars: set[str] = set()  # backends with a pod that has reported its room
         self.keep: Callable[[Collection[tuple[str, int]]], object] = lambda addresses: None
-        """Told the sidecars that are to say how much room they have; see `HopUpstream.keep`."""
+        """Called with the sidecars that are to report how much room they have; see `HopUpstream.keep`."""
         self.recall: Callable[[str, int, int], bool] = lambda host, port, count: False
-        """Asks a pod for requests back that have not begun; see `HopUpstream.recall`."""
+        """Asks a pod to hand back requests that have not begun; see `HopUpstream.recall`."""
         self.later: Callable[[float, Callable[[], None]], object] = lambda seconds, act: None
-        """Calls what is to be done after so many seconds."""
+        """Calls a function after some seconds."""
 
     def set_slices(self, backends: Mapping[str, tuple[Address, ...]]) -> None:
-        """Take what the EndpointSlices say now, whole."""
+        """Replace all addresses from EndpointSlices."""
         self._from_slices = backends
         self._settle()
 
     def set_targets(self, backends: Mapping[str, tuple[Address, ...]]) -> None:
-        """Take what the settings say now, whole."""
+        """Replace all targets from the settings."""
         self._from_targets = {name: targets for name, targets in backends.items() if targets}
         self._settle()
 
     def exists(self, backend: str) -> bool:
-        """Whether there is such a backend: a Service with slices, be they empty, or targets."""
+        """Whether a backend exists: it has a Service with slices, even if they are empty, or targets."""
         return backend in self._pods
 
     def ready(self, backend: str) -> Sequence[Pod]:
-        """The pods that are ready by their slices."""
+        """The pods that are ready according to their slices, or targets."""
         return self._ready.get(backend, ())
 
     def available(self, backend: str) -> Sequence[Pod]:
-        """The ready pods that did not just refuse because they drain."""
+        """The ready pods without those that refused lately because they drain."""
         if not self._some_refusing_until:
             return self.ready(backend)
         now = self._clock()
@@ -107,31 +107,32 @@ class Pods:
         return [pod for pod in self.ready(backend) if now >= pod.refusing_until]
 
     def reaches(self, backend: str) -> bool:
-        """Whether one of the available pods took the last connection that was tried."""
+        """Whether one of the available pods is not known to be unreachable."""
         for pod in self._ready.get(backend, ()):
             if not pod.unreachable and (not pod.refusing_until or self._clock() >= pod.refusing_until):
                 return True
         return False
 
     def reachable(self, backend: str) -> list[Pod]:
-        """Those of the available pods that took the last connection that was tried."""
+        """The available pods that are not known to be unreachable."""
         return [pod for pod in self.available(backend) if not pod.unreachable]
 
     def why_unreachable(self, backend: str) -> str:
-        """For people: why none of the available pods can be reached; empty where one can, or none is."""
+        """Why none of the available pods can be reached, for people; empty if one can, or there is none."""
         available = self.available(backend)
         if not available or not all(pod.unreachable for pod in available):
             return ""
         return max(available, key=lambda pod: pod.try_at).unreachable
 
     def next_try_at(self, backend: str) -> float | None:
-        """When a pod that refuses or cannot be reached may be asked again, or None where no pod is ready."""
+        """When the first pod that refuses or is unreachable may be asked again; None if no pod is ready."""
         return min((max(pod.refusing_until, pod.try_at) for pod in self.ready(backend)), default=None)
 
     def pick(self, backend: str, *, without: Collection[Pod] = ()) -> Pod | None:
-        """The less loaded of two pods, none of `without`, for the next request; None where none is left.
+        """Pick the next request's pod, none of `without`: the less loaded of two; None if none is left.
 
-        Where some had no room lately, one that can be reached and may have room is picked before them.
+        Pods that would begin it at once come first. If some had no room lately, a pod that can be reached and
+        may have room is preferred to them.
         """
         pods = self.available(backend)
         if without:
@@ -151,27 +152,27 @@ class Pods:
         return less_loaded(pods[first], pods[other], now)
 
     def pick_even(self, backend: str) -> Pod | None:
-        """The pod where least waits, for a request that was handed back; None where pods do not say.
+        """Pick the pod where least waits, for a request that was handed back; None if no pod reports it.
 
-        A new pod is not spared: what would wait longer elsewhere goes there.
+        New pods are not spared: the request would wait longer elsewhere.
         """
         now, best = self._clock(), None
         pods = self.available(backend)
-        first = self._random.randrange(len(pods)) if pods else 0  # routers do not all begin with the same one
+        first = self._random.randrange(len(pods)) if pods else 0  # so that routers begin with different pods
         for pod in (*pods[first:], *pods[:first]):
             if pod.takes(now) and (best is None or pod.level < best.level):
                 best = pod
         return best
 
     def own(self, backend: str, key: Hashed) -> Pod | None:
-        """The ready pod to which requests with a key stick, whatever its state; None where none is ready."""
+        """The ready pod to which requests with a key stick, whatever its state; None if none is ready."""
         return _best(self.ready(backend), key)
 
     def pick_by_key(self, backend: str, key: Hashed, *, without: Iterable[Pod] = ()) -> Pod | None:
-        """The pod, none of `without`, for the next request with a key; None where none is left.
+        """Pick the pod for the next request with a key, none of `without`; None if none is left.
 
-        The key's own; where that one drains, cannot be reached or had no room lately, the one that is next by
-        the key. A request waits in the queue of its own pod although it would begin at another at once.
+        This is the key's own pod; if that drains, cannot be reached or had no room lately, the key's next
+        pod. A request waits in the queue of its own pod even if it would begin at another at once.
         """
         excluded = set(without)
         pods = [pod for pod in self.available(backend) if pod not in excluded]
@@ -180,16 +181,16 @@ class Pods:
         return _best(able or pods, key)
 
     def has_room(self, backend: str, *, without: Iterable[Pod] = ()) -> bool:
-        """Whether a pod that can be reached, none of `without`, did not refuse for want of room lately."""
+        """Whether a pod that can be reached, none of `without`, has not refused for lack of room lately."""
         now = self._clock()
         return any(now >= pod.full_until and pod not in without for pod in self.reachable(backend))
 
     def pick_probe(self, backend: str) -> Pod | None:
-        """The pod whose try is due first; None where none is left."""
+        """Pick the pod whose next try is due first; None if none is available."""
         return min(self.available(backend), key=lambda pod: pod.try_at, default=None)
 
     def failed(self, pod: Pod, why: str) -> None:
-        """No connection to the pod could be made.
+        """Note that no connection to the pod could be made.
 
         Args:
             pod: the pod.
@@ -200,7 +201,7 @@ class Pods:
         pod.failed(self._clock(), why)
 
     def reached(self, pod: Pod) -> None:
-        """The pod took a connection or answered: who was held because it could not be reached goes on."""
+        """Note that the pod took a connection or answered, and release requests held until it did."""
         news = pod.unreachable
         pod.reached()
         if news:
@@ -208,11 +209,11 @@ class Pods:
             self._changed()
 
     def unready(self, pod: Pod) -> None:
-        """The pod's model takes no requests: what begins there is refused, so others are preferred."""
+        """Avoid a pod whose model takes no requests: it would refuse all that it gets."""
         pod.unready(self._clock())
 
     def full(self, pod: Pod) -> None:
-        """The pod had no room for a request."""
+        """Note that the pod had no room for a request."""
         self._some_full_until = pod.full_until = self._clock() + FULL_SECONDS
         if pod.promised:
             pod.promised = False
@@ -223,17 +224,17 @@ class Pods:
         self._waiting.setdefault(backend, {})[take] = None
 
     def may_be_waited_for(self, backend: str) -> bool:
-        """Whether somebody may wait for room at a backend; who waited last may have left."""
+        """Whether a request may wait for room at a backend; it may have left since."""
         return bool(self._waiting.get(backend))
 
     def freed(self, backend: str, pod: Pod) -> None:
-        """A request that the pod had is over: the next one that waits for room gets its place."""
+        """Give the place of a request that is over to the next one that waits for room."""
         pod.broken = 0
         if not self._offer(backend, pod):
             pod.full_until = 0.0
 
     def _offer(self, backend: str, pod: Pod) -> bool:
-        """Offer a pod's room to those who wait for it; whether one takes it."""
+        """Offer a pod's room to the requests that wait for it; returns whether one takes it."""
         waiting = self._waiting.get(backend)
         if waiting and pod in self.available(backend):
             for take in tuple(waiting):
@@ -244,12 +245,12 @@ class Pods:
         return False
 
     def _next_free(self, backend: str, pods: Sequence[Pod], now: float) -> Pod | None:
-        """One of some pods at which a request would begin at once; None where there is none.
+        """One of `pods` at which a request would begin at once; None if there is none.
 
-        Of the first two in turn it is the less loaded: pods that would begin many at once may be unlike.
+        It is the less loaded of the first two in turn: pods with room can differ in load.
         """
         free = self._free[backend]
-        if len(free) == 1:  # of one there are no turns
+        if len(free) == 1:  # no turns with only one
             pod = next(iter(free))
             if pod.free > 0 and pod.begins_at_once(now) and pod in pods:
                 return pod
@@ -270,13 +271,13 @@ class Pods:
         return best
 
     def told_room(self, address: tuple[str, int], free: int, waiting: int, capacity: int) -> None:
-        """A pod says how much room it has: what waits, here or at another pod, goes there.
+        """Take a pod's report of its room, and fill it with requests that wait, here or at another pod.
 
         Args:
             address: its host and port.
-            free: items that would begin there at once; -1 where it does not say any more.
+            free: items that would begin there at once; -1 if it does not report it any more.
             waiting: items that wait there.
-            capacity: items that begin at once where none is there; 0 where it does not say.
+            capacity: items that begin at once in an empty pod; 0 if it does not report it.
         """
         entry = self._by_address.get(address)
         if entry is None:
@@ -301,7 +302,7 @@ class Pods:
             self._relieve(backend)
 
     def _told_leaving(self, address: tuple[str, int], waiting: int) -> None:
-        """A pod that takes no more requests says how many items wait there still."""
+        """Take the report of a former pod: how many items still wait there."""
         entry = self._leaving.get(address)
         if entry is None:
             return
@@ -316,31 +317,31 @@ class Pods:
                 del self._leaving[address]
 
     def told_recalled(self, address: tuple[str, int], count: int) -> None:
-        """A pod has handed back what it was asked for, if it had any of it.
+        """Take a pod's answer to a recall.
 
         Args:
             address: its host and port.
-            count: how many items; 0 where what waits there is not this router's, or has begun.
+            count: items that it handed back; 0 if what waits there is not this router's, or has begun.
         """
         entry = self._by_address.get(address) or self._leaving.get(address)
         if entry is not None:
             backend, pod = entry
-            pod.waiting = 0  # until it says what is left
+            pod.waiting = 0  # until it reports what is left
             pod.asked = False
             self._crowded.get(backend, {}).pop(pod, None)
             self._recalls.pop(backend, None)
             if count and pod.unproven < MOST_UNPROVEN:
                 pod.unproven += 1
                 pod.vain_at = -math.inf
-            else:  # what waits there is another router's, or stays; another pod may have some of ours
+            else:  # what waits there is another router's, or stays; another pod may have this router's
                 self._relieve(backend)
 
     def with_room(self) -> dict[str, int]:
-        """How many ready pods say how much room they have, by backend."""
+        """How many ready pods report how much room they have, by backend."""
         return {name: sum([pod.free >= 0 for pod in pods]) for name, pods in self._ready.items()}
 
     def _meet(self) -> None:
-        """Have sidecars say how much room they have: pods of Services, and targets where one has said so."""
+        """Have pods report their room: those of Services, and targets if one of their backend reports it."""
         self.keep(
             [
                 address
@@ -350,7 +351,7 @@ class Pods:
         )
 
     def _fill(self, backend: str, pod: Pod) -> None:
-        """Give a pod with room what waits here, else what waits to begin at another pod."""
+        """Send requests that wait to a pod with room: those held here first, then those at other pods."""
         for _ in range(pod.free):
             waiting = self._waiting.get(backend)
             if not waiting or not self._offer(backend, pod):
@@ -360,10 +361,10 @@ class Pods:
         self._relieve(backend)
 
     def _relieve(self, backend: str) -> None:
-        """Ask a pod for what others would begin at once, or sooner: one that leaves before the fullest.
+        """Recall requests that others would begin at once, or sooner: from a former pod, else the fullest.
 
-        Who had nothing to hand back comes behind the others the next time: what waits there may be another
-        router's, or be bound to its pod.
+        A pod that had nothing to hand back comes after the others the next time: what waits there may be
+        another router's, or be bound to its pod.
         """
         crowd, free = self._crowded.get(backend), self._free.get(backend, ())
         now = self._clock()
@@ -386,9 +387,9 @@ class Pods:
                 return
 
     def _even(self, backend: str, now: float) -> float:
-        """The level of all pods if what waits were spread evenly.
+        """The level that all pods would have if waiting items were spread evenly.
 
-        Infinite where it is not to be looked at now, or a pod does not say how much it takes.
+        It is infinite if no check is due now, or a pod does not report its capacity.
         """
         if now < self._level_at.get(backend, 0.0):
             return math.inf
@@ -399,12 +400,12 @@ class Pods:
         return sum([pod.waiting - pod.free for pod in pods]) / sum([pod.capacity for pod in pods])
 
     def _pass_over(self, backend: str, asked: Pod) -> None:
-        """Ask another pod where the one that was asked has not answered; it may say nothing for long."""
+        """Ask another pod if the one that was asked has not answered; it may be silent for long."""
         if asked.asked and len(self._crowded.get(backend, ())) > 1:
             self._relieve(backend)
 
     def refuses(self, pod: Pod) -> None:
-        """The pod drains: leave it alone for a while."""
+        """Send nothing to a pod for a while, because it drains."""
         self._some_refusing_until = pod.refusing_until = self._clock() + REFUSING_SECONDS
 
     def _settle(self) -> None:
@@ -426,7 +427,7 @@ class Pods:
             for name, pods in self._ready.items()
             for pod in pods
         }
-        # What waits at a pod that has left goes where there is room, too.
+        # Requests that wait at a former pod can be recalled, too.
         self._leaving = {
             address: (name, pod)
             for address, (name, pod) in before_by_address.items()
@@ -450,9 +451,9 @@ class Pods:
 
 
 def _beyond(pod: Pod, even: float) -> int:
-    """Items of this router that wait at a pod beyond its part of an even spread; 0 where that is not much.
+    """Items of this router that wait at a pod beyond its part of an even spread; 0 if they are not many.
 
-    What waits there may be other routers', which hand back their own part.
+    Some of what waits there may be other routers', which recall their own part.
     """
     if pod.level - even < MUCH_MORE:
         return 0
@@ -461,7 +462,7 @@ def _beyond(pod: Pod, even: float) -> int:
 
 
 def _best(pods: Sequence[Pod], key: Hashed) -> Pod | None:
-    """The pod of a key by rendezvous hashing (`affinity`); None where there is none."""
+    """The pod of a key by rendezvous hashing (`affinity`); None if there is none."""
     best: Pod | None = None
     most = -1
     for pod in pods:

@@ -1,8 +1,8 @@
-"""The ports that endpoints listen on, following the settings while the router runs.
+"""Binds the ports that endpoints listen on, and follows the settings while the router runs.
 
-Sockets belong to ports, not to endpoints: a request that comes in on a port is its present owner's, so that
-two endpoints may swap ports in one change. A port that cannot be bound fails its endpoint alone, is reported,
-and is tried again.
+Sockets belong to ports, not to endpoints: a request on a port goes to the port's present owner, so two
+endpoints can swap ports in one change. If a port cannot be bound, only its endpoint fails; this is reported,
+and the port is tried again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RETRY_SECONDS = 1.0
 
 
 def owners(endpoints: Iterable[Endpoint]) -> tuple[dict[int, str], dict[str, str]]:
-    """Who owns which port, and why those without one have none; of two on one port the first stands."""
+    """Owners by port, and errors by endpoint; if two endpoints want the same port, the first gets it."""
     held: dict[int, str] = {}
     errors: dict[str, str] = {}
     for endpoint in endpoints:
@@ -32,7 +32,7 @@ def owners(endpoints: Iterable[Endpoint]) -> tuple[dict[int, str], dict[str, str
 
 
 async def serve(front: Front, host: str, port: int, service: Service) -> Listener:
-    """Listen for requests of endpoints: bodies that are not short are streams.
+    """Listen for requests of endpoints; bodies that are not short are streams.
 
     Args:
         front: binds the port.
@@ -56,8 +56,8 @@ class Ports:
     Args:
         front: binds them.
         host: the address on which to listen.
-        make_service: makes what takes the requests of a port.
-        settled: is called when every wanted port has been tried after a change, and when one that had failed
+        make_service: makes the service that takes the requests of a port.
+        settled: called when every wanted port has been tried after a change, and when a port that had failed
             is bound.
     """
 
@@ -88,7 +88,7 @@ class Ports:
 
     @property
     def errors(self) -> Mapping[int, str]:
-        """Why the others are not."""
+        """Why the other ports are not bound."""
         return self._errors
 
     @property
@@ -97,18 +97,18 @@ class Ports:
         return all(port in self._listeners or port in self._errors for port in self._wanted)
 
     def want(self, ports: Iterable[int], leaving: Iterable[int] = ()) -> None:
-        """Have these ports and no others bound, soon.
+        """Set which ports are to be bound; `run` follows.
 
         Args:
-            ports: the ports.
-            leaving: those of them at which each answer is to close its connection.
+            ports: all wanted ports.
+            leaving: those of them at which each answer must close its connection.
         """
         self._wanted = frozenset(ports)
         self._leaving = frozenset(leaving)
         self._changed.set()
 
     async def run(self) -> None:
-        """Follow what is wanted until cancelled."""
+        """Bind and close ports as wanted, until cancelled."""
         while True:
             self._changed.clear()
             await self._settle()
@@ -120,7 +120,7 @@ class Ports:
 
     async def _settle(self) -> None:
         for port in [port for port in self._listeners if port not in self._wanted]:
-            # Requests under way on it are answered, however long that takes; the socket is closed at once.
+            # Requests in progress on it are answered, however long that takes; the socket is closed at once.
             task = asyncio.create_task(self._close(self._listeners.pop(port)))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
@@ -135,7 +135,7 @@ class Ports:
             self._settled()
 
     def _send_away(self) -> None:
-        """Have each answer at the ports that are leaving close its connection, and at no others."""
+        """Make answers close their connections at the leaving ports, and only there."""
         for port in self._sent_away - self._leaving:
             if port in self._listeners:
                 self._listeners[port].open_keepalive()
@@ -144,7 +144,7 @@ class Ports:
             self._listeners[port].close_keepalive()
 
     async def _bind(self, port: int) -> bool:
-        """Try to bind; returns whether anything is new."""
+        """Try to bind a port; returns whether the result is new."""
         try:
             listener = await serve(self._front, self._host, port, self._make_service(port))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Whether the router is short of processors: then what no client waits for is left undone."""
+"""Measures whether the router is short of CPU: if so, work that no client waits for is skipped."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 from penstock_wire.control.processor_wait import ProcessorWait
 
 SHARE = 0.9
-"""Of a core, which is all that one thread can use: busy or waiting for one for longer, it is short."""
+"""A thread that runs or waits for a core for this share of the time is short of CPU: it can use only one."""
 SAMPLE_SECONDS = 0.2
 
 
 class Pressure:
-    """How much of the time the calling thread, which serves, ran or waited for a processor.
+    """The share of time for which the calling thread, which serves requests, ran or waited for a core.
 
     Args:
         clock: seconds, monotonic.
         used: seconds of CPU that the thread has used.
-        waited: the share of the time in which it waited; see `ProcessorWait.share`.
+        waited: the share of time for which it waited; see `ProcessorWait.share`.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Pressure:
         self._short = False
 
     def short(self) -> bool:
-        """Whether it was short of processors lately."""
+        """Whether the thread was short of CPU lately."""
         now = self._clock()
         span = now - self._since
         if span >= SAMPLE_SECONDS:

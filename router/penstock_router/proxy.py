@@ -1,13 +1,13 @@
-"""One request from the edge to a pod and back, where it may have to wait or to be tried again.
+"""Takes one request to a pod and back if it may have to wait or to be tried again.
 
-`forwarder` hands over what it could not do at once. The steps: the method, a permit (`endpoints`), a pod
-(`pods`), one try, and another try on another pod only where nothing was executed: no connection could be
-made, the pod had ended the kept one before it read the request, or the sidecar marked its refusal as not
-admitted.
-A connection that could not be made is no try of the client's where the request may be held: it waits until
-one of the backend's pods can be reached. Nor is a refusal for want of room: every other pod that may have
-room is asked, then the request waits for room. Once a request went out on a connection and no answer came, it
-may have been executed: it is answered 502.
+`forwarder` hands over requests that it could not finish at once. The steps: check the method, get a permit
+(`endpoints`), pick a pod (`pods`), try it, and try another pod only if nothing was executed: no connection
+could be made, the pod had closed the kept connection before it read the request, or the sidecar marked its
+refusal as not admitted.
+A failed connect does not count as a try if the request may be held: it waits until one of the backend's pods
+can be reached. Nor does a refusal for lack of room: every other pod that may have room is asked, then the
+request waits for room. If a request was sent on a connection and no answer came, it may have been executed:
+it is answered 502.
 """
 
 from __future__ import annotations
@@ -43,17 +43,16 @@ from penstock_wire.http.server.streams import Inbound
 from penstock_wire.process import log
 
 SAME_POD_PAUSE_SECONDS = 0.1
-"""Before the only pod of a backend, which could not be reached, is tried again where there is no room in the
-hold."""
+"""The pause before a backend's only pod, which was unreachable, is tried again if the hold has no room."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FirstTry:
-    """A try that was made before.
+    """The try that was made before the request got a task.
 
     Args:
-        pod: who was asked, of `ProxiedRequest.backend`.
-        outcome: that it was surely not executed.
+        pod: the pod that was asked, of `ProxiedRequest.backend`.
+        outcome: why the request was certainly not executed.
     """
 
     pod: Pod
@@ -67,7 +66,7 @@ class Switched:
     Args:
         answer: its head.
         tunnel: the connection to the pod.
-        over: to be called at the tunnel's end.
+        over: must be called at the tunnel's end.
     """
 
     answer: UpstreamAnswer
@@ -78,7 +77,7 @@ class Switched:
 async def carry(
     proxied: ProxiedRequest, switched: Switched, headers: Headers, begun: Callable[[], None]
 ) -> Exception | None:
-    """Switch protocols on the client's side, too, and carry what is said until both sides have ended.
+    """Switch protocols on the client's side, too, and carry bytes until both sides have ended.
 
     Args:
         proxied: the request.
@@ -87,7 +86,7 @@ async def carry(
         begun: called when the client's side has switched.
 
     Returns:
-        What ended it early; None where both sides have ended.
+        The error that ended it early; None if both sides have ended.
     """
     idle = tunnel.IDLE_SECONDS if proxied.state.idle is None else proxied.state.idle
     exchange = proxied.exchange
@@ -107,39 +106,39 @@ async def carry(
     except (ClientGone, UpstreamError, tunnel.TunnelIdle, TimeoutError) as error:
         log("tunnel cut", level="debug", error=str(error), request_id=proxied.identity.decode())
         return error
-    finally:  # a cancellation too: its pod is to notice
+    finally:  # a cancellation too: the pod must see the end
         if not carried:
             switched.answer.abort()
         switched.over()
 
 
 class _Tries:
-    """What a request has come to so far."""
+    """The state of a request's tries so far."""
 
     __slots__ = ("again", "asked", "count", "due", "for_room", "full", "last", "tried")
 
     def __init__(self) -> None:
         self.tried: list[Pod] = []
         self.asked: list[Pod] = []
-        """For room, since it was held last; they are many where each takes its time."""
+        """The pods that refused for lack of room since it was last held."""
         self.count = 0
         self.last: Unexecuted | None = None
         self.due: tuple[str, Unexecuted] | None = None
-        """What the last try came to, and whose pod made it, until a further one begins and is counted."""
+        """The backend and outcome of the last try, until a further try begins and is counted."""
         self.full: Unexecuted | None = None
-        """The last refusal for want of room."""
+        """The last refusal for lack of room."""
         self.for_room = False
-        """It is to wait for room."""
+        """Whether the request must wait for room."""
         self.again = False
-        """It has had room in the hold, or a pod that drains."""
+        """Whether it was held, or refused by a pod, before."""
 
 
 def _nothing() -> None:
-    """Nothing is to be done."""
+    """Do nothing."""
 
 
 def _last_hop(proxied: ProxiedRequest) -> Response:
-    """The answer to an `OPTIONS` or `TRACE` that was to come as far as here and no further."""
+    """Answer an `OPTIONS` or `TRACE` whose `Max-Forwards` ends at the router."""
     methods = proxied.state.settings.methods or tuple(sorted(METHODS.values()))
     allow = (b"allow", ", ".join(name for name in methods if name != "TRACE").encode())
     if proxied.request.method == "OPTIONS":
@@ -149,11 +148,11 @@ def _last_hop(proxied: ProxiedRequest) -> Response:
 
 
 class Proxy:
-    """Sends requests to pods, and waits and tries again where that is needed.
+    """Sends requests to pods, and waits and tries again if needed.
 
     Args:
-        pods: who there is.
-        upstream: sends them.
+        pods: all pods.
+        upstream: sends requests to them.
         metrics: counts further tries.
         clock: the event loop's time, seconds.
     """
@@ -171,10 +170,10 @@ class Proxy:
 
         Args:
             proxied: the request.
-            first: the try that was made for it; None where none was.
+            first: the try that was made for it; None if none was.
 
         Raises:
-            PenstockError: why it cannot be answered by a pod.
+            PenstockError: no pod can answer it.
             ClientGone: its body ended early, or is too long.
         """
         if first is None:
@@ -191,7 +190,7 @@ class Proxy:
 
     @staticmethod
     def _answer_here(proxied: ProxiedRequest) -> Response | None:
-        """The answer to a request that no pod needs to see; None for one that a pod is to get."""
+        """Answer a request that needs no pod; returns None if a pod must answer it."""
         state = proxied.state
         preflight = is_preflight(proxied.request)
         if preflight and state.cors is not None:
@@ -204,7 +203,7 @@ class Proxy:
                 headers=((b"allow", allowed.encode()),),
             )
         if proxied.client_deadline is not None and proxied.client_deadline < proxied.arrived:
-            # NB: only what cannot be read is below zero (`timeout_ms`).
+            # NB: only an unreadable timeout is below zero (`timeout_ms`).
             raise bad_timeout(proxied.request.headers)
         forwarded = one_hop_less(proxied.request.method, proxied.shared)
         if forwarded is None:
@@ -261,7 +260,7 @@ class Proxy:
                 if pod is None:
                     if last is not None and last.is_load:
                         return self._give_up(last)
-                    # The pods went away since, or there is only the one that could not be reached.
+                    # The pods have gone since, or there is only the one that could not be reached.
                     tries.tried.clear()
                     tries.asked.clear()
                     await asyncio.sleep(SAME_POD_PAUSE_SECONDS)
@@ -277,7 +276,7 @@ class Proxy:
                 return self._give_up(outcome)
 
     def _goes_on(self, proxied: ProxiedRequest, tries: _Tries, pod: Pod, outcome: Unexecuted) -> bool:
-        """Take a try that was not executed; whether there is to be another."""
+        """Record a try that was not executed; returns whether another try follows."""
         tries.last = outcome
         if not proxied.resendable:
             return False
@@ -292,7 +291,7 @@ class Proxy:
         tries.for_room = False
         if outcome.is_moved and proxied.moves <= MAX_MOVES:
             proxied.moves += 1
-            tries.asked.clear()  # one of them may have room now: that is why it was handed back
+            tries.asked.clear()  # one of them may have room now, hence the hand-back
             tries.due = (proxied.backend, outcome)
             return True
         tries.count += 1
@@ -310,7 +309,7 @@ class Proxy:
         return True
 
     def _again(self, proxied: ProxiedRequest, backend: str, unexecuted: Unexecuted) -> None:
-        """Count a further try."""
+        """Count a try after the first."""
         proxied.state.series(backend).retries += 1
         self._metrics.retried(unexecuted.reason)
         if proxied.trace is not None and proxied.pod is not None:
@@ -353,7 +352,7 @@ class Proxy:
                 self._pods.reached(pod)
                 return Switched(opened, opened.tunnel, done)
             fields = AnswerFields(opened.headers)
-            # NB: the time of a body that streams was the client's own.
+            # NB: while a body streams, the client uses up the time, not the pod.
             begun = proxied.sent if proxied.body is None else self._clock()
             answer = await receive(
                 opened,
@@ -372,7 +371,7 @@ class Proxy:
 
     @staticmethod
     def _give_up(unexecuted: Unexecuted) -> Response:
-        """The answer when no try is left: the sidecar's own refusal, else that no pod could be reached."""
+        """Return the last refusal of a sidecar when no try is left, else raise that no pod was reached."""
         if unexecuted.answer is not None:
             return unexecuted.answer
         raise PenstockError(Reason.MODEL_UNREACHABLE, unexecuted.detail)

@@ -1,12 +1,12 @@
-"""A request's body on its way to a pod: whole where it is short, else piece by piece.
+"""Sends a request's body to a pod: whole if it is short, else piece by piece.
 
-What is short is here whole before a pod is asked, and may be sent any number of times. A longer body, or
-one of unknown length, goes to the pod as it comes; its beginning is kept, so that the request can be sent to
-another pod as long as no more than that was taken from the client. While no pod reads a body, hardly more of
-it is taken than that, and a client that asks first (`Expect: 100-continue`) gets no answer to it.
+A short body is received whole before a pod is asked, and can be sent any number of times. A longer body, or
+one of unknown length, goes to the pod as it arrives; its beginning is kept, so the request can be sent to
+another pod as long as no more than that was read from the client. While no pod reads a body, hardly more of
+it is read than that, and a client that asks first (`Expect: 100-continue`) gets no answer to that.
 
-The router asks each pod first, in the same way: where it refuses a request for what its head says (a full
-queue, a drain), none of the body has been sent, and another pod may get it, however long it is.
+The router asks each pod first, in the same way: if the pod refuses the request by its head alone (a full
+queue, a drain), none of the body has been sent, and another pod can get it, however long it is.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from penstock_wire.http import BodyReader, ClientGone
 from penstock_wire.http.server.streams import Inbound
 
 WHOLE_BYTES = 1024 * 1024
-"""A body that is said to have so many bytes or fewer is taken whole, as most items of batches are: a sidecar
-that has no room for it can refuse it, and it waits for room."""
+"""A body with a declared length of at most so many bytes is read whole, as most items of batches are: a
+sidecar without room can refuse the request, which then waits for room."""
 KEPT_BYTES = 64 * 1024
-"""Of a stream, kept for another try."""
+"""Bytes of a stream that are kept for another try."""
 GO_ON_SECONDS = 1.0
-"""A pod that says nothing to `Expect: 100-continue` for longer gets the body (RFC 9110 section 10.1.1)."""
+"""How long to wait for a pod's answer to `Expect: 100-continue` (RFC 9110 section 10.1.1); then it gets the
+body."""
 
 
 class _Kept:
-    """What is kept of a body.
+    """The pieces of a body that are kept.
 
-    NB: it is an object of its own, since the body's source holds it, and the body holds its source.
+    NB: a separate object avoids a cycle: the body's source refers to it, and the body to its source.
     """
 
     __slots__ = ("last", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        self.last = 0  # bytes of the last piece, which is on its way, where it is not among these
+        self.last = 0  # bytes of the piece that is being sent, if it is not in `pieces`
 
     def kept(self) -> int:
         """See `streams.Beyond`."""
@@ -47,8 +48,8 @@ class RequestBody:
     """The body of a request that is a stream.
 
     Args:
-        source: what the client sends.
-        most: bytes that may come; None for any number.
+        source: reads from the client.
+        most: the most bytes that are allowed; None for any number.
     """
 
     __slots__ = ("_kept", "_last", "_most", "_source", "received", "too_long")
@@ -61,33 +62,33 @@ class RequestBody:
             source.beyond = self._kept
         self._last: TryBody | None = None
         self.received = 0
-        """Bytes that were taken from the client."""
+        """Bytes that were read from the client."""
         self.too_long = False
-        """More came than may."""
+        """Whether more than `most` bytes arrived."""
 
     @property
     def resendable(self) -> bool:
-        """Whether all that was taken is kept."""
+        """Whether all bytes that were read are kept."""
         return self.received <= KEPT_BYTES
 
     def begin(self) -> TryBody:
-        """The body for a try: what is kept, then what comes. The try before reads no more."""
+        """Make the body for a try: the kept pieces, then new ones. The former try must not read any more."""
         self._last = body = TryBody(self)
         return body
 
     def go_on(self) -> None:
-        """The pod of the last try wants the body."""
+        """Start sending the body: the pod of the last try wants it."""
         if self._last is not None:
             self._last.wanted.set()
 
     async def piece(self, place: int) -> bytes:
-        """The piece at a place, which is kept or the next one.
+        """Return the piece at a place: a kept one, or the next from the client.
 
         Args:
-            place: how many were read before it.
+            place: the number of pieces before it.
 
         Raises:
-            ClientGone: it ended early, or is too long.
+            ClientGone: the body ended early, or is too long.
         """
         kept = self._kept
         if place < len(kept.pieces):
@@ -109,7 +110,7 @@ class TryBody:
     """The body as one try reads it; a `BodyReader`.
 
     Args:
-        body: whose.
+        body: the request's body.
     """
 
     __slots__ = ("_body", "_place", "wanted")

@@ -1,8 +1,8 @@
-"""A pod's answer on its way to a client: whole where it is short or here already, else piece by piece.
+"""Passes a pod's answer to a client: whole if it is short or complete already, else piece by piece.
 
-What is short is taken whole, so that a pod that dies in the middle of it is an honest 502 and not half an
-answer. A stream (server-sent events, tokens) or a large body is passed on as it comes; when it breaks, the
-client's connection is cut before the body's end.
+A short body is read whole, so if a pod dies in the middle of it, the client gets a 502, not half an answer.
+A stream (server-sent events, tokens) or a large body is passed on as it arrives; if it breaks, the client's
+connection is cut before the body's end.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from penstock_wire.http.answer_stream import AnswerStream
 from penstock_wire.http.body import read_whole
 
 WHOLE_BYTES = 256 * 1024
-"""A body of at most so many bytes, known by its head, is taken whole."""
+"""A body whose head declares at most so many bytes is read whole."""
 
 
 async def receive(
     answer: UpstreamAnswer, *, head_only: bool, seconds: float, over: Callable[[], None]
 ) -> Response:
-    """The answer for the client, its body whole or a stream.
+    """Make the answer for the client, its body whole or a stream.
 
     Args:
-        answer: an answer whose head has come.
-        head_only: it answers HEAD, and its length is that of a body which does not come.
-        seconds: what is left for a body that is taken whole.
-        over: called when there is nothing more to come of the pod; for a stream that is later.
+        answer: an answer whose head has arrived.
+        head_only: whether it answers HEAD, so that its length is that of a body which is not sent.
+        seconds: the time left for a body that is read whole.
+        over: called when nothing more comes from the pod; for a stream, after this returns.
 
     Raises:
-        UpstreamError: the body ended early, or did not come in time.
+        UpstreamError: the body ended early, or did not arrive in time.
     """
     body = answer.whole()
     if body is None and (answer.length is None or answer.length > WHOLE_BYTES):
@@ -41,7 +41,7 @@ async def receive(
     try:
         if body is None:
             body = await _rest(answer, seconds)
-    except BaseException:  # a cancellation too: the rest is not read any more
+    except BaseException:  # a cancellation too: the rest is not read
         answer.abort()
         raise
     finally:
@@ -50,11 +50,11 @@ async def receive(
 
 
 class EndingStream:
-    """An answer's stream that is cut when the time of its request is over, whatever its client takes.
+    """An answer's stream that is cut when its request's time is over, whether or not its client reads.
 
     Args:
-        stream: what is passed on.
-        ends: when, in seconds of the loop's clock.
+        stream: the stream that is passed on.
+        ends: when it is cut, in seconds of the loop's clock.
     """
 
     __slots__ = ("__weakref__", "_over", "_sender", "_stream", "_timer")
@@ -63,7 +63,7 @@ class EndingStream:
         self._stream = stream
         self._sender: asyncio.Task[None] | None = None
         self._over = False
-        # NB: it must not hold this: a stream that nobody begins to read ends when nothing holds it.
+        # NB: a weak reference: a stream that is never read ends when nothing refers to it.
         self._timer = asyncio.get_running_loop().call_at(ends, _end, weakref.ref(self))
 
     def __del__(self) -> None:
@@ -73,7 +73,7 @@ class EndingStream:
         return self
 
     async def __anext__(self) -> bytes:
-        """The next piece."""
+        """Return the next piece."""
         if self._over:
             raise UpstreamTimeout("the time of the request was over")
         if self._sender is None:
@@ -81,20 +81,20 @@ class EndingStream:
         return await self._stream.__anext__()
 
     def kept(self) -> int:
-        """Bytes that have come and were not read."""
+        """Count the bytes that have arrived and were not read."""
         kept = getattr(self._stream, "kept", None)
         return 0 if kept is None else int(kept())
 
     async def aclose(self) -> None:
-        """Nobody reads any more."""
+        """Close the stream."""
         self._timer.cancel()
         aclose = getattr(self._stream, "aclose", None)
         if aclose is not None:
             await aclose()
 
     def end(self) -> None:
-        """Its time is over."""
-        # NB: the server's task that sends it may wait for a client that takes nothing: it is ended, too.
+        """Cut the stream, since its time is over."""
+        # NB: the server's task that sends it may wait for a client that does not read: it is cancelled, too.
         self._over = True
         if self._sender is not None:
             self._sender.cancel()

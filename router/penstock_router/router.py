@@ -1,4 +1,4 @@
-"""The router as a whole: settings in, endpoints and ports out, and who answers which request."""
+"""The router as a whole: applies settings to endpoints and ports, and assigns each request to an endpoint."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from penstock_wire.http.memory import MemoryBound
 from penstock_wire.process import log
 
 MAX_MATCHES = 4096
-"""Targets whose endpoint is remembered."""
+"""The most targets whose endpoint is cached."""
 MAX_TARGET_SIZE = 1024
-"""Of a target whose endpoint is remembered: clients choose how long theirs are."""
+"""The longest target whose endpoint is cached: clients choose how long theirs are."""
 JSON = ((b"content-type", b"application/json"),)
 
 
 def decode_settings(data: bytes, *, by_hand: bool = False) -> RouterSettings:
-    """Decode router settings, JSON or YAML, and check what a schema cannot say.
+    """Decode router settings, JSON or YAML, and check what a schema cannot express.
 
     Args:
         data: the document.
-        by_hand: a person wrote it; see `documents.decode`.
+        by_hand: whether a person wrote it; see `documents.decode`.
 
     Raises:
-        DocumentError: not usable; nothing of it may take effect.
+        DocumentError: the document is not usable; no part of it may take effect.
     """
     try:
-        # PyYAML reads JSON, too, but a large document would hold up the event loop for a second.
+        # PyYAML reads JSON, too, but a large document would block the event loop for a second.
         settings = router_settings.decode(data, by_hand=by_hand)
     except DocumentError:
         if data.lstrip()[:1] == b"{":
@@ -87,7 +87,7 @@ def decode_settings(data: bytes, *, by_hand: bool = False) -> RouterSettings:
 
 
 def all_backends(endpoint: Endpoint) -> list[WeightedBackend | Mirror]:
-    """Who serves an endpoint, and behind them who gets copies of its requests.
+    """The backends that serve an endpoint, followed by its mirrors.
 
     Args:
         endpoint: its settings.
@@ -96,10 +96,10 @@ def all_backends(endpoint: Endpoint) -> list[WeightedBackend | Mirror]:
 
 
 def without_targets(settings: RouterSettings) -> dict[str, str]:
-    """Backends to which no endpoint gives targets, each with an endpoint that names it.
+    """Find backends that have targets in no endpoint, each with an endpoint that names it.
 
     Args:
-        settings: any.
+        settings: the router settings.
     """
     pairs = [
         (backend, endpoint.name) for endpoint in settings.endpoints for backend in all_backends(endpoint)
@@ -115,17 +115,17 @@ class Router:
         front: listens for requests.
         host: address on which endpoints' ports listen.
         upstream: sends requests to pods.
-        random_source: for all that is left to chance.
+        random_source: for all random choices.
         clock: the event loop's time, seconds.
-        pod: name of its pod; empty when it runs alone.
+        pod: name of its pod; empty outside a cluster.
         uid: uid of its pod.
-        slices_synced: whether the pods are known; always true for a router alone.
-        news: is called on what the operator should know at once.
-        access: logs requests, None = none of them.
+        slices_synced: whether the pods are known; always true outside a cluster.
+        news: called on changes that must be reported at once.
+        access: logs requests; None = none of them.
         processor_wait: see `report.SidecarReport`.
         tracing: makes spans of requests; None for none.
-        short: whether it is short of processors now.
-        memory: what its connections may keep; None for any amount.
+        short: whether it is short of CPU now.
+        memory: the limit on memory that its connections keep; None for no limit.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Router:
     ) -> None:
         self.settings: RouterSettings | None = None
         self.ready = asyncio.Event()
-        """Latched: it listens for all it booted with and knows its pods."""
+        """Set once all ports of its first settings have been tried and its pods are known; never reset."""
         self.draining = False
         self._clock = clock
         self._random = random_source
@@ -159,7 +159,7 @@ class Router:
         self._endpoints: dict[str, EndpointState] = {}
         self._heads = ArrivedHeads()
         self._table = RouteTable.of(())
-        self._matches: dict[str, tuple[str, str, str]] = {}  # what the table says of targets that came
+        self._matches: dict[str, tuple[str, str, str]] = {}  # cached results of the table, by target
         self._owners: dict[int, str] = {}
         self._owner_errors: dict[str, str] = {}
         self.pods = Pods(clock=clock, random_source=random_source, changed=self._pods_changed)
@@ -184,7 +184,7 @@ class Router:
             self._begin = tracing.traced(self._begin)
 
     def apply(self, settings: RouterSettings) -> None:
-        """Take new settings, whole: requests before it are served by the old ones, those after by these."""
+        """Replace the settings: earlier requests are served by the old ones, later requests by these."""
         targets: dict[str, dict[str, None]] = {}
         for endpoint in settings.endpoints:
             for backend in all_backends(endpoint):
@@ -216,7 +216,7 @@ class Router:
         self.ports.want(self._owners, leaving)
 
     def front_door(self, exchange: Exchange) -> None:
-        """Take a request that came to the common front door (a `Service`)."""
+        """Take a request at the common front door (a `Service`)."""
         request = exchange.request
         target = request.target
         match = self._matches.get(target)
@@ -250,7 +250,7 @@ class Router:
         self._forwarder.refuse(exchange, error)
 
     def routes(self) -> list[dict[str, Any]]:
-        """What `/-/routes` lists."""
+        """The entries of `/-/routes`."""
         listed = []
         for name, state in sorted(self._endpoints.items()):
             endpoint = state.settings
@@ -277,7 +277,7 @@ class Router:
         return listed
 
     def report(self, sequence: int, *, settings_version: int) -> bytes:
-        """The report for the operator."""
+        """Make the report for the operator."""
         now = self._clock()
         endpoints = {}
         for name, state in self._endpoints.items():
@@ -304,7 +304,7 @@ class Router:
         return report.encode(document)
 
     def state(self) -> State:
-        """Where it is in its life."""
+        """The router's state, as reported."""
         if self.draining:
             return "draining"
         if self.settings is None:
@@ -312,12 +312,12 @@ class Router:
         return "ready" if self.ready.is_set() else "loading"
 
     def end_holds(self) -> None:
-        """Answer all held requests: this router shuts down and cannot wait any longer."""
+        """Answer all held requests 503, since the router shuts down."""
         for state in self._endpoints.values():
             state.end_holds(PenstockError(Reason.DRAINING, "the router shuts down", not_admitted=True))
 
     def check_ready(self) -> None:
-        """Latch readiness once it is due."""
+        """Set `ready` once its conditions hold."""
         if (
             self.settings is not None
             and not self.ready.is_set()

@@ -1,8 +1,8 @@
 """The front door's table: which endpoint serves a path. Pure.
 
-A route is a prefix of whole segments; the longest one wins and is stripped. Segments compare with their
-percent-encoding undone, so `/%64igits` finds `/digits`, and `%2F` never separates segments; what remains goes
-on byte for byte.
+A route is a prefix of whole segments; the longest match wins and is stripped. Segments are percent-decoded
+before they are compared, so `/%64igits` finds `/digits`, and `%2F` never separates segments. The rest of the
+target is forwarded byte for byte.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from penstock_wire import contract
 from penstock_wire.control.router_settings import Endpoint
 
 ROUTES_PATH = f"{contract.OWN_PATHS}routes"
-"""The one path that the front door answers itself."""
+"""The only path that the front door answers itself."""
 
 Segments = tuple[str, ...]
 
 
 def segments(route: str) -> Segments:
-    """The segments of a route; `/` has none, and a slash at the end counts for nothing."""
+    """The segments of a route; `/` has none, and a trailing slash is ignored."""
     return tuple(unquote(part) for part in route.strip("/").split("/")) if route.strip("/") else ()
 
 
@@ -31,8 +31,8 @@ class RouteTable:
 
     Args:
         routes: endpoint name by route.
-        conflicts: what could not be routed: endpoint name → why, for people.
-        longest: segments of the longest route.
+        conflicts: why an endpoint has no route, for people, by endpoint name.
+        longest: number of segments of the longest route.
     """
 
     routes: dict[Segments, str]
@@ -41,7 +41,7 @@ class RouteTable:
 
     @classmethod
     def of(cls, endpoints: Iterable[Endpoint]) -> RouteTable:
-        """The table of some endpoints; of two with one route the first stands."""
+        """Make the table of some endpoints; if two have the same route, the first keeps it."""
         routes: dict[Segments, str] = {}
         conflicts: dict[str, str] = {}
         for endpoint in endpoints:
@@ -63,7 +63,7 @@ class RouteTable:
             target: path and query as received.
 
         Returns:
-            The endpoint's name, the route as the target spells it, and the target without it; None where no
+            The endpoint's name, the route as the target spells it, and the target without it; None if no
             route fits.
         """
         path, mark, query = target.partition("?")

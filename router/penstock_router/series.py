@@ -1,8 +1,8 @@
-"""What requests have come to: answers by status and reason, and how long they took, in plain numbers.
+"""Counts the outcomes of requests: answers by status and reason, and durations, in plain numbers.
 
-Each answer is counted once, into two numbers: of all requests, and of those that were drawn by weight, which
-the operator compares (`BackendTotals` says which those are). The buckets are the report's; the metric's are
-made of them.
+Each answer is counted once, into two numbers: one of all requests, and one of those that were drawn by
+weight, which the operator compares (`BackendTotals` defines them). The buckets are the report's; the metric's
+are derived from them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from penstock_wire.control.report import FIRST_BYTE_BUCKETS, FIRST_BYTE_SECONDS,
 from penstock_wire.errors import Reason
 
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
-"""Upper bounds of the metric's; each is one of `FIRST_BYTE_SECONDS`."""
+"""Upper bounds of the metric's buckets, in seconds; each is one of `FIRST_BYTE_SECONDS`."""
 REFUSALS = frozenset(
     reason.value for reason in Reason if not reason.from_model and reason is not Reason.BATCH_FAILED
 )
-"""Reasons of errors that are Penstock's own, and not the model's."""
+"""Reasons of errors that are Penstock's own, not the model's."""
 TOO_MANY_REQUESTS = 429
 
 
@@ -30,15 +30,15 @@ class Tally:
     def __init__(self) -> None:
         self.total = 0
         self.drawn = 0
-        """Of requests that were drawn by weight."""
+        """Answers to requests that were drawn by weight."""
 
 
 class Series:
-    """What one endpoint's requests to one backend have come to, since the router started.
+    """The outcomes of one endpoint's requests to one backend, since the router started.
 
     Args:
-        endpoint: the endpoint; empty for requests of none.
-        backend: the backend; empty for requests that none was asked for.
+        endpoint: the endpoint; empty for requests without one.
+        backend: the backend; empty for requests that were sent to none.
     """
 
     __slots__ = (
@@ -65,23 +65,23 @@ class Series:
         self.backend = backend
         self._answers: dict[tuple[int, str], Tally] = {}
         self._status, self._reason = 0, ""
-        self._last: Tally | None = None  # of these
-        self._place = -1  # of the last answer in `buckets`, which has those above one time and up to another
+        self._last: Tally | None = None  # the tally of these two
+        self._place = -1  # the last answer's bucket, for times above `_above` and up to `_up_to`
         self._above = self._up_to = math.inf
         self.buckets = [0] * FIRST_BYTE_BUCKETS
-        """How many took so long, by upper bound; the last without one."""
+        """Requests by duration, one bucket per upper bound; the last has none."""
         self.first = [0] * FIRST_BYTE_BUCKETS
-        """Of those drawn by weight, how many took so long to the head of their answer."""
+        """The same for requests drawn by weight, by the time to the head of their answer."""
         self.seconds = 0.0
-        """How long all of them took."""
+        """The sum of all durations."""
         self.cuts: dict[str, int] = {}
         """Streams and tunnels that ended before their end, by reason."""
         self.retries = 0
-        """Further tries."""
+        """Tries after the first."""
         self.strays = 0
         """Tries of requests with a key on another pod than the key's own."""
         self.tunnels = 0
-        """Connections of it that have switched protocols and are open."""
+        """Open connections that have switched protocols."""
 
     def answered(
         self,
@@ -96,7 +96,7 @@ class Series:
             status: of its answer.
             reason: of an error.
             seconds: how long it took.
-            drawn: it was drawn by weight, and has not been counted as such by `begun`.
+            drawn: whether it was drawn by weight and not yet counted by `begun`.
         """
         tally = self._tally(status, reason)
         place = self._place_of(seconds)
@@ -127,7 +127,7 @@ class Series:
         self.first[self._place_of(seconds)] += 1
 
     def _place_of(self, seconds: float) -> int:
-        """The bucket of a time; nearly always that of the last one."""
+        """The bucket of a time, which is nearly always the same as the last."""
         if not self._above < seconds <= self._up_to:
             self._place = place = bisect_left(FIRST_BYTE_SECONDS, seconds)
             self._above = FIRST_BYTE_SECONDS[place - 1] if place else -math.inf
@@ -146,11 +146,11 @@ class Series:
 
     @property
     def answers(self) -> dict[tuple[int, str], int]:
-        """How many, by status (499: the client left before) and reason."""
+        """Numbers of answers by status (499: the client left before) and reason."""
         return {key: tally.total for key, tally in list(self._answers.items()) if tally.total}
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """How many took at most so long, by upper bound."""
+        """Cumulative numbers of requests by upper bound of their duration."""
         below, counts = 0, []
         for bound, count in zip(FIRST_BYTE_SECONDS, self.buckets, strict=False):
             below += count
@@ -159,7 +159,7 @@ class Series:
         return [*counts, ("+Inf", below + self.buckets[-1])]
 
     def totals(self, held: int) -> BackendTotals:
-        """As the report has them.
+        """The totals for the report.
 
         Args:
             held: requests that are held now.

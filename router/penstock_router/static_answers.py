@@ -1,4 +1,4 @@
-"""Answers that an endpoint gives itself, without a pod: a probe of it wakes and loads no model. Pure."""
+"""Answers that an endpoint gives itself, without a pod: probing it neither wakes nor loads a model. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StaticAnswers:
         self._answers = {answer.path: _response(answer) for answer in answers}
 
     def of(self, request: Request) -> Response | None:
-        """The answer to a request; None where a pod is to give it.
+        """The answer to a request; None if a pod is to give it.
 
         Args:
             request: its target is without the route.
@@ -39,7 +39,7 @@ def _response(answer: StaticAnswer) -> Response:
 
 
 def _kind(body: bytes) -> tuple[tuple[bytes, bytes], ...]:
-    """JSON where the body is an object or a list of it, else text."""
+    """The content type of a body: JSON if it is a JSON object or array, else text."""
     try:
         return _JSON if isinstance(msgspec.json.decode(body), dict | list) else _TEXT
     except msgspec.DecodeError:

@@ -1,8 +1,8 @@
-"""What of a request decides who gets it: the rules that it matches, and the key by which it sticks to a pod.
+"""Choices of backend and pod by a request's own fields: matched rules, and a key that it sticks to a pod by.
 
-Decided once for all requests with one head (`endpoints.ArrivedHead`); nothing is decided for a request that
-matches no rule and has no key, and an endpoint without rules and affinity looks for `x-penstock-shard-key`
-and `x-penstock-model-id` alone.
+The choice is made once for all requests with one head (`arrived_head.ArrivedHead`). There is none for a
+request that matches no rule and has no key. An endpoint without rules and affinity reads only
+`x-penstock-shard-key` and `x-penstock-model-id`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.headers import MODEL_ID, SHARD_KEY, STICKY, Headers, get
 
 TOKEN_BYTES = 12
-"""Random bytes in the value of a cookie that the router sets: no two clients get the same."""
+"""Random bytes in the value of a cookie that the router sets: enough that no two clients get the same."""
 
 
 class Steering:
-    """What decides who gets a request.
+    """The properties of a request that determine its backend and pod, beside weights and loads.
 
     Args:
         headers: its fields.
         matched: the backend whose rule it matches; empty for none.
-        key: by which it sticks to a backend and a pod; None for none.
+        key: the key by which it sticks to a backend and a pod; None for none.
         cookie: the `Set-Cookie` of its answer; empty for none.
-        unkeyed: it is to have a cookie with a key of its own (`Steers.begin`).
-        round: which state of the endpoint's rules `matched` is of.
+        unkeyed: whether it is to get a cookie with a new key (`Steers.begin`).
+        round: the version of the endpoint's rules that `matched` comes from.
     """
 
     __slots__ = ("cookie", "headers", "key", "matched", "round", "unkeyed")
@@ -80,9 +80,9 @@ class Steers:
         self._matchable: frozenset[str] = frozenset()
         self._choice = WeightedChoice()
         self.faults: list[str] = []
-        """What is wrong with rules that are left out."""
+        """Why rules were left out."""
         self.round = 0
-        """How often rules have come or gone."""
+        """How often rules were added or removed."""
         affinity = settings.session_affinity
         header = affinity.header if affinity is not None else None
         cookie = affinity.cookie if affinity is not None else None
@@ -94,14 +94,14 @@ class Steers:
         )
 
     def settle(self, there: Callable[[str], bool], before: Steers | None = None) -> bool:
-        """Take which backends there are: the rules of the others match nothing.
+        """Update which backends exist: the rules of the others match nothing.
 
         Args:
-            there: whether there is a backend of a name.
+            there: whether the backend of a name exists.
             before: the endpoint's former rules and affinity.
 
         Returns:
-            Whether that is news, so that what was decided for heads is over.
+            Whether anything changed, so that decisions for known heads are void.
         """
         if before is not None:
             self.round = before.round + 1
@@ -116,11 +116,11 @@ class Steers:
         return True
 
     def matchable(self, backend: str) -> bool:
-        """Whether there is a backend with rules of this name."""
+        """Whether a backend of this name exists and has rules."""
         return backend in self._matchable
 
     def of(self, headers: Headers) -> Steering | None:
-        """What decides who gets a request; None where nothing of its own does.
+        """The steering of a request; None if nothing in its fields determines its backend or pod.
 
         Args:
             headers: its fields.
@@ -140,11 +140,11 @@ class Steers:
         return Steering(headers, matched, Hashed(key) if key else None, b"", unkeyed, self.round)
 
     def begin(self, steering: Steering, route: bytes) -> Steering:
-        """What decides who gets a request that is to have a cookie: a key of its own.
+        """Make the steering of a request that is to get a cookie: with a new key.
 
         Args:
-            steering: what was decided for all requests with its head.
-            route: what was taken from its target: where its cookie counts; empty for all paths.
+            steering: the steering of all requests with its head.
+            route: the route that was taken from its target, the path of the cookie; empty for all paths.
         """
         value = self._token().encode()
         path = route if route and b";" not in route else b"/"
@@ -156,12 +156,12 @@ class Steers:
     def choose(
         self, steering: Steering, weights: Mapping[str, int], draw: Callable[[], str | None]
     ) -> str | None:
-        """The backend of a request; None where none has a weight.
+        """Choose the backend of a request; None if none has a weight.
 
         Args:
-            steering: what decides.
+            steering: the request's.
             weights: the positive weights.
-            draw: draws one by weight, for a request without a key.
+            draw: draws a backend by weight, for a request without a key.
         """
         if steering.round != self.round:
             rules = self._rules
@@ -175,11 +175,11 @@ class Steers:
         return self._choice.of(steering.key, weights)
 
     def inward(self, headers: Headers, steering: Steering | None) -> Headers:
-        """The fields for a sidecar: without the router's own cookie, which no two clients share.
+        """The fields for a sidecar: without the router's own cookie, which differs for each client.
 
         Args:
             headers: the fields so far.
-            steering: what decides who gets the request.
+            steering: the request's.
         """
         own = self._affinity_cookie
         if own:
@@ -204,7 +204,7 @@ class Steers:
 
 
 def _without(field: bytes, cookie: bytes) -> bytes:
-    """A `Cookie` field without one of its cookies; the very same where it has none such."""
+    """A `Cookie` field without one of its cookies; the same object if it does not have it."""
     if cookie not in field:
         return field
     pairs = [pair.strip() for pair in field.split(b";")]

@@ -1,10 +1,10 @@
-"""OpenTelemetry: a span for each sampled request of an endpoint, the parent of the sidecar's.
+"""Makes an OpenTelemetry span for each sampled request of an endpoint, the parent of the sidecar's span.
 
-Off, which is the default, nothing of this is in the path of a request and OpenTelemetry is not imported.
-Spans hold no request data: no path, no header, no body.
+If tracing is off, which is the default, no code of this is in a request's path, and OpenTelemetry is not
+imported. Spans hold no request data: no path, no header, no body.
 
-A request's span (SERVER) is the child of what its `traceparent` names, and the pod gets its context as
-`traceparent`. It ends with the end of the answer.
+A request's span (SERVER) is the child of the span that its `traceparent` names, and the pod gets its context
+as `traceparent`. It ends with the end of the answer.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Tracing:
 
     Args:
         processor: takes ended spans.
-        attributes: of the process, beside what OTEL_RESOURCE_ATTRIBUTES says.
+        attributes: the process's, beside those of OTEL_RESOURCE_ATTRIBUTES.
     """
 
     def __init__(self, processor: SpanProcessor, attributes: Mapping[str, str]) -> None:
         self._spans = Spans(processor, SERVICE_NAME, attributes)
 
     def traced(self, begin: Begin) -> Begin:
-        """What takes requests, with a span for each that is sampled.
+        """Wrap `begin` so that each sampled request gets a span.
 
         Args:
-            begin: takes them.
+            begin: takes requests.
         """
 
         def arrive(
@@ -65,7 +65,7 @@ class Tracing:
 
 
 class _Notes:
-    """What is noted of one request, in its span."""
+    """Records the course of one request in its span."""
 
     __slots__ = ("_held", "_since", "_span", "_tries")
 
@@ -109,5 +109,5 @@ class _Notes:
 
 
 def _name(pod: Pod) -> str:
-    """A pod's name, or where it listens, where there is none."""
+    """A pod's name; its address if it has none."""
     return pod.address.pod or f"{pod.address.host}:{pod.address.port}"

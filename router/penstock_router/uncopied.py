@@ -1,7 +1,7 @@
-"""Why a request that a mirror has drawn is not copied, and why a copy has no answer: kinds, and words.
+"""Reasons why a request that a mirror has drawn is not copied, or a copy has no answer: kinds and words.
 
-The kinds are counted. The words are those of the first of each kind: for the report, and for a line of the
-log. They say nothing of what the request holds.
+The kinds are counted. The words explain the first case of each kind, in the report and in the log. They
+contain nothing of the request's content.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from penstock_router.attempts import ProxiedRequest
 
 STREAM, UPGRADE, TOO_LARGE, METHOD, REFUSED = "stream", "upgrade", "too_large", "method", "refused"
-"""Why a request is not copied: what it is."""
+"""Why a request is never copied: its own kind."""
 NO_POD, NO_ROOM, IN_FLIGHT, PRESSURE = "no_pod", "no_room", "in_flight", "pressure"
 ANSWER_TOO_LARGE = "answer_too_large"
-"""Why it is not copied now."""
+"""Why a request is not copied at present."""
 UNSENDABLE = "unsendable"
-"""Why its copy was not sent: our own mistake."""
+"""Why a copy was not sent: a bug in the router."""
 
 SWITCHES = "it switches protocols"
 _UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
 
 
 def unfit(proxied: ProxiedRequest, answer: Response, reason: str) -> str:
-    """Why a request cannot be copied, whatever the mirror; empty where it can.
+    """The kind of reason why a request cannot be copied for any mirror; empty if it can.
 
     Args:
         proxied: the request.
         answer: its answer.
-        reason: why that is an error; `MODEL_ANSWER` for one of the model's, empty for none.
+        reason: the answer's error reason; `MODEL_ANSWER` for an error of the model's, empty for none.
     """
     if proxied.pod is None or (reason and reason != MODEL_ANSWER):
         return REFUSED
@@ -53,7 +53,7 @@ def unfit_words(kind: str, proxied: ProxiedRequest, answer: Response, reason: st
     """Why a request cannot be copied, in words.
 
     Args:
-        kind: what `unfit` said.
+        kind: the result of `unfit`.
         proxied: the request.
         answer: its answer.
         reason: as for `unfit`.
@@ -72,10 +72,10 @@ def unfit_words(kind: str, proxied: ProxiedRequest, answer: Response, reason: st
 
 
 def no_pod_words(pod: Pod | None) -> str:
-    """Why a mirror has no pod for a copy.
+    """Why a mirror has no pod for a copy, in words.
 
     Args:
-        pod: the one that it would go to, which cannot be reached; None where none is ready.
+        pod: the unreachable pod that the copy would go to; None if none is ready.
     """
     if pod is None:
         return "no pod of the mirror is ready"
@@ -83,11 +83,11 @@ def no_pod_words(pod: Pod | None) -> str:
 
 
 def unanswered_words(pod: Pod, status: int, why: str) -> str:
-    """Why a copy that was sent has no answer of the mirror's model.
+    """Why a copy that was sent has no answer of the mirror's model, in words.
 
     Args:
-        pod: where it was sent.
-        status: of what came; 0 for nothing.
+        pod: the pod that it was sent to.
+        status: the answer's status; 0 for no answer.
         why: the reason, or the error.
     """
     return f"{_pod(pod)}: {why}" if status == 0 else f"{_pod(pod)} answered {status} {why}"

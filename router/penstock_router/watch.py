@@ -1,12 +1,12 @@
-"""EndpointSlices of the backends in the router's namespace, by list and watch.
+"""Follows the EndpointSlices of the backends in the router's namespace, by list and watch.
 
-This speaks to the apiserver with aiohttp, which the router has anyway: the `kubernetes` package's async
-client beside it makes the process 67 MB instead of 42 and its start 1.2 s of CPU instead of 0.6 (Python
-3.11), for one list and one watch.
+This uses aiohttp, which the router has anyway: with the `kubernetes` package's async client, the process
+takes 67 MB instead of 42, and its start 1.2 s of CPU instead of 0.6 (Python 3.11), for one list and one
+watch.
 
-What is known stays in effect whatever happens to the connection. A watch that ends begins anew where it
-stopped; one that gets 410 (its version is too old) lists again; whatever fails is tried again after a
-growing pause, and only a watch that delivered something, or lived a while, makes the pause short again.
+Known slices stay in effect whatever happens to the connection. A watch that ends resumes where it stopped;
+a watch that gets 410 (its version is too old) is followed by a new list; a failure is retried after a growing
+pause, and only a watch that delivered an event, or lasted a while, makes the pause short again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from penstock_router.endpoint_slices import SELECTOR, Address, merge
 from penstock_wire.process import log
 
 WATCH_SECONDS = 60
-"""A watch is ended by the server after this, or up to half as long again: it bounds how long a connection
-whose other end is gone goes unnoticed."""
+"""The server ends a watch after this, or up to half as long again: it bounds how long a dead connection stays
+unnoticed."""
 LIST_SECONDS = 30
 FIRST_PAUSE_SECONDS = 0.1
 MOST_PAUSE_SECONDS = 10.0
@@ -38,7 +38,7 @@ class WatchError(Exception):
 
 
 class Gone(WatchError):
-    """The version that the watch began at is no more: list again."""
+    """The version that the watch began at is too old: list again."""
 
 
 class SliceWatch:
@@ -46,7 +46,7 @@ class SliceWatch:
 
     Args:
         api: the apiserver.
-        changed: takes the ready addresses by backend, whole, at each change.
+        changed: called at each change with all ready addresses by backend.
         random_source: for jitter.
     """
 
@@ -143,7 +143,7 @@ class SliceWatch:
                 self._take([line for line in lines if line.strip()])
 
     def _take(self, lines: list[bytes]) -> None:
-        """Take some events; what they change is reported once."""
+        """Apply some events; their changes are reported once."""
         changed = False
         try:
             for line in lines:
@@ -153,7 +153,7 @@ class SliceWatch:
                 self._changed(merge(self._slices.values()))
 
     def _event(self, event: dict[str, Any]) -> bool:
-        """Take one event; returns whether a slice changed."""
+        """Apply one event; returns whether a slice changed."""
         kind, slice_ = event.get("type"), event.get("object") or {}
         if kind == "ERROR":
             message = f"{slice_.get('code')} {slice_.get('reason')}: {slice_.get('message')}"
