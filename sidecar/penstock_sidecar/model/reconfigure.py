@@ -34,8 +34,6 @@ MESSAGE = 1000
 
 OVERWRITTEN = "another client reconfigured the model"
 
-"""Sends to the model within so many seconds; raises UpstreamError."""
-
 
 class Reconfigure:
     """The configuration of one model.
