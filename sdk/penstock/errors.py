@@ -11,8 +11,8 @@ Tree::
     EndpointNotFound    a handle's endpoint does not exist (a KeyError)
     UpstreamError       a call by a handle failed
         UpstreamTimeout     it had no answer in time (a DeadlineExceeded, too)
-            CallCycle           calls form a circle
-        CompositionError    the bound arguments do not make an application
+        CallCycle           calls form a circle
+    CompositionError    the bound arguments do not make an application
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 
 class LoadError(Exception):
-    """The target cannot be served; the message has the expected and the found."""
+    """The target cannot be served; the message says what was expected and what was found."""
 
 
 class ArgumentsError(Exception):
@@ -76,14 +76,14 @@ class ControlError(Exception):
 
 
 class CompositionError(Exception):
-    """The bound arguments do not make an application; the message has the expected and the found."""
+    """The bound arguments do not make an application; the message says what was expected and found."""
 
 
 class EndpointNotFound(KeyError):
     """No endpoint has this name.
 
     Args:
-        message: the expected endpoint, and the place of the search.
+        message: what was expected, and where it was searched for.
         endpoint: the name.
     """
 

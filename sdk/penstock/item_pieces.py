@@ -94,7 +94,7 @@ async def single_pieces(
 
 
 async def collected(streams: AsyncIterator[Events], count: int) -> list[Any]:
-    """The answers to all items: each the list of its pieces, or the error or `Response` that ended its stream.
+    """The answers to all items: each a list of pieces, or the error or `Response` that ended its stream.
 
     Args:
         streams: the events of all streams.

@@ -208,7 +208,7 @@ class Model:
         return _tried(call)
 
     async def _awaited(self, result: Any) -> Any:
-        """Await a method's return value if it is awaitable, such as of a lambda around a coroutine function."""
+        """Await a method's return value if it is awaitable, such as that of a lambda or a partial."""
         if not inspect.isawaitable(result):
             return result
         try:
