@@ -35,8 +35,8 @@ class Handle:
 
     `handle(item)` calls the default method and `handle.embed(item)` another one. The request is sent at once;
     await the returned object, wait for it in a thread (`.result()`), or pass it to another call as an
-    argument. In a thread without a running event loop, the call runs in a loop that all handles share. A handle can be
-    used from any thread and event loop, kept, compared and pickled.
+    argument. In a thread without a running event loop, the call runs in a loop that all handles share. A
+    handle can be used from any thread and event loop, kept, compared and pickled.
 
     Args:
         endpoint: name of the ModelEndpoint.
