@@ -1,4 +1,4 @@
-"""An answer with a status of its own."""
+"""An answer with its own status."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class _Pydantic:
         self._adapter = pydantic.TypeAdapter(hint)
         self._unusual = pydantic.errors.PydanticUserError
         # Bytes are base64 in JSON, here as in answers. pydantic decodes that only from JSON text, and takes
-        # the setting only for a type without a config of its own, hence the list.
+        # the setting only for a type without its own config, hence the list.
         self._of_text: pydantic.TypeAdapter[list[Any]] | None = None
         if _has_bytes(self._adapter.core_schema):
             config = pydantic.ConfigDict(val_json_bytes="base64", ser_json_bytes="base64")

@@ -11,7 +11,7 @@ HOST = "127.0.0.1"
 
 
 class PortTaken(Exception):
-    """It is not possible to listen on the user's port; the text says what to do."""
+    """The user's port cannot be listened on; the message has a way out."""
 
 
 _LISTENED = range(20_000, 32_000)
