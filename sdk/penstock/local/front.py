@@ -40,7 +40,7 @@ class Front:
         self._child: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
 
     async def start(self, name: str) -> str:
-        """Start the router with one endpoint without a backend, so that requests wait; return its address.
+        """Start the router with one endpoint without targets, so that requests wait; return its address.
 
         Args:
             name: name of the endpoint.

@@ -52,7 +52,7 @@ class Generation:
                 also by the constructors of later nodes.
 
         Raises:
-            NotReady: a program ended before; all others are then ended.
+            NotReady: a program ended before; all are then ended.
         """
         options = self._options
         only = Node(name=options.name, target=options.target, init_kwargs=dict(options.init_kwargs))
