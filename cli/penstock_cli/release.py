@@ -1,4 +1,4 @@
-"""A TrafficSplit's release, as its resource says. Pure."""
+"""Reads a TrafficSplit's release from its resource. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from penstock_cli.cluster import CommandError, Resource
 
 PROGRESSING, PAUSED, PROMOTED, ROLLED_BACK = "Progressing", "Paused", "Promoted", "RolledBack"
-"""Phases."""
+"""Phases of a release."""
 FAILED = "AnalysisFailed"
-"""The reason of a release that a verdict has paused."""
+"""The reason of a release that a failed analysis has paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +20,9 @@ class Release:
     Args:
         name: namespace and name of the split.
         strategy: `spec.strategy`.
-        status: the split's status; empty where the operator has written none.
-        stored: `status.release`, if that is of the strategy's pair; else empty.
-        current: whether the status is of the spec as it is now.
+        status: the split's status; empty if the operator has not written it yet.
+        stored: `status.release`, if it is for the strategy's stable and candidate; else empty.
+        current: whether the status is for the current generation of the spec.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Release:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """The steps."""
+        """The strategy's steps."""
         return list(self.strategy["steps"])
 
     @property
@@ -95,22 +95,22 @@ class Release:
 
     @property
     def weight(self) -> int:
-        """The candidate's percent that is asked for now."""
+        """The candidate's desired weight now, in percent."""
         return int(self.stored.get("weight", 0))
 
     @property
     def promoting(self) -> bool:
-        """Whether all steps are done, and no user has to promote the release any more."""
+        """Whether all steps are done and the promotion is under way, without a further action of a user."""
         return self.phase == PROGRESSING and self.step == len(self.steps)
 
     @property
     def granted(self) -> bool:
-        """Whether the weight of the current step was set."""
+        """Whether the operator has taken the current step's weight as the release's target."""
         return int(self.stored.get("target", 0)) == self.target
 
     @property
     def target(self) -> int:
-        """The candidate's percent at the current step; with too few pods it gets less."""
+        """The candidate's percent at the current step; its weight is less while it has too few pods."""
         if self.phase == PROMOTED:
             return 100
         if self.phase == ROLLED_BACK:
@@ -130,7 +130,7 @@ class Release:
 
     @property
     def promotes_itself(self) -> bool:
-        """Whether the candidate gets all requests after the last step without a user's promotion."""
+        """Whether the release is promoted after the last step without a user's action."""
         return bool(self.strategy.get("promotion", "Auto") == "Auto")
 
     @property
@@ -149,19 +149,19 @@ class Release:
 
     @property
     def refused(self) -> dict[str, Any]:
-        """The condition with the cause why the split is not its endpoint's; empty if it is."""
+        """The condition Accepted if it is False, so that the endpoint does not use the split; else empty."""
         accepted = self._condition("Accepted")
         return accepted if accepted.get("status") == "False" else {}
 
     @property
     def obstacle(self) -> dict[str, Any]:
-        """The condition that keeps it from beginning, for example an older split; empty if there is none."""
+        """The condition that keeps the release from beginning, such as an older split; empty if none does."""
         ready = self._condition("Ready")
         return self.refused or (ready if ready.get("status") == "False" else {})
 
     @property
     def why(self) -> str:
-        """The cause of the release's state, in words; first the cause why the split is not its endpoint's."""
+        """The cause of the release's state, in words; a refusal of the split takes precedence."""
         said = self.refused or self.stored or self.condition or self.obstacle
         reason, message = said.get("reason", ""), said.get("message", "")
         return f"{reason}: {message}" if reason and message else reason or message
@@ -170,7 +170,7 @@ class Release:
         """The condition for which the operator delays an action, in words; empty for none.
 
         Args:
-            verb: as the annotation has it.
+            verb: the action's name in the annotation.
         """
         if self.refused and self.refused["reason"] != "InvalidStrategy":
             return f"once the split is accepted ({self.why})"
@@ -184,7 +184,7 @@ class Release:
 
     @property
     def summary(self) -> str:
-        """Summarise the state of the release in a few words."""
+        """The state of the release in a few words."""
         if not self.stored:
             return f"{self.stable} → {self.candidate}: not begun"
         place = f", step {self.step + 1} of {len(self.steps)}" if self.step < len(self.steps) else ""
@@ -193,10 +193,10 @@ class Release:
 
 
 def step_words(step: dict[str, Any]) -> str:
-    """A step as people say it.
+    """Describe a step in words.
 
     Args:
-        step: of the strategy.
+        step: a step of the strategy.
     """
     if "setWeight" in step:
         return f"weight {step['setWeight']} %"

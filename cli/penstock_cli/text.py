@@ -1,4 +1,4 @@
-"""Tables, ages and bars of plain text. Pure but for `Screen`."""
+"""Formats tables, ages and bars as plain text. Pure except for `Screen`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TextIO
 
 _GAP = "   "
 _LEAST = 16
-"""Least characters of a line of folded text."""
+"""The narrowest room, in characters, in which text is folded."""
 _OLDEST = 2000
-"""Times up to this year are not real: Penstock is younger."""
+"""Times up to the end of this year are not plausible: Penstock is younger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,8 @@ class Screen:
     Args:
         out: the stream.
         width: characters of a line.
-        live: whether somebody watches, so that a page may be shown anew.
-        height: lines of the terminal, which a page that is shown anew does not exceed.
+        live: whether it is a terminal, on which a page can be redrawn.
+        height: lines of the terminal; a redrawn page does not exceed it.
     """
 
     out: TextIO
@@ -47,11 +47,11 @@ class Screen:
 
         Args:
             lines: without their ends.
-            anew: in place of what is on the terminal. The head of a page matters most and would scroll away
-                first, so of more lines than the terminal has the last ones are left out.
-            last: nothing replaces these lines, so they are all shown.
+            anew: clear the terminal first. The head of a page matters most and would scroll away first, so
+                the last lines are left out if the terminal does not have room for all.
+            last: show all lines, since no further page replaces them.
         """
-        room = max(self.height - 2, 1)  # a line says what is left out, and the cursor has one
+        room = max(self.height - 2, 1)  # one line for the note on omitted lines, one for the cursor
         if anew and not last and len(lines) > room + 1:
             left_out = len(lines) - room
             lines = [*lines[:room], f"… {left_out} more lines; make the terminal higher to see them"]
@@ -64,8 +64,8 @@ def cut(line: str, width: int) -> str:
     """Cut a line to at most so many characters.
 
     Args:
-        line: any text; what would move the cursor is taken out.
-        width: characters.
+        line: any text; unprintable characters, which could move the cursor, become spaces.
+        width: the most characters.
     """
     plain = "".join(letter if letter.isprintable() else " " for letter in line)
     return plain if len(plain) <= width else f"{plain[: max(width - 1, 0)]}…"
@@ -83,8 +83,8 @@ def table(
     Args:
         head: names of the columns.
         rows: cells.
-        width: the last column goes on in further lines where a line would be longer; None = never.
-        most: lines of a cell of the last column; None = as many as it takes.
+        width: the most characters of a line; the last column is folded to fit; None = unlimited.
+        most: the most lines of a cell of the last column; None = unlimited.
     """
     if width is not None:
         before = [max(map(len, column)) for column in zip(head, *rows, strict=True)][:-1]
@@ -107,7 +107,7 @@ def folded(text: str, width: int, *, indent: str = "") -> list[str]:
     Args:
         text: the words.
         width: characters of a line.
-        indent: before each.
+        indent: prefix of each line.
     """
     if width - len(indent) < _LEAST:
         return [indent + text]
@@ -118,7 +118,7 @@ def fitted(lines: Iterable[str], width: int) -> list[str]:
     """Fold the lines that are too long, each with its own indent.
 
     Args:
-        lines: any; what would move the cursor is taken out where a line is folded.
+        lines: any lines; folding turns a line's tabs and line breaks into spaces.
         width: characters of a line.
     """
     made = []
@@ -146,7 +146,7 @@ def narrowed(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 
 def _first(lines: list[str], most: int | None) -> list[str]:
-    """Return the first lines; the last of them shows if there are more."""
+    """Return the first lines; the last of them ends in "…" if there are more."""
     if most is None or len(lines) <= most:
         return lines
     return [*lines[: most - 1], f"{lines[most - 1]} …"]
@@ -155,7 +155,7 @@ def _first(lines: list[str], most: int | None) -> list[str]:
 def when(text: str | None) -> datetime | None:
     """Parse a time of the API; None if it is absent or not plausible.
 
-    NB: the apiserver takes more for a date-time than Python does, such as one in the year 0.
+    NB: the apiserver accepts more date-times than Python, such as one in the year 0.
 
     Args:
         text: RFC 3339.
@@ -172,7 +172,7 @@ def span(seconds: float) -> str:
     """Format a duration in one or two units, as kubectl shows an age.
 
     Args:
-        seconds: how long; less than none is none.
+        seconds: the duration; a negative one counts as 0.
     """
     whole = max(int(seconds), 0)
     for unit, size, below, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
@@ -186,8 +186,8 @@ def bars(values: Sequence[int], *, height: int) -> list[str]:
     """Draw a bar for each value, from the bottom up, with the scale at the left.
 
     Args:
-        values: 0 and more.
-        height: lines at most; with smaller values a line is one.
+        values: integers from 0.
+        height: the most lines; if all values are smaller, each line is a unit.
     """
     most = max([*values, 1])
     lines = min(height, most)
@@ -195,7 +195,7 @@ def bars(values: Sequence[int], *, height: int) -> list[str]:
     drawn = []
     for line in range(lines, 0, -1):
         level = most * line / lines
-        # A bar reaches a line that it fills by half.
+        # A bar is drawn in a line that it fills at least by half.
         marks = "".join("█" if value >= level - most / lines / 2 else " " for value in values)
         label = str(round(level)) if line in (1, lines) or lines == most else ""
         drawn.append(f"{label:>{margin}} ┤{marks}".rstrip())
@@ -206,8 +206,8 @@ def share_bar(percent: float, *, width: int) -> str:
     """Draw a share of a whole as a bar.
 
     Args:
-        percent: from 0 to 100; a share above none shows, and one below all does not fill the bar.
-        width: characters of the whole.
+        percent: from 0 to 100; the bar is empty only at 0 and full only at 100.
+        width: characters of the whole bar.
     """
     filled = round(width * percent / 100)
     filled = max(filled, 1) if percent > 0 else 0

@@ -1,4 +1,4 @@
-"""`penstock-operator`: configure, serve health, wait for the Lease, run everything until it is lost."""
+"""Runs `penstock-operator`: configures, serves health, waits for the Lease, and acts until it is lost."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Operator:
         self._acting = False
 
     def _make_certificates(self, clock: LoopClock) -> Certificates:
-        # NB: imported here, since a process that takes plain reports alone needs no cryptography.
+        # NB: imported here, since a process that takes only plain reports does not need cryptography.
         from penstock_operator.control.certificates import Certificates
 
         config = self._config
@@ -179,7 +179,7 @@ class Operator:
         )
 
     def _authorities_changed(self, authorities: bytes) -> None:
-        """Tell everybody: those who report by the answer, the others by their ConfigMaps."""
+        """Distribute new authorities: in the answers to reports, and in the ConfigMaps of other pods."""
         self._server.tell_authorities(authorities)
         self._memory.render = replace(self._memory.render, authorities=authorities.decode())
         if self._acting:
@@ -211,7 +211,7 @@ class Operator:
             stopped.cancel()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS):
-                    await self._lease.release()  # nothing, where it is lost
+                    await self._lease.release()  # no-op if it is lost
             await self._lease.close()
             return 1
         log("stopping")
@@ -223,10 +223,10 @@ class Operator:
         return 0
 
     async def _lead(self) -> None:
-        """Wait until we lead, then act until we do not.
+        """Wait for the Lease, then act until it is lost.
 
         Raises:
-            LeaseLost: we lead no more. Nobody acts after that: the process ends.
+            LeaseLost: this process leads no longer. It must not act after that: the process ends.
         """
         await self._lease.acquire()
         log("leading", identity=self._config.identity)
@@ -245,7 +245,7 @@ class Operator:
                 await self._begin("published", self._leader_endpoint.publish)
                 keep("leader endpoint", self._leader_endpoint.keep)
             await self._begin("synced", self._manager.sync)
-            gc.freeze()  # what was listed stays for long, and holds no cycles
+            gc.freeze()  # the listed objects stay for long, and do not hold cycles
             self._acting = True
             self._watches = Watches(
                 self._manager,
@@ -284,12 +284,12 @@ class Operator:
         self._relister.soon()
 
     def _waits_for(self, holder: str) -> None:
-        """Another installation leads, or none does any more; called in the thread of the Lease."""
+        """Note that another installation leads, or none any more; called in the Lease's thread."""
         self._other = holder
         self._metrics.waits_for(holder)
 
     def _is_refused(self, why: str) -> None:
-        """The Lease of all installations may not be asked for, or may again; called in that thread."""
+        """Note that the apiserver forbids the Lease of all installations, or no longer; called there, too."""
         self._refused = why
 
     def _why_not_ready(self) -> str | None:
@@ -381,16 +381,16 @@ def _root(error: BaseException | None) -> BaseException | None:
 
 
 def main() -> int:
-    """Entry point of `penstock-operator`."""
+    """Run `penstock-operator`."""
     try:
         config = configuration.parse()
     except ConfigError as error:
         return _complain(error)
-    # NB: kopf's thread computes, too. Each time ours has waited for the network it asks for the interpreter,
-    # and by default gets it 5 ms later: in a cold start that adds up, also for the renewal of the Lease.
+    # NB: kopf's thread computes, too. After each wait for the network, ours requests the interpreter, and by
+    # default gets it 5 ms later: in a cold start that adds up, also for the renewal of the Lease.
     sys.setswitchinterval(0.0005)
-    # NB: what comes in and goes are documents, which reference counting takes away. By default the collector
-    # walks through all of the store each time that it has grown by a quarter: a sixth of a start's CPU.
+    # NB: most garbage is documents, which reference counting frees. By default the collector traverses the
+    # whole store each time that it has grown by a quarter: a sixth of a start's CPU.
     gc.set_threshold(10_000, 20, 20)
     raise_file_limit()
     try:

@@ -1,4 +1,4 @@
-"""The operator's own metrics, in a registry of their own; `workqueue_*` as controller-runtime names them."""
+"""The operator's own metrics, in a separate registry; `workqueue_*` has the names of controller-runtime."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class QueueMetrics:
     """Counts one work queue (implements `workqueue.QueueObserver`).
 
     Args:
-        metrics: whose registry to use.
+        metrics: the operator's metrics.
         name: the queue's name.
     """
 
@@ -189,7 +189,7 @@ class Metrics:
         """Set whether another installation leads.
 
         Args:
-            holder: who in it; empty where none does.
+            holder: the Lease's holder there; empty if none leads.
         """
         self._other.clear()
         if holder:
@@ -200,7 +200,7 @@ class Metrics:
 
         Args:
             name: the queue's name.
-            underway: seconds taken so far: all together, and the longest.
+            underway: returns the seconds taken so far: the sum, and the longest.
         """
         self._unfinished.labels(name).set_function(lambda: underway()[0])
         self._longest.labels(name).set_function(lambda: underway()[1])
@@ -220,7 +220,7 @@ class Metrics:
         Args:
             verb: see `wrote`.
             kind: the object's kind.
-            status: HTTP status, 0 where no answer came.
+            status: HTTP status; 0 if there was no answer.
         """
         self._write_errors.labels(verb, kind, str(status)).inc()
 
@@ -228,8 +228,8 @@ class Metrics:
         """Count a run of a reconciler (implements `reconcile.manager.RunObserver`).
 
         Args:
-            kind: which.
-            seconds: for how long.
+            kind: the reconciled kind.
+            seconds: the run's duration.
             ok: whether it succeeded.
         """
         self._reconciles.labels(kind, "success" if ok else "error").observe(seconds)
@@ -239,10 +239,10 @@ class Metrics:
 
         Args:
             kind: sidecar or router.
-            outcome: taken, late, or the word of its refusal.
+            outcome: taken, late, or the reason of its refusal.
         """
         counter = self._report_counters.get((kind, outcome))
-        if counter is None:  # looked up once: this is called for every report
+        if counter is None:  # cached, since this is called for every report
             counter = self._report_counters[(kind, outcome)] = self._reports.labels(kind, outcome)
         counter.inc()
 
@@ -258,12 +258,12 @@ class Metrics:
         """Add a source of metrics to every scrape.
 
         Args:
-            more: makes it, in Prometheus' text format, of names that are not in `registry`.
+            more: renders it in Prometheus' text format, with names that are not in `registry`.
         """
         self._more.append(lambda: more().encode())
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format; a family that fails does not hide the others."""
+        """Render all metrics in Prometheus' text format; a family that fails does not hide the others."""
         shown = [partial(generate_latest, _Alone(family)) for family in self.registry.families]
         return b"".join([*map(_guarded, shown), *map(_guarded, self._more)])
 

@@ -1,4 +1,4 @@
-"""What a model author imports: a Python class becomes a model server that takes batches.
+"""The model author's API: it turns a Python class into a model server that takes batches.
 
 ::
 
@@ -14,19 +14,20 @@
             return self.model.predict(images)
 
 `python -m penstock.serve model:Digits --init-kwargs '{"path": "svc.joblib"}'` serves it,
-`penstock run` does so behind a sidecar and a router.
+`penstock run` serves it behind a sidecar and a router.
 
 Read in this order: `errors`, `end` (`END`), `decorators` (`@batched`), `response` (`Response`),
-`array_validation` and `validation` (by pydantic), `signature` (what a method takes), `target` (from
-`module:Class` to what is served), `encoding` (JSON in and out), `request_ids`, `call_context` (`context()`),
-`multiplexed` (many models in one process), `threads` and `steps` (blocking code), `answer_list` (what a
-method returned), `item_pieces` (what a generator yields), `model` (runs the model on a request's items),
-`instances_response`, `item_answers` and `streamed_response` (answers as HTTP), `openapi` (what is served, as
-a document), `try_page` (a page to try it), `server` (the HTTP side), `arguments` (of commands), `serve` (the
-model server's command). `cli` and `__main__` are the command `penstock`, `local` is its `run`; `client`
-writes resources (`Client`). `in_process` (`@batch`) stands by itself, `testing` serves a class in a test.
-`composition` (`@backend`, `.bind`) makes one application of several classes, `handles` (`Handle`) are how
-they call each other, `call_chain` ends their circles, and `export` writes the application's resources.
+`array_validation` and `validation` (by pydantic), `signature` (a method's parameters), `target` (resolves
+`module:Class`), `encoding` (JSON in and out), `request_ids`, `call_context` (`context()`), `multiplexed`
+(many models in one process), `threads` and `steps` (blocking code), `answer_list` (a method's return
+value), `item_pieces` (a generator's pieces), `model` (runs the model on a request's items),
+`instances_response`, `item_answers` and `streamed_response` (answers as HTTP), `openapi` (describes the
+served methods), `try_page` (a page to try them), `server` (the HTTP side), `arguments` (of commands),
+`serve` (the model server's command). `cli` and `__main__` are the command `penstock`, `local` is its `run`;
+`client` writes resources (`Client`). `in_process` (`@batch`) is independent of the rest, `testing` serves a
+class in a test. `composition` (`@backend`, `.bind`) makes one application of several classes, which call
+each other by `handles` (`Handle`); `call_chain` refuses circular calls, and `export` writes the
+application's resources.
 """
 
 from penstock.call_context import Context, context

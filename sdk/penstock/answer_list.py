@@ -1,4 +1,4 @@
-"""Makes a list with an entry for each item of what a batched method, or a step of its generator, returned."""
+"""Makes a list, an entry for each item, from a batched method's return value or its generator's step."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from penstock.errors import AnswerError
 
 
 def listed(result: Any, count: int, name: str, *, step: bool = False) -> list[Any]:
-    """The answers of a batch.
+    """Make the list of a batch's answers.
 
     Args:
-        result: a sequence, or an array or tensor of any library, whose first axis then counts.
-        count: items of the batch.
-        name: how messages call the method.
-        step: it is one step of a generator, where `END` may stand in a slot.
+        result: a sequence, or an array or tensor of any library, with the items on its first axis.
+        count: number of items of the batch.
+        name: the method's name in messages.
+        step: the result is one step of a generator, in which a slot can hold `END`.
 
     Raises:
-        AnswerError: it is no list, of another length, or has `END` where there is nothing to end.
+        AnswerError: it is not a list, has another length, or holds `END` outside of a step.
     """
     what = "entries in each step" if step else "answers"
     if isinstance(result, str | bytes | bytearray | memoryview) or not (

@@ -1,4 +1,4 @@
-"""Types of arguments that several commands have."""
+"""Argument types that several commands share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object (an argparse type).
 
     Raises:
-        argparse.ArgumentTypeError: not one.
+        argparse.ArgumentTypeError: the text is not a JSON object.
     """
     try:
         return msgspec.json.decode(text, type=dict[str, Any])

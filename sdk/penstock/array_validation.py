@@ -1,4 +1,4 @@
-"""Arguments that a method annotates as numpy arrays; numpy is not imported here, but by who annotates so."""
+"""Makes numpy arrays of arguments annotated as such; the annotating module imports numpy, not this one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from penstock.errors import ArgumentsError
 
 ROOM = 2**20
-"""Characters that an array of texts may take room for in any case,"""
+"""Characters that an array of texts can always allocate."""
 SPREAD = 16
-"""and as a multiple of those that they have."""
+"""Characters that an array of texts can allocate, as a multiple of those in the texts."""
 
 
 def _array_type(hint: Any) -> Any:
-    """The element type of an annotation `numpy.ndarray` or `NDArray[…]`; None where it is neither.
+    """The element type of an annotation `numpy.ndarray` or `NDArray[…]`; None for any other.
 
     Returns:
-        A numpy dtype, or `Any` where the annotation leaves it open.
+        A numpy dtype, or `Any` if the annotation leaves it open.
     """
     numpy: Any = sys.modules.get("numpy")
     if numpy is None:
@@ -38,7 +38,7 @@ def _array_type(hint: Any) -> Any:
 
 
 def _check_texts(value: list[Any]) -> None:
-    """Raise ValueError for texts that numpy, which gives each the room of the longest, has no room for."""
+    """Raise ValueError for texts of too uneven length: numpy gives each the room of the longest."""
     leaves: list[Any] = [value]
     texts: list[str] = []
     while leaves:
@@ -55,7 +55,7 @@ def _check_texts(value: list[Any]) -> None:
 
 
 def arrays_of(hint: Any) -> Arrays | None:
-    """The validator for an annotation of an array, or of one or None; None for another annotation."""
+    """The validator for the annotation of an array or an optional array; None for any other."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         others = [each for each in typing.get_args(hint) if each is not type(None)]
         kind = _array_type(others[0]) if len(others) == 1 else None
@@ -65,11 +65,11 @@ def arrays_of(hint: Any) -> Arrays | None:
 
 
 class Arrays:
-    """A `validation.Validator` that makes arrays of lists of numbers.
+    """A `validation.Validator` that makes arrays from lists.
 
     Args:
-        kind: the elements' dtype; `Any` for the one that fits them.
-        optional: null is None.
+        kind: the elements' dtype; `Any`: the one that fits them.
+        optional: null is allowed, and becomes None.
     """
 
     def __init__(self, kind: Any, *, optional: bool = False) -> None:
@@ -77,7 +77,7 @@ class Arrays:
         self._optional = optional
 
     def __call__(self, value: Any, path: str) -> Any:
-        """See `Validator`; a null within is what JSON has in place of NaN, and becomes it again."""
+        """See `Validator`; a null in a list stands for NaN, which JSON lacks, and becomes NaN again."""
         if value is None and self._optional:
             return None
         numpy: Any = sys.modules["numpy"]
@@ -92,13 +92,13 @@ class Arrays:
             if self._kind is Any or array.dtype == self._kind or not array.size:
                 return array if self._kind is Any else array.astype(self._kind)
             self._check(array, numpy)
-            # Of the values again: numpy refuses those that are too large for it, and cuts those of an array.
+            # From the values, not the array: numpy refuses too large values, but truncates those of an array.
             return numpy.asarray(value, dtype=self._kind)
         except (ValueError, TypeError, OverflowError) as error:
             raise ArgumentsError(f"{path}: expected {wanted}, found {error}", paths=[path]) from error
 
     def _check(self, array: Any, numpy: Any) -> None:
-        """Raise ValueError where numpy would make other values of an array's."""
+        """Raise ValueError if numpy's conversion would change an array's values."""
         wanted, given = self._kind.kind, array.dtype.kind
         if wanted in "biufc" and given not in "biuf":
             raise ValueError("an array of texts")

@@ -1,11 +1,11 @@
-"""How far calls of handles may go round in a circle, and what is said of those that go further.
+"""Limits circular calls of handles, and raises the error for longer chains.
 
-Each call has the chain of calls that it is made within, inherited as the deadline is. A chain may come back
-to endpoints that are in it `MAX_REPEATS` times: that ends each circle before it has become a load, whatever
-its length, and leaves room for recursion that is meant. A class that halves its item and calls itself for
-both parts has 256 parts then, in 511 calls; one that went two levels further would make four times as many
-calls of each request, and no model's load grows so by intention. Recursion that goes deeper than that stays
-within a process, or within one method's loop.
+Each call carries the chain of the calls that led to it, inherited like the deadline. A chain can return
+`MAX_REPEATS` times to endpoints that it holds already: this ends each circle, of any length, before it
+becomes a load, and leaves room for intended recursion. A class that halves its item and calls itself for both
+parts can make 256 parts, in 511 calls; two levels more would be four times as many calls for each request,
+and no model's load grows so by intention. Deeper recursion belongs within a process, or within one method's
+loop.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from penstock_wire.call_chain import chain_field, deepest, read_chain
 from penstock_wire.headers import CALL_CHAIN, get
 
 MAX_REPEATS = 8
-"""How often a chain may come back to an endpoint that is in it already."""
+"""How often a chain can return to endpoints that it holds already."""
 MAX_CALLS = 32
-"""Calls of a chain at most, of whichever endpoints: more than any row of models that anybody has."""
+"""The most calls of a chain, of any endpoints: longer than any known pipeline of models."""
 
 _of_batch: ContextVar[bytes] = ContextVar("chain_of_batch", default=b"")
 
 
 def inherited() -> bytes:
-    """The chain that this code runs in; empty for none."""
+    """The chain of calls that this code runs in; empty for none."""
     context = call_context.current()
     return _of_batch.get() if context is None else get(context.fields, CALL_CHAIN) or b""
 
 
 def begin_batch(chains: Iterable[bytes]) -> None:
-    """Note that code runs from here on for calls of `@penstock.batch` that were made in these chains."""
+    """Set the chain of a `@penstock.batch` batch from the chains of its calls."""
     _of_batch.set(deepest(chains))
 
 
 def longer(chain: bytes, endpoint: str, namespace: str) -> bytes:
-    """The chain of a call.
+    """Append a call to a chain.
 
     Args:
-        chain: that it is made in.
-        endpoint: that is called.
-        namespace: the endpoint's; empty where nobody knows.
+        chain: the chain that the call is made in.
+        endpoint: the endpoint that is called.
+        namespace: the endpoint's namespace; empty if unknown.
 
     Raises:
-        CallCycle: it would go round once too often.
+        CallCycle: the chain would exceed `MAX_REPEATS` or `MAX_CALLS`.
     """
     name = f"{endpoint}.{namespace}" if namespace else endpoint
     names = (*read_chain(chain), name)

@@ -18,18 +18,18 @@ class Context:
 
     Args:
         fields: the header fields of the request; of a batch those that all its requests share.
-        batch_limit: items that a batch holds at most now; None where nobody said.
+        batch_limit: the most items that a batch can hold now; None if unknown.
 
     Attributes:
         fields: as given, in the order received.
         batch_limit: as given.
-        namespace: the pod's namespace; empty outside of a cluster, as the next two.
-        backend: the ModelBackend.
-        pod: the pod.
-        deadline: until when an answer is of use (of a batch: to the last of its requests), by
-            `time.monotonic`; None where nobody said.
-        calls: each gives up a call that was made from here by a handle and is under way.
-        ends: each is called when the answer is complete.
+        namespace: the pod's namespace; empty outside of a cluster, like the next two.
+        backend: the ModelBackend's name.
+        pod: the pod's name.
+        deadline: the time by `time.monotonic` after which the answer is useless (of a batch, the latest of
+            its requests' deadlines); None if there is none.
+        calls: functions that cancel the handles' calls that were made from here and are under way.
+        ends: functions that are called when the answer is complete.
     """
 
     __slots__ = ("backend", "batch_limit", "calls", "deadline", "ends", "fields", "namespace", "pod")
@@ -45,13 +45,13 @@ class Context:
 
     @property
     def request_ids(self) -> tuple[str, ...]:
-        """The ids of the requests, in the order of their items (of a large batch, of the first 4 KiB)."""
+        """The ids of the requests, in the order of their items (of a large batch, the first 4 KiB of ids)."""
         field = get(self.fields, REQUEST_ID)
         return tuple(field.decode("latin-1").split(",")) if field else ()
 
     @property
     def model_id(self) -> str:
-        """Which model the requests are for (`x-penstock-model-id`); empty where they do not say."""
+        """The model that the requests are for (`x-penstock-model-id`); empty if they do not name it."""
         return (get(self.fields, MODEL_ID) or b"").decode("latin-1")
 
     @property
@@ -65,16 +65,16 @@ class Context:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the deadline, 0 where it has passed; None where there is none."""
+        """Seconds until the deadline, 0 if it has passed; None if there is none."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def cancel_calls(self) -> None:
-        """Nobody waits for the answer any more: give up the calls that were made for it."""
+        """Cancel the calls that were made for the answer: no client waits for it any more."""
         for cancel in list(self.calls):
             cancel()
 
     def end(self) -> None:
-        """The answer is complete, or nobody waits for it: let go what it used."""
+        """Release what the answer used: it is complete, or no client waits for it any more."""
         ends, self.ends = self.ends, []
         for each in ends:
             each()
@@ -85,24 +85,24 @@ _current: ContextVar[Context] = ContextVar("context")
 
 
 def context() -> Context:
-    """The context of the call that this code is in; without a request where it is in none."""
+    """The context of the call that this code runs in; one without a request if it runs in no call."""
     context = _current.get(None)
     return Context() if context is None else context
 
 
 def begin(fields: Headers, batch_limit: int | None = None) -> Context:
-    """Note the request that is answered from here on; the arguments as of `Context`."""
+    """Make a context and set it as the current one; for arguments see `Context`."""
     begun = Context(fields, batch_limit)
     _current.set(begun)
     return begun
 
 
 def of_batch(contexts: Sequence[Context], batch_limit: int) -> Context:
-    """The context of a batch: what all its requests share, their ids, and the latest of their deadlines.
+    """Make the context of a batch: its requests' common fields, their ids, and their latest deadline.
 
     Args:
-        contexts: of the requests, at least one.
-        batch_limit: items that it could hold.
+        contexts: contexts of the requests, at least one.
+        batch_limit: the most items that the batch could hold.
     """
     shared = [field for field in contexts[0].fields if all(field in each.fields for each in contexts)]
     fields = [field for field in shared if field[0] not in (REQUEST_ID, TIMEOUT_MS)]
@@ -110,8 +110,8 @@ def of_batch(contexts: Sequence[Context], batch_limit: int) -> Context:
     if chains:
         fields = [*[field for field in fields if field[0] != CALL_CHAIN], (CALL_CHAIN, deepest(chains))]
     ids = b",".join([get(each.fields, REQUEST_ID) or b"" for each in contexts])
-    # NB: an object of its own also for one request: what is called for it here ends with it, not with who
-    # waits for it.
+    # NB: a new object even for one request: the calls of the batch must end with the batch, not with the
+    # request that waits for it.
     of_all = Context((*fields, (REQUEST_ID, ids)) if ids.strip(b",") else tuple(fields), batch_limit)
     deadlines = [each.deadline for each in contexts if each.deadline is not None]
     of_all.deadline = max(deadlines) if len(deadlines) == len(contexts) else None
@@ -119,18 +119,18 @@ def of_batch(contexts: Sequence[Context], batch_limit: int) -> Context:
 
 
 def current() -> Context | None:
-    """The context to give to `resume`, for code that continues in another task or thread."""
+    """The context to pass to `resume`, for code that continues in another task or thread."""
     return _current.get(None)
 
 
 def resume(context: Context | None) -> None:
-    """Go on with what a call began: the steps of a stream, which another task may ask for."""
+    """Set a call's context again, such as for a stream's steps, which another task can request."""
     if context is not None:
         _current.set(context)
         request_ids.begin(get(context.fields, REQUEST_ID))
 
 
 def deadline() -> float | None:
-    """The deadline of the call that this code is in; None where it has none, or is in none."""
+    """The deadline of the call that this code runs in; None if it has none, or runs in no call."""
     context = _current.get(None)
     return None if context is None else context.deadline

@@ -16,14 +16,14 @@ with needs("penstock", "run"):
     from penstock.local.session import serve
 
 STARTED_NEED = ("prometheus_client", "yaml")
-"""What the router and the sidecar import, which `run` starts: they would say so, but each for itself."""
+"""Modules that the router and sidecar of `run` import; checked here so that one message reports them."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: the arguments; the process's own where None.
+        argv: the arguments; None: the process's own.
 
     Returns:
         The exit code.

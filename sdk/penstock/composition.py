@@ -1,4 +1,4 @@
-"""Several classes as one application: `.bind` says what each is constructed with, other classes among it.
+"""Composes several classes into one application: `.bind` takes constructor arguments, also other classes.
 
 ::
 
@@ -8,8 +8,8 @@
 
     app = Pipeline.bind(Adder.bind(1), Multiplier.bind(factor=2))
 
-Nothing is constructed here. Each class is a node of the graph: a backend and an endpoint of one name. Where a
-node was bound, the object gets a handle of that endpoint (`penstock.Handle`).
+Nothing is constructed here. Each class is a node of the graph: a backend and an endpoint with the same name.
+For a bound node, the constructor gets a handle of its endpoint (`penstock.Handle`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from penstock.target import find_default
 T = TypeVar("T", bound=Callable[..., Any])
 
 MAX_NAME = 50
-"""Characters of a node's name: what the operator derives from it has to fit into 63."""
+"""The most characters of a node's name: the names that the operator derives from it must fit into 63."""
 MAX_DEPTH = 32
-"""How deep nodes may be nested in lists and objects of arguments."""
+"""The most levels of lists and objects in an argument."""
 ALONE: Mapping[str, Any] = {"maxBatchSize": 1, "maxConcurrentBatches": 64}
-"""How a node whose method takes one item is batched unless its `spec` says so: each request comes alone, with
-its own id, deadline and client, and many are under way at once."""
+"""Default batching of a node with a one-item method: each request comes alone, with its own id, deadline and
+client, and many are under way at once."""
 
 _BIND = "bind"
 _NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{MAX_NAME - 2}}}[a-z0-9])?")
@@ -45,10 +45,10 @@ _NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{MAX_NAME - 2}}}[a-z0-9])?")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reference:
-    """Stands in a node's arguments for the handle of an endpoint.
+    """A placeholder in a node's arguments for the handle of an endpoint.
 
     Args:
-        endpoint: its name: another node's, or one that is there already.
+        endpoint: its name: another node's, or that of an existing endpoint.
         namespace: the endpoint's namespace; None = the node's own.
     """
 
@@ -56,7 +56,7 @@ class Reference:
     namespace: str | None = None
 
     def document(self) -> dict[str, str]:
-        """How `initKwargs` has it."""
+        """The form in `initKwargs`."""
         where = {} if self.namespace is None else {"namespace": self.namespace}
         return {"handle": self.endpoint, **where}
 
@@ -66,9 +66,9 @@ class Node:
     """One backend and one endpoint of an application.
 
     Args:
-        name: of both.
+        name: name of both.
         kind: the class, or the function.
-        arguments: of the class by name, with a `Reference` where a node or a handle was bound.
+        arguments: arguments of the class by name, with a `Reference` for each bound node or handle.
         spec: further fields of the ModelBackend's spec.
     """
 
@@ -79,10 +79,10 @@ class Node:
 
     @property
     def target(self) -> str:
-        """The class as `module:qualname`, as another process imports it.
+        """The class as `module:qualname`, for import by another process.
 
         Raises:
-            CompositionError: another process could not: it is defined in a function or on the command line.
+            CompositionError: another process cannot import it: it is defined in a function or in `__main__`.
         """
         name = f"{self.kind.__module__}:{self.kind.__qualname__}"
         kind: Any = sys.modules.get(self.kind.__module__)
@@ -97,10 +97,10 @@ class Node:
 
     @property
     def init_kwargs(self) -> dict[str, Any]:
-        """The arguments as `initKwargs` has them: JSON, `{"handle": name}` for handles.
+        """The arguments in the form of `initKwargs`: JSON, with `{"handle": name}` for handles.
 
         Raises:
-            CompositionError: an argument has no JSON.
+            CompositionError: an argument has no JSON form.
         """
         arguments = self.resolved(Reference.document)
         for name, value in arguments.items():
@@ -115,7 +115,7 @@ class Node:
 
     @property
     def handles(self) -> tuple[Reference, ...]:
-        """The endpoints whose handles it is constructed with, in order."""
+        """The endpoints of the handles among its arguments, in order."""
         references: list[Reference] = []
 
         def note(reference: Reference) -> Reference:
@@ -126,10 +126,10 @@ class Node:
         return tuple(dict.fromkeys(references))
 
     def resolved(self, handle: Callable[[Reference], Any]) -> dict[str, Any]:
-        """The arguments with something else for each reference.
+        """Return the arguments with each reference replaced.
 
         Args:
-            handle: what to put there.
+            handle: makes the replacement.
         """
 
         def change(value: Any, path: str) -> Any:
@@ -139,14 +139,14 @@ class Node:
 
 
 class Application:
-    """A class with what it is constructed with: what `.bind` returns.
+    """A class with its constructor arguments; returned by `.bind`.
 
-    Its attributes are what it was made of; what is made of it are `nodes`.
+    Its attributes are the arguments below; the nodes made from them are in `nodes`.
 
     Args:
         kind: the class, or a function.
-        arguments: by name; other applications among them, also in lists and objects.
-        name: the node's name; None = by the class's.
+        arguments: by name; can be or hold other applications, also in lists and objects.
+        name: the node's name; None = derived from the class's.
         spec: further fields of the ModelBackend's spec.
     """
 
@@ -161,7 +161,7 @@ class Application:
         spec: Mapping[str, Any] | None = None,
     ) -> None:
         self.kind = kind
-        # NB: containers are copied, so that nobody puts an application into its own arguments later.
+        # NB: containers are copied, so that an application cannot be put into its own arguments later.
         self.arguments = {
             key: _walk(value, f"{kind.__name__}.{key}", lambda value, _: value)
             for key, value in arguments.items()
@@ -170,13 +170,13 @@ class Application:
         self.spec = copy.deepcopy(dict(spec or {}))
 
     def named(self, name: str) -> Application:
-        """The same with a name of its own.
+        """Return the same application with another name.
 
         Args:
-            name: of the node: its backend's and its endpoint's.
+            name: the node's name: its backend's and its endpoint's.
 
         Raises:
-            CompositionError: it cannot be a name.
+            CompositionError: the name is not valid.
         """
         _check_name(name, self.kind)
         return Application(self.kind, self.arguments, name=name, spec=self.spec)
@@ -192,10 +192,10 @@ class Application:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes, each behind those that it calls; an application that was bound twice is one node.
+        """All nodes, each after those that it calls; an application that was bound twice is one node.
 
         Raises:
-            CompositionError: two have the same name, or handles by name lead round in a circle.
+            CompositionError: two have the same name, or handles by name form a circle.
         """
         order: dict[int, Application] = {}
         _collect(self, order)
@@ -221,7 +221,7 @@ class Application:
 
 
 def _collect(application: Application, order: dict[int, Application]) -> None:
-    """Add those that an application calls and then itself."""
+    """Add the applications that an application calls, and then itself."""
     if id(application) in order:
         return
 
@@ -252,17 +252,17 @@ def backend(
 ) -> T | Callable[[T], T]:
     """Give a class (or a function) a method `bind`, which takes the arguments of its constructor.
 
-    The class stays as it is otherwise.
+    Nothing else of the class changes.
 
     Args:
-        target: the class, where the decorator stands without brackets.
-        name: of the backend and endpoint; by default the class's in lower case, with a hyphen before each
-            further word (`TextEncoder` → `text-encoder`), and a number behind it from the second on.
+        target: the class, if the decorator is used without brackets.
+        name: name of the backend and endpoint; by default the class's in lower case, with a hyphen before
+            each further word (`TextEncoder` → `text-encoder`), and with a number from the second node on.
         spec: further fields of the ModelBackend's spec, such as `{"batching": {"maxBatchSize": 32}}`.
 
     Raises:
-        TypeError: on something that is neither class nor function, or that has a `bind` already.
-        CompositionError: the name cannot be one.
+        TypeError: the target is neither class nor function, or has a `bind` already.
+        CompositionError: the name is not valid.
     """
 
     def mark(kind: T) -> T:
@@ -276,7 +276,7 @@ def backend(
         if name is not None:
             _check_name(name, kind)
         bind = _Bind(name, dict(spec or {}))
-        # A class gets the descriptor, so that a subclass binds itself; a function has nothing to inherit it.
+        # A class gets the descriptor, so that a subclass binds itself; a function has no subclasses.
         attribute: Any = bind if isinstance(kind, type) else functools.partial(bind.call, kind)
         setattr(kind, _BIND, attribute)
         return kind
@@ -298,7 +298,7 @@ class _Bind:
         """Bind the arguments of a constructor.
 
         Raises:
-            TypeError: the constructor does not take them, or has parameters that no name can be given to.
+            TypeError: the constructor does not take them, or has parameters that cannot be passed by name.
         """
         if isinstance(kind, type):
             arguments = _by_name(kind, args, named)
@@ -331,7 +331,7 @@ def _by_name(kind: type[Any], args: tuple[Any, ...], named: dict[str, Any]) -> d
 
 
 def _walk(value: Any, path: str, change: Callable[[Any, str], Any], depth: int = 0) -> Any:
-    """A copy of JSON containers with each other value changed."""
+    """Copy nested JSON containers, with `change` applied to all other values."""
     if depth > MAX_DEPTH:
         raise CompositionError(
             f"{path[:200]}: expected at most {MAX_DEPTH} levels of lists and objects, found more"
@@ -344,7 +344,7 @@ def _walk(value: Any, path: str, change: Callable[[Any, str], Any], depth: int =
 
 
 def _of_handle(value: Any) -> Any:
-    """A reference in place of a handle, which `initKwargs` has the name of alone."""
+    """Make a reference from a handle; `initKwargs` holds only its endpoint and namespace."""
     if not isinstance(value, Handle):
         return value
     endpoint, namespace, url, options = value.__getstate__()
@@ -357,7 +357,7 @@ def _of_handle(value: Any) -> Any:
 
 
 def _names(order: Iterable[Application]) -> dict[int, str]:
-    """A name for each application, by its identity."""
+    """The names of applications, by identity."""
     names: dict[int, str] = {}
     taken: dict[str, Application] = {}
     given = {each.name for each in order}
@@ -395,7 +395,7 @@ def _check_name(name: str, kind: Callable[..., Any]) -> None:
 
 
 def _check_circles(nodes: tuple[Node, ...]) -> None:
-    """Refuse nodes that call each other in a circle: each would wait for a place that the next one holds."""
+    """Refuse nodes that call each other in a circle: each would wait for a slot that the next one holds."""
     calls = {node.name: [each.endpoint for each in node.handles if each.namespace is None] for node in nodes}
     left = dict(calls)
     while free := [name for name, called in left.items() if not any(each in left for each in called)]:

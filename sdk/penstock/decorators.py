@@ -1,4 +1,4 @@
-"""The decorator that says how a method takes its items."""
+"""The decorator `@batched`, which defines how a method takes its items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ATTRIBUTE = "__penstock_batched__"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Batched:
-    """How a marked method takes a batch.
+    """The mark of a method that takes a batch.
 
     Args:
         columns: one list for each parameter instead of one list of items.
@@ -28,16 +28,16 @@ def batched(*, columns: bool = False) -> Callable[[F], F]: ...
 def batched(method: F | None = None, /, *, columns: bool = False) -> F | Callable[[F], F]:
     """Mark a method or function that takes a whole batch.
 
-    It is called with a list of items and returns as many answers, in order. It stays an ordinary method: a
-    test of yours calls it with a list. Without the mark it is called with one item at a time.
+    The method is called with a list of items and returns as many answers, in order. It stays an ordinary
+    method: your tests can call it with a list. Without the mark it is called with one item at a time.
 
     Args:
-        method: the method, where the decorator stands without brackets.
-        columns: give it one list for each of its parameters. Each item is then an object whose members are
-            the arguments; an absent one takes the parameter's default.
+        method: the method, if the decorator is used without brackets.
+        columns: pass one list for each of its parameters. Each item is then an object with the arguments as
+            its members; an absent one has the parameter's default.
 
     Raises:
-        TypeError: put on something that is no method or function.
+        TypeError: the decorated object is not a method or function.
     """
 
     def mark(target: F) -> F:
@@ -50,6 +50,6 @@ def batched(method: F | None = None, /, *, columns: bool = False) -> F | Callabl
 
 
 def mark_of(method: object) -> Batched | None:
-    """How a method was marked, None where it was not."""
+    """The mark of a method; None if it has none."""
     mark = getattr(method, _ATTRIBUTE, None)
     return mark if isinstance(mark, Batched) else None

@@ -1,4 +1,4 @@
-"""Items out of JSON, answers into JSON; arrays and scalars of numpy and its kin without importing them."""
+"""Decodes items and encodes answers; arrays and scalars of numpy and similar libraries without an import."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from penstock.end import END
 from penstock.errors import AnswerError, ArgumentsError
 
 SEEN = 10_000
-"""Values that are looked at to say where one stands that has no JSON."""
+"""The most values that are searched for the path of a value without a JSON form."""
 NO_JSON: dict[type, str] = {}
-"""Types without JSON whose objects seem to have any method, and what to give instead of them."""
+"""Types without a JSON form whose objects seem to have every method, with the hint for the error."""
 
 
 class _NoJson(TypeError):
-    """A value has no JSON.
+    """A value has no JSON form.
 
     Args:
-        value: it.
+        value: the value.
     """
 
     def __init__(self, value: Any) -> None:
@@ -35,7 +35,7 @@ class _NoJson(TypeError):
         """The message of the error, with the path of the value.
 
         Args:
-            whole: the value that it stands in, whose JSON was wanted.
+            whole: the value to encode, which holds this value.
         """
         value = self.value
         path = path_of(whole, value)
@@ -48,7 +48,7 @@ class _NoJson(TypeError):
             )
         if type(value) in NO_JSON:
             return f"{wanted} a {kind}: {NO_JSON[type(value)]}"
-        # NB: a handle's stream has an `__await__`, too, which says that it cannot be awaited.
+        # NB: check this first: a handle's stream has an `__await__`, too, which only raises.
         if isinstance(value, AsyncIterable):
             return f"{wanted} a {kind}, whose pieces come one by one: read them into a list first"
         if isinstance(value, Awaitable):
@@ -59,7 +59,7 @@ class _NoJson(TypeError):
 
 
 def path_of(whole: Any, wanted: Any) -> str:
-    """The JSON path of a value within another one; empty if it is the whole value, or is not found."""
+    """The JSON path of a value within another; empty if it is the whole value, or is not found."""
     left: list[tuple[Any, str]] = [(whole, "$")]
     for _ in range(SEEN):
         if not left:
@@ -91,17 +91,17 @@ def _hook(value: Any) -> Any:
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_hook)
 _NO_JSON = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
-"""What is raised where a value has no JSON."""
+"""The exceptions of encoding a value that has no JSON form."""
 
 
 def encode(value: Any) -> bytes:
-    """The JSON of a value; NaN and the infinities, which JSON does not have, become null.
+    """Encode a value as JSON; NaN and the infinities, which JSON does not have, become null.
 
     Args:
-        value: JSON's own kinds, dataclasses, dates, arrays and tensors (by their `tolist`), pydantic models.
+        value: JSON's own types, dataclasses, dates, arrays and tensors (by their `tolist`), pydantic models.
 
     Raises:
-        AnswerError: the value has no JSON.
+        AnswerError: the value has no JSON form.
     """
     try:
         return _ENCODER.encode(value)
@@ -118,7 +118,7 @@ def _said(error: Exception, whole: Any) -> str:
 
 
 def _escaped(value: Any) -> bytes:
-    """The JSON of a value that holds a lone surrogate, which has an escape in JSON and no UTF-8."""
+    """Encode a value that holds a lone surrogate, which has an escape in JSON, but no UTF-8 form."""
     if isinstance(value, str):
         return json.dumps(value).encode()
     if isinstance(value, list | tuple):
@@ -133,13 +133,13 @@ def _escaped(value: Any) -> bytes:
 
 
 def decode(raw: Sequence[bytes]) -> list[Any]:
-    """The values of raw JSON slices; `NaN` and `Infinity` are taken as Python's `json` takes them.
+    """Decode raw JSON slices; `NaN` and `Infinity` are accepted, as in Python's `json`.
 
     Args:
-        raw: JSON texts that are known to be JSON.
+        raw: texts that are known to be JSON.
 
     Returns:
-        A value for each; in place of one that Python cannot hold, the ArgumentsError that says why.
+        A value for each; an ArgumentsError with the reason in place of a value that Python cannot hold.
     """
     try:
         values: list[Any] = msgspec.json.decode(b"[" + b",".join(raw) + b"]")
@@ -151,6 +151,6 @@ def decode(raw: Sequence[bytes]) -> list[Any]:
 def _value(raw: bytes) -> Any:
     try:
         return json.loads(raw)
-    except ValueError:  # of JSON, an integer alone can raise it: `int` limits the digits that it takes
+    except ValueError:  # only an integer can raise it: `int` limits the number of digits
         limit = sys.get_int_max_str_digits()
         return ArgumentsError(f"expected integers of at most {limit} digits, found more")

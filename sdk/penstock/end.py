@@ -7,7 +7,7 @@ from typing import Final, final
 
 @final
 class End:
-    """The type of `END`, of which there is one."""
+    """The type of `END`, its only instance."""
 
     __slots__ = ()
 
@@ -19,4 +19,4 @@ class End:
 
 
 END: Final = End()
-"""In a step of a generator: the request of this slot has its whole answer."""
+"""Yielded in a slot of a generator's step: the answer to the request in this slot is complete."""

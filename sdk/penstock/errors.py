@@ -11,8 +11,8 @@ Tree::
     EndpointNotFound    a handle's endpoint does not exist (a KeyError)
     UpstreamError       a call by a handle failed
         UpstreamTimeout     it had no answer in time (a DeadlineExceeded, too)
-        CallCycle           calls go round in a circle
-    CompositionError    an application cannot be made of what was bound
+        CallCycle           calls form a circle
+    CompositionError    the bound arguments do not make an application
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class ArgumentsError(Exception):
 
     Args:
         message: what was expected and what was found.
-        missing: arguments without a default that the item does not have.
-        unknown: members of the item that the method does not know.
-        paths: where in the item a value is of another type than the annotations say.
+        missing: arguments without a default that the item lacks.
+        unknown: members of the item that are not parameters of the method.
+        paths: JSON paths of the item's values with another type than annotated.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class ArgumentsError(Exception):
 
 
 class AnswerError(Exception):
-    """The model's answers cannot be used: a wrong number of them, or a value that has no JSON."""
+    """The model's answers cannot be used: their number is wrong, or a value has no JSON form."""
 
 
 class DeadlineExceeded(TimeoutError):
-    """A call was not answered before its deadline; the message says where it was then."""
+    """A call was not answered before its deadline; the message says how far it had come."""
 
 
 class SlowReader(Exception):
@@ -61,12 +61,12 @@ class SlowReader(Exception):
 
 
 class ControlError(Exception):
-    """Kubernetes refused a call of `penstock.Client`; the message says of what, and why.
+    """Kubernetes refused a call of `penstock.Client`; the message names the object and the reason.
 
     Args:
-        status: of its answer; 0 where there was none.
+        status: status of the answer; 0 if there was none.
         reason: such as Not Found.
-        message: what it said.
+        message: the object, and Kubernetes' own message.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -76,14 +76,14 @@ class ControlError(Exception):
 
 
 class CompositionError(Exception):
-    """An application cannot be made of what was bound; the message says what was expected and found."""
+    """The bound arguments do not make an application; the message says what was expected and found."""
 
 
 class EndpointNotFound(KeyError):
-    """There is no endpoint of this name.
+    """No endpoint has this name.
 
     Args:
-        message: what was expected and where it was looked for.
+        message: what was expected, and where it was searched for.
         endpoint: the name.
     """
 
@@ -92,22 +92,22 @@ class EndpointNotFound(KeyError):
         self.endpoint = endpoint
 
     def __str__(self) -> str:
-        return str(self.args[0])  # a KeyError's own is the message in quotes
+        return str(self.args[0])  # KeyError's own __str__ puts the message in quotes
 
 
 class UpstreamError(Exception):
     """A call by a handle failed.
 
     Args:
-        message: the endpoint and what happened.
-        status: of the answer; 503 where no connection could be made, 502 where it was lost, 504 where time
-            was over.
-        reason: the answer's word for it (`x-penstock-reason`), empty for none; `unreachable`,
-            `connection_lost` or `deadline` where there was no answer.
-        request_id: of the request.
-        backend: who answered, where the answer says so.
-        endpoint: who was called.
-        body: of the answer.
+        message: the endpoint and the event.
+        status: status of the answer; without an answer 503 if no connection could be made, 502 if it was
+            lost, 504 if the deadline passed.
+        reason: the answer's `x-penstock-reason`, empty for none; `unreachable`, `connection_lost` or
+            `deadline` if there was no answer.
+        request_id: id of the request.
+        backend: the backend that answered, if the answer has its name.
+        endpoint: the endpoint that was called.
+        body: body of the answer.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class UpstreamError(Exception):
 
 
 class UpstreamTimeout(UpstreamError, DeadlineExceeded):
-    """A call by a handle had no answer before its deadline, or the endpoint said that it would have none."""
+    """A call by a handle had no answer before its deadline, or the endpoint answered that it would not."""
 
 
 class CallCycle(UpstreamError):
-    """Calls of handles go round in a circle; the message has the endpoints, in the order of the calls."""
+    """Calls of handles form a circle; the message has the endpoints, in the order of the calls."""

@@ -20,10 +20,10 @@ API_VERSION = "penstock.dev/v1alpha1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command.
+    """Add the command's arguments to a parser.
 
     Args:
-        parser: gets them.
+        parser: the parser.
     """
     parser.add_argument("application", help="what to export: module:name of what .bind returned")
     parser.add_argument(
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the resources.
 
     Args:
-        options: of `add_arguments`.
+        options: the parsed arguments of `add_arguments`.
 
     Returns:
         The exit code.
@@ -55,13 +55,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find_application(name: str) -> Application:
-    """Import an application; modules of the working directory are there, too.
+    """Import an application, also from a module in the working directory.
 
     Args:
         name: `module:name`.
 
     Raises:
-        LoadError: there is none.
+        LoadError: it does not exist.
         Exception: whatever the module raises.
     """
     module_name, colon, attribute = name.partition(":")
@@ -84,15 +84,16 @@ def find_application(name: str) -> Application:
 
 
 def resources(application: Application, *, image: str, namespace: str | None = None) -> list[dict[str, Any]]:
-    """The resources of an application, each node's behind those of the nodes that it calls.
+    """Make the resources of an application, each node's after those of the nodes that it calls.
 
     Args:
-        application: what was bound.
-        image: of all nodes; `{name}` in it is a node's name.
-        namespace: of the resources; None for none.
+        application: the application.
+        image: image of all nodes; `{name}` in it is replaced by a node's name.
+        namespace: the resources' namespace; None for none.
 
     Raises:
-        CompositionError: a node cannot be constructed in another process, or has no image of its own.
+        CompositionError: a node cannot be constructed in another process, or its spec's `model` is not an
+            object.
     """
     documents = []
     for node in application.nodes:
@@ -123,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        argv: the arguments; the process's own where None.
+        argv: the arguments; None: the process's own.
 
     Returns:
         The exit code.

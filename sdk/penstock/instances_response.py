@@ -1,10 +1,9 @@
 """The answers of a model call as one HTTP answer of the `instances` protocol.
 
-`predictions` has one status for all its items. So an answer that is a `Response` or an exception stands
-alone as the HTTP answer when the request had one item. Among several items it makes the whole answer a
-problem that names the items, unless the caller takes answers by item (`item_answers`). The problem's status
-is one after which a sidecar that isolates failures tries smaller batches: the items' own 400, 413, 422 or 500
-where they agree, else 422 or 500.
+`predictions` has one status for all its items. In a request with one item, a `Response` or an exception
+is the HTTP answer. Among several items it makes the whole answer a problem that names the items, unless the
+caller takes answers by item (`item_answers`). After the problem's status, a sidecar that isolates failures
+tries smaller batches: the items' own 400, 413, 422 or 500 if they agree, else 422 or 500.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from penstock_wire import http
 from penstock_wire.errors import PenstockError, Reason
 
 ISOLATABLE = frozenset({400, 413, 422, 500})
-"""Statuses after which a sidecar may run halves of the batch."""
+"""Statuses after which a sidecar can run halves of the batch."""
 
 SHOWN = 10
-"""Items that a problem names at most."""
+"""The most items that a problem names."""
 
 
 def respond(answers: Sequence[Any], *, request_id: str = "") -> http.Response:
-    """The HTTP answer for the answers of one call.
+    """Make the HTTP answer of one call.
 
     Args:
         answers: one for each item: a value, a `Response`, an exception; None beside ArgumentsErrors.
@@ -44,11 +43,11 @@ def respond(answers: Sequence[Any], *, request_id: str = "") -> http.Response:
 
 
 def failed(error: Exception, *, count: int, request_id: str = "") -> http.Response:
-    """The HTTP answer for a call that raised.
+    """Make the HTTP answer for a call that raised.
 
     Args:
-        error: what it raised.
-        count: items of the call.
+        error: the exception.
+        count: number of items of the call.
         request_id: the request's id.
     """
     if isinstance(error, AnswerError):
@@ -57,13 +56,13 @@ def failed(error: Exception, *, count: int, request_id: str = "") -> http.Respon
         return PenstockError(Reason.MISSING_ARGUMENTS, str(error)).response(request_id=request_id)
     if isinstance(error, CallCycle) and count == 1:
         return PenstockError(Reason.CALL_CYCLE, str(error)).response(request_id=request_id)
-    # NB: the items of a batch are of several clients: what the model said of one of them is not sent to all.
+    # NB: a batch's items come from several clients: an error message about one must not go to all of them.
     detail = f"the model raised {described(error) if count == 1 else type(error).__name__}"
     return PenstockError(Reason.MODEL_FAILED, detail).response(request_id=request_id)
 
 
 def predictions_of(text: bytes) -> http.Response:
-    """The plain answer: 200 with predictions that are JSON already."""
+    """Make the plain answer: 200 with predictions that are JSON already."""
     return http.Response(
         status=200,
         headers=((b"content-type", b"application/json"),),
@@ -94,7 +93,7 @@ def _problem(answers: Sequence[Any]) -> PenstockError | None:
 
 
 def problem_of(failures: Sequence[tuple[int, Any]], *, several: bool) -> PenstockError:
-    """The problem that answers are.
+    """Make the problem for failed items.
 
     Args:
         failures: exceptions and `Response` objects with the indices of their items; at least one.
@@ -148,6 +147,6 @@ def _entry(index: int, answer: Any) -> dict[str, Any]:
 
 
 def described(error: BaseException) -> str:
-    """An exception in words: its type and its message, bounded."""
+    """Describe an exception: its type and its message, cut to a limit."""
     text = str(error)[:500].encode("utf-8", "replace").decode()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

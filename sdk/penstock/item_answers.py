@@ -1,7 +1,7 @@
-"""The answers of a model call item by item, for a sidecar that splits them (docs/protocols.md).
+"""Renders the answers of a model call item by item, for a sidecar that splits them (docs/protocols.md).
 
-Each exception and each `Response` is the answer to its own item alone, and so is an answer that has no JSON.
-Where every item has a prediction the answer is the plain one.
+An exception, a `Response` or an answer without a JSON form affects only its own item. If every item has a
+prediction, the HTTP answer is the plain one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock_wire.process import log
 
 
 def respond_by_item(answers: Sequence[Any]) -> http.Response:
-    """The HTTP answer for the answers of one call.
+    """Make the HTTP answer of one call.
 
     Args:
         answers: one for each item: a value, a `Response`, an exception.
@@ -47,7 +47,7 @@ def respond_by_item(answers: Sequence[Any]) -> http.Response:
 
 
 def _one_by_one(values: Sequence[Any], own: dict[int, bytes]) -> bytes:
-    """Predictions of which some have no JSON; these items get answers of their own."""
+    """Encode predictions one by one; an item whose prediction has no JSON form gets an error in `own`."""
     texts = []
     for index, value in enumerate(values):
         try:
@@ -59,7 +59,7 @@ def _one_by_one(values: Sequence[Any], own: dict[int, bytes]) -> bytes:
 
 
 def _own(index: int, answer: Any) -> bytes:
-    """The answer to one item as JSON: what its request would get if it had a call of its own."""
+    """Encode the answer to one item as JSON: the HTTP answer of a call with this item alone."""
     answered, is_json = _answered(answer)
     head = {"index": index, "status": answered.status, "headers": fields_of(answered.headers)}
     text = msgspec.json.encode(head)
@@ -80,23 +80,23 @@ def _problem(error: BaseException) -> http.Response:
 
 
 def answer_of(answer: Any) -> http.Response:
-    """The answer to one item that is an exception or a `Response`: what it would get in a call of its own."""
+    """Make the HTTP answer of an exception or a `Response`, as in a call with this item alone."""
     return _answered(answer)[0]
 
 
 def _answered(answer: Any) -> tuple[http.Response, bool]:
-    """Make an HTTP answer of one item's answer; also returns whether its body is known to be JSON."""
+    """Make the HTTP answer to one item; also return whether its body is known to be JSON."""
     if not isinstance(answer, Response):
         return _problem(answer), True
     try:
-        # NB: what the author has encoded need not be JSON, whatever its content type.
+        # NB: a body that the author has encoded need not be JSON, whatever its content type.
         return to_http(answer), not isinstance(answer.body, bytes | bytearray | memoryview | str)
     except AnswerError as error:
         return _problem(error), True
 
 
 def fields_of(headers: Headers) -> dict[str, str | list[str]]:
-    """Header fields as JSON has them: of several of one name a list."""
+    """Header fields as a JSON object; several values of one name become a list."""
     fields: dict[str, list[str]] = {}
     for name, value in headers:
         fields.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))

@@ -1,4 +1,4 @@
-"""Runs a generator method on a request's items: what each item's stream gets, step by step."""
+"""Runs a generator method on a request's items, and yields the pieces of their streams step by step."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from penstock.signature import Shape
 from penstock.steps import steps_of
 
 Events = list[tuple[int, Any]]
-"""Of some items by index: a piece, or what ends the stream: `END`, a `Response` or an exception."""
+"""Item indices, each with a piece or the end of the item's stream (`END`, a `Response`, an exception)."""
 
 
 def ends(piece: Any) -> bool:
-    """Whether a piece is the end of its stream."""
+    """Whether a piece ends its stream."""
     return piece is END or isinstance(piece, Exception | Response)
 
 
 async def batch_pieces(
     shape: Shape, method: Callable[..., Any], columns: Mapping[str, Any], count: int, executor: Executor
 ) -> AsyncGenerator[Events, None]:
-    """The pieces of a batched generator.
+    """Yield the pieces of a batched generator; an error concerns all streams that have not ended.
 
     Args:
-        shape: the method's.
+        shape: the method's shape.
         method: the method.
         columns: its arguments.
-        count: items that they are of.
+        count: number of items.
         executor: the threads of blocking code.
 
     Raises:
-        AnswerError: a step is no list of so many entries; for all streams that have not ended.
-        Exception: whatever the method raised; likewise.
+        AnswerError: a step is not a list of `count` entries.
+        Exception: whatever the method raised.
     """
     opened = set(range(count))
     async with contextlib.aclosing(steps_of(shape.call(method, columns), executor)) as steps:
@@ -57,15 +57,15 @@ async def batch_pieces(
 async def single_pieces(
     shape: Shape, method: Callable[..., Any], arguments: Sequence[Mapping[str, Any]], executor: Executor
 ) -> AsyncGenerator[Events, None]:
-    """The pieces of generators that have one item each, as they come; an exception ends its own stream alone.
+    """Run a generator for each item and yield pieces as they come; an exception ends only its own stream.
 
     Args:
-        shape: the method's.
+        shape: the method's shape.
         method: the method.
-        arguments: those of each item.
+        arguments: the arguments of each item.
         executor: the threads of blocking code.
     """
-    # Of one entry: a model is not to run ahead of who reads it, by more than a step of each item.
+    # One entry: each item's generator can be at most one step ahead of the reader.
     news: asyncio.Queue[tuple[int, Any]] = asyncio.Queue(1)
 
     async def send_pieces(index: int, arguments: Mapping[str, Any]) -> None:
@@ -94,11 +94,11 @@ async def single_pieces(
 
 
 async def collected(streams: AsyncIterator[Events], count: int) -> list[Any]:
-    """The whole answer to each item: the list of its pieces, or what ended its stream instead of `END`.
+    """The answers to all items: each a list of pieces, or the error or `Response` that ended its stream.
 
     Args:
-        streams: the pieces.
-        count: items.
+        streams: the events of all streams.
+        count: number of items.
     """
     answers: list[Any] = [[] for _ in range(count)]
     async for events in streams:

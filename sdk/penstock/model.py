@@ -26,7 +26,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception of the model, as a value, since a StopIteration cannot leave a thread as an exception."""
+    """An exception of the model as a value, since a StopIteration cannot leave a thread as an exception."""
 
     error: Exception
 
@@ -47,7 +47,7 @@ class Model:
 
     @property
     def shape(self) -> Shape:
-        """How the method takes items."""
+        """The shape of the method: how it takes items."""
         return self._shape
 
     async def run(
@@ -62,12 +62,12 @@ class Model:
                 if others do not.
 
         Returns:
-            As many answers, in order: values, `Response` objects or exception objects. An item that does not
-            fit the signature has an ArgumentsError; unless `by_item` the model is then not called, and the
-            answers to the others are None.
+            An answer for each item, in order: values, `Response` objects or exception objects. An item that
+            does not fit the signature has an ArgumentsError; unless `by_item`, the model is then not called,
+            and the other answers are None.
 
         Raises:
-            AnswerError: a batched method returned something else than as many answers.
+            AnswerError: a batched method did not return a list of as many answers as items.
             Exception: whatever a batched method raised.
         """
         if not items:
@@ -97,15 +97,15 @@ class Model:
     async def stream(
         self, items: Sequence[Any], shared: Mapping[str, Any] = _NONE
     ) -> AsyncGenerator[Events, None]:
-        """Answer the items of one request by streams; the method is a generator.
+        """Answer each item of one request by a stream; the method is a generator.
 
         Args:
             items: their values.
             shared: as for `run`.
 
         Returns:
-            The events of each stream, step by step; an item that does not fit the signature has an
-            ArgumentsError beside the first step of the others.
+            The events of all streams, step by step; an item that does not fit the signature has an
+            ArgumentsError in the first step.
 
         Raises:
             AnswerError: a step is not a list with an entry for each item that fits.
@@ -143,7 +143,7 @@ class Model:
             raise
 
     def _columns(self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
-        # A method that takes no columns has one parameter: the list of items.
+        # A method that does not take columns has one parameter: the list of items.
         names = [parameter.name for parameter in self._shape.parameters]
         return {**{name: [item[name] for item in arguments] for name in names}, **shared}
 
@@ -153,7 +153,7 @@ class Model:
         return self._reconfigure is not None
 
     async def reconfigure(self, config: Any) -> None:
-        """Give the served object a userConfig; in a thread, if its method is not a coroutine.
+        """Give the served object a userConfig; a blocking `reconfigure` runs in a thread.
 
         Args:
             config: any JSON value.
@@ -173,7 +173,7 @@ class Model:
         misfits: list[ArgumentsError | None] = [None] * len(items)
         for index, item in enumerate(items):
             try:
-                if isinstance(item, ArgumentsError):  # in place of a value that `decode` could not make
+                if isinstance(item, ArgumentsError):  # from `decode`, for a value it cannot make
                     raise item
                 arguments.append(self._shape.bind(item))
             except ArgumentsError as error:
@@ -195,20 +195,20 @@ class Model:
         return await self._awaited(await self._in_thread(lambda: self._try(arguments)))
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        # NB: also one whose client has left waits for the thread's end: what it uses there stays its own.
+        # NB: a call waits for the thread's end even after its client has left: the thread uses its data.
         return await in_thread(self._executor, work)
 
     def _try(self, arguments: dict[str, Any]) -> Any:
         def call() -> Any:
             result = self._shape.call(self._method, arguments)
             tolist = getattr(result, "tolist", None)
-            # Arrays become lists here, in the thread, and not on the loop.
+            # Make lists of arrays here, in the thread, and not on the loop.
             return tolist() if callable(tolist) else result
 
         return _tried(call)
 
     async def _awaited(self, result: Any) -> Any:
-        """Await the return value of a method if it is a coroutine (also a lambda's or a partial's)."""
+        """Await a method's return value if it is awaitable, such as that of a lambda or a partial."""
         if not inspect.isawaitable(result):
             return result
         try:
@@ -225,7 +225,7 @@ def _tried(call: Callable[[], Any]) -> Any:
 
 
 def _raised(error: Exception) -> Raised:
-    if not isinstance(error, ArgumentsError):  # a client's
+    if not isinstance(error, ArgumentsError):  # the client's error, not the model's
         _log("the model raised an exception", error)
     return Raised(error)
 

@@ -1,8 +1,8 @@
-"""Many models in one process: a method that loads one by its id, and a cache of those used last.
+"""Many models in one process: a method that loads one by its id, and a cache of the recently used ones.
 
-A model is loaded when a call asks for it first; calls that ask meanwhile wait for the same load. Where
-there is one too many, the one that was not used for longest goes. A model that a call uses is closed when
-that call has ended (`call_context.Context.end`).
+A model is loaded when it is first requested; further calls meanwhile wait for the same load. If there are
+too many models, the least recently used one is evicted. A model in use is closed when the calls that use it
+have ended (`call_context.Context.end`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock_wire.process import log
 
 F = TypeVar("F", bound=Callable[..., Any])
 CLOSE = "close"
-"""The method of a model that is called when it goes, where it has one."""
+"""The optional method of a model that is called when it is evicted."""
 
 
 class Entry:
@@ -36,11 +36,11 @@ class Entry:
         model_id: its id.
 
     Attributes:
-        model: of a blocking loader; there when it is loaded.
-        task: loads it, of an asynchronous loader.
-        loaded: it is there.
-        evicted: the cache has let it go.
-        users: the calls that have it.
+        model: result of a blocking loader, set when it has loaded.
+        task: task of an asynchronous loader.
+        loaded: it has been loaded.
+        evicted: it has left the cache.
+        users: the calls that use it.
     """
 
     __slots__ = ("evicted", "loaded", "model", "model_id", "task", "users")
@@ -54,11 +54,11 @@ class Entry:
 
 
 class Models:
-    """The models of one instance. Called with an id it gives the model, awaited where the loader is `async`.
+    """The models of one instance; a call with an id returns the model, or an awaitable for an `async` loader.
 
     Args:
-        loader: loads the model of an id.
-        most: models at once.
+        loader: loads a model by its id.
+        most: the most models at once.
     """
 
     def __init__(self, loader: Callable[[str], Any], most: int) -> None:
@@ -73,14 +73,14 @@ class Models:
         raise TypeError("a loader with its models cannot be pickled: pickle the object whose method it is")
 
     def __call__(self, model_id: str) -> Any:
-        """The model of an id.
+        """Return the model with an id.
 
         Args:
-            model_id: what `penstock.context().model_id` says.
+            model_id: such as `penstock.context().model_id`.
 
         Raises:
             ArgumentsError: the id is empty.
-            Exception: what the loader raised; the next call loads again.
+            Exception: whatever the loader raised; the next call loads again.
         """
         if not isinstance(model_id, str):
             raise TypeError(f"expected the id of a model as text, found {model_id!r}")
@@ -99,7 +99,7 @@ class Models:
             began = time.monotonic()
             try:
                 model = self._loader(model_id)
-            except BaseException as error:  # whatever it is: those who wait for this model get it, too
+            except BaseException as error:  # of any kind: other calls that wait for this model get it, too
                 self._failed(entry)
                 entry.model.set_exception(error)
                 raise
@@ -111,7 +111,7 @@ class Models:
     async def _awaited(self, model_id: str) -> Any:
         entry, first, evicted = self._take(model_id)
         if first or entry.task is None:
-            # NB: of no caller: whoever asked first may leave, and the others wait on.
+            # NB: not part of any call: the first caller can leave while the others wait on.
             entry.task = asyncio.get_running_loop().create_task(
                 self._load(entry, evicted), context=contextvars.Context()
             )
@@ -138,10 +138,10 @@ class Models:
                 await _logged(entry, result)
 
     def _take(self, model_id: str) -> tuple[Entry, bool, list[Entry]]:
-        """The entry of an id, which the call around has from here on.
+        """Get or create the entry of an id, and make the current call one of its users.
 
         Returns:
-            It, whether the caller is to load it, and what is to be closed before that.
+            The entry, whether the caller has to load it, and the entries to close before that.
         """
         context = call_context.current()
         with self._lock:
@@ -156,12 +156,12 @@ class Models:
             return entry, first, self._too_many(entry) if first else []
 
     def _too_many(self, kept: Entry) -> list[Entry]:
-        """Let go what is beyond the most, what no call uses first; returns what can be closed now."""
+        """Evict surplus models, unused ones first; return those that can be closed now."""
         closed = []
         while len(self._entries) > self._most:
             others = [each for each in self._entries.values() if each.loaded and each is not kept]
             if not others:
-                break  # all are being loaded; each looks again when it is there
+                break  # all are being loaded; each checks again when it has loaded
             evicted = next((each for each in others if not each.users), others[0])
             del self._entries[evicted.model_id]
             evicted.evicted = True
@@ -170,7 +170,7 @@ class Models:
         return closed
 
     def _there(self, entry: Entry, began: float) -> list[Entry]:
-        """A model was loaded; returns what is to be closed."""
+        """Note that a model was loaded; return the entries to close."""
         seconds = round(time.monotonic() - began, 3)
         log("model loaded", model_id=entry.model_id, seconds=seconds)
         with self._lock:
@@ -183,7 +183,7 @@ class Models:
                 del self._entries[entry.model_id]
 
     def _release(self, entry: Entry, context: Context) -> None:
-        """A call has ended that had the model; it runs in the server's loop."""
+        """Remove a call that has ended from the model's users; runs in the server's loop."""
         with self._lock:
             entry.users.discard(context)
             if not entry.evicted or entry.users:
@@ -198,7 +198,7 @@ class Models:
         closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close all models: the process ends."""
+        """Close all models at the end of the process."""
         with self._lock:
             entries, self._entries = list(self._entries.values()), OrderedDict()
         for entry in entries:
@@ -210,7 +210,7 @@ class Models:
 
 
 def _close(entry: Entry, model: Any) -> Any:
-    """Call a model's hook; returns what is to be awaited, None for nothing."""
+    """Call a model's `close`; return an awaitable, or None if there is nothing to await."""
     log("model closed", model_id=entry.model_id)
     hook = getattr(model, CLOSE, None)
     if not callable(hook):
@@ -250,7 +250,7 @@ class Multiplexed:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        # NB: an instance's own attribute goes before this one, which is no data descriptor.
+        # NB: this is not a data descriptor, so an instance's own attribute takes precedence.
         attributes = getattr(instance, "__dict__", None)
         if attributes is None:
             raise TypeError(
@@ -262,22 +262,22 @@ class Multiplexed:
         return models
 
     def __call__(self, model_id: str) -> Any:
-        """As `Models.__call__`, of a function."""
+        """See `Models.__call__`; for a loader that is a function."""
         return self._own(model_id)
 
 
 def multiplexed(max_models: int = 3) -> Callable[[F], F]:
     """Mark a method, or a function, that loads a model by its id: each is loaded once, and kept while used.
 
-    `self.load(penstock.context().model_id)` gives the model, awaited where the method is `async`. What is
-    beyond `max_models` goes, the one that was not used for longest first: its `close()` is called, where it
-    has one, when the calls that have it have ended.
+    `self.load(penstock.context().model_id)` returns the model; await it if the method is `async`. Beyond
+    `max_models`, the least recently used model is evicted: its `close()`, if it has one, is called when the
+    calls that use it have ended.
 
     Args:
-        max_models: models of one object at once.
+        max_models: the most models of one object at once.
 
     Raises:
-        TypeError, ValueError: no method, or no number of models from 1.
+        TypeError, ValueError: not a method or function, or `max_models` is not an integer from 1.
     """
     if not isinstance(max_models, int) or isinstance(max_models, bool):
         raise TypeError(
@@ -295,12 +295,12 @@ def multiplexed(max_models: int = 3) -> Callable[[F], F]:
 
 
 def closing(kind: type, made: Any, hook: Callable[[], Any] | None) -> Callable[[], Any] | None:
-    """The hook `close` of an object, which closes its models as well, after its own.
+    """Make an object's hook `close`, which calls its own hook and then closes its models.
 
     Args:
         kind: its class.
         made: the object.
-        hook: its own, None for none.
+        hook: its own hook; None for none.
     """
     names = [name for name in dir(kind) if isinstance(inspect.getattr_static(kind, name), Multiplexed)]
     if not names:

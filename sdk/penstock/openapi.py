@@ -1,4 +1,4 @@
-"""Describes the served methods in an OpenAPI 3.1 document: a path for each, with types from annotations."""
+"""Describes the served methods as an OpenAPI 3.1 document: a path for each, with types from annotations."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PATH = "/openapi.json"
 
 
 def document(title: str, shapes: Mapping[str, Shape], default: str | None) -> dict[str, Any]:
-    """The document.
+    """Make the document.
 
     Args:
-        title: names what is served.
-        shapes: of the methods, by name.
-        default: the one of them that answers requests that name none; it is shown as `/`.
+        title: the document's title.
+        shapes: shapes of the methods, by name.
+        default: name of the default method, which has the path `/`; None if there is none.
     """
     schemas: dict[str, Any] = {}
     paths = {

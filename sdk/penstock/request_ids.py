@@ -1,20 +1,20 @@
-"""The ids of the requests that a call answers, for the log lines that are written on its way."""
+"""The ids of the requests that a call answers, for the call's log lines."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
 
 SHOWN = 16
-"""Ids in a log line at most."""
+"""The most ids in a log line."""
 
 _ids: ContextVar[tuple[str, ...]] = ContextVar("request_ids", default=())
 
 
 def begin(field: bytes | None) -> tuple[str, ...]:
-    """Note whom the call answers that begins here.
+    """Note the ids of the requests that the current call answers.
 
     Args:
-        field: `x-request-id`: of a batch the ids of its requests, with a comma between two; None for none.
+        field: `x-request-id`: the id, or the ids of a batch's requests, separated by commas; None for none.
 
     Returns:
         The ids.
@@ -25,7 +25,7 @@ def begin(field: bytes | None) -> tuple[str, ...]:
 
 
 def logged() -> dict[str, object]:
-    """The fields of a log line: `request_id`, or of several `request_ids` and their number as `requests`."""
+    """The fields of a log line: `request_id`, or for several `request_ids` and their number as `requests`."""
     ids = _ids.get()
     if len(ids) > 1:
         return {"requests": len(ids), "request_ids": ids[:SHOWN]}

@@ -1,4 +1,4 @@
-"""An answer with a status of its own."""
+"""An answer with its own status."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110 sectio
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Response:
-    """Answers one request with a status, headers and body of the model's choice.
+    """An answer to one request with a status, headers and body of the model's choice.
 
     Args:
         status: HTTP status, 200 to 599.
-        headers: header fields; `content-type` is filled in where it is absent.
+        headers: header fields; an absent `content-type` is filled in.
         body: bytes and text are sent as they are, any other value as JSON.
 
     Raises:
-        ValueError: a status out of its range.
+        ValueError: the status is out of its range.
     """
 
     status: int = 200
@@ -37,13 +37,13 @@ class Response:
 
 
 def to_http(response: Response) -> http.Response:
-    """The answer as it goes out.
+    """Make the HTTP answer.
 
     Args:
         response: the model's answer.
 
     Raises:
-        AnswerError: the body has no JSON, or a header would not be one line of its own.
+        AnswerError: the body has no JSON form, or a header is not a single valid line.
     """
     body = response.body
     if isinstance(body, bytes | bytearray | memoryview):
@@ -59,7 +59,7 @@ def to_http(response: Response) -> http.Response:
 
 
 def _field(name: str, value: str) -> tuple[bytes, bytes]:
-    # NB: a model may repeat what a client said: a line's end in it would begin a field of the client's.
+    # NB: a value can repeat a client's input: a line break in it would let the client add header fields.
     if not _NAME.fullmatch(name) or any(mark in value for mark in "\r\n\0"):
         raise AnswerError(
             f"expected a header name and a value of one line, found {name[:64]!r}: {value[:64]!r}"

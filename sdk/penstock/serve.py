@@ -37,30 +37,30 @@ with needs("penstock.serve", "sdk"):
     from penstock_wire.process import log, on_signal, run
 
 THREADS = 64
-"""Calls of blocking methods that run at once; the largest maxConcurrentBatches of a BatchPolicy."""
+"""Calls of blocking methods that can run at once; the largest maxConcurrentBatches of a BatchPolicy."""
 
 MAX_BODY_BYTES = (1024 + 64) * 1024 * 1024
-"""The largest maxBatchBytes of a BatchPolicy, and room for what is around the items."""
+"""The largest maxBatchBytes of a BatchPolicy, plus room for the JSON around the items."""
 
 CLOSE_SECONDS = 3.0
-"""How long the hook `close` may take; behind `STOP_SECONDS` it is within a pod's usual 30 s."""
+"""Time limit of the hook `close`; together with `STOP_SECONDS` it fits into a pod's usual 30 s."""
 
 STOP_SECONDS = 25.0
-"""How long calls under way may go on after SIGTERM."""
+"""How long calls under way can go on after SIGTERM."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the model server.
 
     Args:
-        argv: the arguments; the process's own where None.
+        argv: the arguments; None: the process's own.
 
     Returns:
         The exit code.
     """
     options = _parse(argv)
     set_origin(backend=os.environ.get(contract.BACKEND_ENV, ""), pod=os.environ.get(contract.POD_ENV, ""))
-    # Taken out of the environment before the target's code runs, which may show its environment to others.
+    # Removed from the environment before the target's code runs: that code can expose its environment.
     secret = os.environ.pop(contract.RECONFIGURE_SECRET_ENV, "")
     try:
         located = locate(options.target)
@@ -103,7 +103,7 @@ async def _serve(target: Target, options: argparse.Namespace, secret: str) -> in
     patience = STOP_SECONDS
 
     def interrupt() -> None:
-        """Ctrl-C: do not wait for answers."""
+        """Stop on Ctrl-C without waiting for answers."""
         nonlocal patience
         patience = 0.0
         stopping.set()
@@ -154,7 +154,7 @@ async def _load(target: Target, executor: ThreadPoolExecutor) -> Served | Except
 
 
 async def _call_hook(built: Served, hook: str, executor: ThreadPoolExecutor) -> Exception | None:
-    """Call a hook where there is one, in a thread where it blocks; returns what it raised."""
+    """Call a hook, if the target has it, in a thread; return the exception that it raised."""
     method = built.hooks.get(hook)
     if method is None:
         return None
@@ -168,7 +168,7 @@ async def _call_hook(built: Served, hook: str, executor: ThreadPoolExecutor) -> 
 
 
 async def _close(built: Served, executor: ThreadPoolExecutor) -> None:
-    """Call the hook `close`, which has a bounded time."""
+    """Call the hook `close`, for a limited time."""
     called = asyncio.ensure_future(_call_hook(built, "close", executor))
     done, _ = await asyncio.wait((called,), timeout=CLOSE_SECONDS)
     error = called.result() if done else f"it did not end within {CLOSE_SECONDS:g} s"
@@ -179,14 +179,14 @@ async def _close(built: Served, executor: ThreadPoolExecutor) -> None:
 def _build(target: Target) -> Served | Exception:
     try:
         return target.build()
-    except Exception as error:  # also a StopIteration, which could not leave the thread as an exception
+    except Exception as error:  # also a StopIteration, which cannot leave a thread as an exception
         return error
 
 
 def _cannot_load(name: str, error: object) -> int:
-    """Say why; last on standard error, where Kubernetes takes a pod's termination message from.
+    """Print the reason as the last line of standard error: Kubernetes makes it the pod's termination message.
 
-    What is wrong with the target's shape begins with its name by itself.
+    Messages about the target's shape already begin with its name.
     """
     if isinstance(error, Exception) and not isinstance(error, LoadError):
         traceback.print_exception(error, file=sys.stderr)
@@ -199,12 +199,12 @@ def _cannot_load(name: str, error: object) -> int:
 
 
 async def _end_threads(executor: ThreadPoolExecutor, code: int) -> None:
-    """Wait a moment for the model's threads; where one is still at work, end the process here and now."""
+    """Wait a moment for the model's threads; if one is still at work, end the process immediately."""
     ended = asyncio.get_running_loop().run_in_executor(None, executor.shutdown)
     if not (await asyncio.wait((ended,), timeout=1.0))[0]:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # NB: Python's own way out waits for every thread, a loading or hanging model's too
+        os._exit(code)  # NB: a normal exit waits for every thread, also of a loading or hanging model
 
 
 if __name__ == "__main__":

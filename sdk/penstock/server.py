@@ -37,16 +37,16 @@ from penstock_wire.process import log
 
 _BAD_ANSWER = Reason.BAD_ANSWER.value.encode()
 _UNNAMED = b"unnamed"
-"""What the ready path says is in force after a userConfig that came without a name: it is no sidecar's."""
+"""Name that the ready path reports after a nameless userConfig, which did not come from a sidecar."""
 
 
 class ModelServer:
-    """Answers requests, once it was given its model.
+    """Answers requests, as soon as it has a model.
 
     Args:
         ready_path: path that answers GET with 200 when the model is loaded and 503 before.
-        reconfigure_secret: what a userConfig must come with in `x-penstock-reconfigure`; empty = nothing.
-        docs: whether there is a page to try it.
+        reconfigure_secret: the value of `x-penstock-reconfigure` that a userConfig needs; empty = none.
+        docs: serve a page to try the model.
     """
 
     def __init__(self, ready_path: str = "/", *, reconfigure_secret: str = "", docs: bool = False) -> None:
@@ -64,17 +64,17 @@ class ModelServer:
     def serve(
         self, model: Model, methods: Mapping[str, Model] | None = None, *, default: bool = True
     ) -> None:
-        """From now on the server is ready and this model answers.
+        """Become ready, and answer with this model from now on.
 
         Args:
             model: answers requests that name no method; it takes the userConfig.
-            methods: answer those that name one, by name; where there are none, names are not looked at.
-            default: False where each request has to name one.
+            methods: the methods that requests can name, by name; if there are none, names are ignored.
+            default: False if each request has to name a method.
         """
         self._methods = dict(methods or {})
         self._default = default
         self._model = model
-        # A thread would go on without its connection.
+        # Only asynchronous methods can be cancelled: a thread goes on after its connection is closed.
         ends = {name: each.shape.asynchronous for name, each in self._methods.items()}
         if default:
             ends[UNNAMED] = model.shape.asynchronous
@@ -85,7 +85,7 @@ class ModelServer:
         field = get(request.headers, REQUEST_ID)
         ids = request_ids.begin(field)
         context = call_context.begin(request.headers, self._batch_limit)
-        # NB: a problem of a batch goes to several clients, and names none of the others' requests.
+        # NB: a batch's problem goes to several clients, and must not name the requests of the others.
         request_id = ids[0] if len(ids) == 1 else ""
         answer: http.Response | None = None
         try:
@@ -101,7 +101,7 @@ class ModelServer:
                 request_id=request_id
             )
         finally:
-            if answer is None or answer.stream is None:  # a stream does it at its own end
+            if answer is None or answer.stream is None:  # a stream ends its context itself
                 context.end()
         if get(answer.headers, REASON) == _BAD_ANSWER:
             detail = json.loads(answer.body)["detail"]
@@ -147,7 +147,7 @@ class ModelServer:
         return respond_by_item(answers) if by_item else respond(answers, request_id=request_id)
 
     def _method(self, model: Model, request: http.Request) -> Model:
-        """The method that a request names, by its header or the end of its path; else the one for all."""
+        """The method that a request names, by its header or the end of its path; else the default one."""
         methods = self._methods
         if not methods:
             return model
@@ -183,21 +183,21 @@ class ModelServer:
         except (ValueError, RecursionError) as error:
             raise PenstockError(Reason.BAD_JSON, f"expected a config in JSON: {error}") from error
         try:
-            # NB: who asks may leave before it ends. One that has begun goes on: a configuration of which a
-            # half was taken would be none.
+            # NB: the caller can disconnect before it ends. A reconfiguration that has begun goes on, so that
+            # a configuration is never half applied.
             name = get(request.headers, CONFIG) or _UNNAMED
             taking = asyncio.ensure_future(self._take(model, config, name))
             taking.add_done_callback(_retrieved)
             await asyncio.shield(taking)
         except Exception as error:
-            # NB: what the operator's user wrote, not a client's data: the message is reported.
+            # NB: a userConfig is from the operator's user, not from a client: its message can be reported.
             text = f"reconfigure raised {described(error)}"
             status = 422 if isinstance(error, ValueError | TypeError | LookupError) else 500
             raise PenstockError(Reason.MODEL_FAILED, text, status=status) from error
         return http.Response(status=204)
 
     async def _take(self, model: Model, config: Any, name: bytes) -> None:
-        """Give the model a userConfig, when it has ended what it does with the one before."""
+        """Give the model a userConfig, after it has taken the previous one."""
         async with self._one_config:
             try:
                 await model.reconfigure(config)
@@ -240,7 +240,7 @@ class ModelServer:
 
 
 def _retrieved(task: asyncio.Future[None]) -> None:
-    """Mark the exception of a task as retrieved: it was logged already."""
+    """Mark a task's exception as retrieved: it was logged already."""
     if not task.cancelled():
         task.exception()
 

@@ -16,20 +16,20 @@ Parameter = inspect.Parameter
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How a method takes its items.
+    """The way in which a method takes its items.
 
     Args:
         name: the method's name, for messages.
         batched: it takes a list of items and returns as many answers.
         columns: it takes one list for each parameter (then `batched` too).
-        whole: an item is the one argument itself; else it is an object whose members are the arguments.
+        whole: an item is itself the only argument; else it is an object with the arguments as its members.
         asynchronous: it is a coroutine function, or an asynchronous generator.
         generator: it yields pieces of its answers.
         parameters: the parameters that arguments are bound to.
-        shared: those that get the members beside `instances`, once for all items: of a batched method the
-            keyword-only ones.
-        open: it takes `**kwargs`: members that no parameter names.
-        validators: check and make the arguments of parameters that are annotated for that.
+        shared: a batched method's keyword-only parameters: they get the members beside `instances`, once for
+            all items.
+        open: it takes `**kwargs`: members that are not parameters.
+        validators: validate and convert the arguments of annotated parameters, by name.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Shape:
     validators: Mapping[str, Validator] = dataclasses.field(default_factory=dict)
 
     def bind_shared(self, members: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments for all items by name; those that are left out have the method's defaults.
+        """Return the arguments that all items share, by name; absent ones keep the method's defaults.
 
         Args:
-            members: those beside `instances`.
+            members: the request's members beside `instances`.
 
         Raises:
             ArgumentsError: names are missing or unknown, or a value cannot be read.
@@ -74,13 +74,13 @@ class Shape:
         return self._validated(dict(members), "$.{}")
 
     def bind(self, item: Any) -> dict[str, Any]:
-        """The arguments of one item by name, defaults filled in.
+        """Return the arguments of one item by name, with defaults filled in.
 
         Args:
             item: the item's value, an object unless `whole`.
 
         Raises:
-            ArgumentsError: it is no object, names are missing or unknown, or a value is of another type.
+            ArgumentsError: it is not an object, names are missing or unknown, or a value has another type.
         """
         if self.whole:
             return self._validated({self.parameters[0].name: item}, "$")
@@ -112,7 +112,7 @@ class Shape:
     def _validated(
         self, arguments: dict[str, Any], path: str, given: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The arguments as their annotations have them; defaults, which are not among the given, stay."""
+        """Return the arguments converted by their annotations; defaults, which are not in `given`, stay."""
         for name, validate in self.validators.items():
             if name in arguments and (given is None or name in given):
                 arguments[name] = validate(arguments[name], path.format(name))
@@ -134,11 +134,11 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
 
     Args:
         function: the method or function.
-        name: how messages call it.
+        name: its name in messages.
         skip_self: the first parameter is `self`.
 
     Raises:
-        LoadError: a shape that cannot be served.
+        LoadError: the shape cannot be served.
     """
     mark = mark_of(function)
     try:

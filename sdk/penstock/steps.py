@@ -14,7 +14,7 @@ _OVER = object()
 
 
 def _next(generator: Iterator[Any]) -> Any:
-    """The next step, `_OVER` behind the last one (raises AnswerError where it returns a value, too)."""
+    """The next step, or `_OVER` after the last (raises AnswerError if the generator returns a value)."""
     try:
         return next(generator)
     except StopIteration as stop:
@@ -29,14 +29,14 @@ def _next(generator: Iterator[Any]) -> Any:
 async def steps_of(
     generator: AsyncIterator[Any] | Iterator[Any], executor: Executor
 ) -> AsyncGenerator[Any, None]:
-    """The steps of a generator; one that blocks runs in a thread, and is closed there.
+    """The steps of a generator; a blocking generator runs in a thread, and is closed there.
 
     Args:
-        generator: what the method returned.
+        generator: the generator that the method returned.
         executor: the threads of blocking code.
 
     Raises:
-        AnswerError: it returned a value, which nobody would see.
+        AnswerError: the generator returned a value, which would be lost.
         Exception: whatever the generator raised.
     """
     if isinstance(generator, AsyncIterator):

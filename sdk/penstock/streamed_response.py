@@ -1,7 +1,7 @@
-"""The answer of a generator method as HTTP: one stream, or those of a whole batch in one (docs/protocols.md).
+"""Renders a generator's answers as HTTP: one stream, or all streams of a batch in one (docs/protocols.md).
 
 A piece is one event of `text/event-stream` with its JSON as data, or a line of NDJSON; bytes are sent as they
-are. What goes wrong before a stream's first piece has a status of its own; later it is in-band.
+are. An error before a stream's first piece is sent with its own status; a later one is sent in-band.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from penstock_wire.item_streams import EVENTS, ITEM_STREAMS_TYPE
 async def respond_streamed(
     pieces: AsyncGenerator[Events, None], media: bytes, *, count: int, together: bool, request_id: str = ""
 ) -> http.Response:
-    """The HTTP answer, once the first step has come.
+    """Wait for the first step and make the HTTP answer.
 
     Args:
-        pieces: of a generator method.
-        media: what clients accept: `EVENTS` or `NDJSON`.
-        count: items of the request.
-        together: the streams of all items in one answer, for a sidecar that splits them.
+        pieces: the events of a generator method.
+        media: the media type that clients accept: `EVENTS` or `NDJSON`.
+        count: number of items of the request.
+        together: send the streams of all items in one answer, for a sidecar that splits them.
         request_id: the request's id, for problems.
 
     Raises:
-        PenstockError: `bad_shape` (422): no item.
+        PenstockError: `bad_shape` (422): the request has no items.
     """
     if not count:
         raise PenstockError(
@@ -47,7 +47,7 @@ async def respond_streamed(
         )
     try:
         first = await anext(pieces)
-    except Exception as error:  # of the whole batch, which a sidecar may run again in parts
+    except Exception as error:  # fails the whole batch, which a sidecar can run again in parts
         return failed(error, count=count, request_id=request_id)
     if together:
         headers = ((b"content-type", ITEM_STREAMS_TYPE),)
@@ -104,17 +104,17 @@ class _Body:
 
 
 class _Lone:
-    """Writes one stream."""
+    """Writes the stream of a request's only item."""
 
     def __init__(self, media: bytes) -> None:
         self._media = media
 
     def write(self, events: Events) -> bytes:
-        """The bytes of a step."""
+        """Return the bytes of a step."""
         return b"".join([self._text(piece) for _, piece in events])
 
     def failed(self, error: Exception) -> bytes:
-        """The last bytes, where the method raised."""
+        """Return the last bytes after the method raised."""
         return self._text(error)
 
     def _text(self, piece: Any) -> bytes:
@@ -130,18 +130,18 @@ class _Lone:
 
 
 class _Several:
-    """Writes the streams of several items of one client's request: each piece as an object with its index."""
+    """Writes the streams of one request's several items: each piece as an object with its item's index."""
 
     def __init__(self, media: bytes, count: int) -> None:
         self._media = media
         self._open = set(range(count))
 
     def write(self, events: Events) -> bytes:
-        """The bytes of a step."""
+        """Return the bytes of a step."""
         return b"".join([self._text(index, piece) for index, piece in events if index in self._open])
 
     def failed(self, error: Exception) -> bytes:
-        """The last bytes, where the method raised: an error of each item whose stream has not ended."""
+        """Return the last bytes after the method raised: an error for each stream that has not ended."""
         return self.write([(index, error) for index in sorted(self._open)])
 
     def _text(self, index: int, piece: Any) -> bytes:
@@ -164,7 +164,7 @@ class _Several:
 
 
 class _Together:
-    """Writes the streams of all items of a batch: a line of JSON for each piece, with its item's index."""
+    """Writes all streams of a batch for a sidecar: each piece as a JSON line with its item's index."""
 
     def __init__(self, media: bytes, count: int) -> None:
         self._media = media
@@ -173,13 +173,13 @@ class _Together:
         self._head = {"status": 200, "headers": {"content-type": media.decode()}}
 
     def write(self, events: Events) -> bytes:
-        """The lines of a step."""
+        """Return the lines of a step."""
         lines = [self._line(index, piece) for index, piece in events if index in self._open]
         return b"".join([msgspec.json.encode(line) + b"\n" for line in lines])
 
     def failed(self, error: Exception) -> bytes:
-        """The last lines, where the method raised: to each stream that has not ended."""
-        # NB: what is said of one item is not sent to the clients of the others.
+        """Return the last lines after the method raised: an error for each stream that has not ended."""
+        # NB: an error message about one item must not go to the clients of the others.
         if not isinstance(error, AnswerError) and len(self._open) > 1:
             error = PenstockError(Reason.MODEL_FAILED, f"the model raised {type(error).__name__}")
         return self.write([(index, error) for index in sorted(self._open)])
@@ -209,14 +209,14 @@ class _Together:
 
 
 def rendered(piece: Any, media: bytes) -> bytes:
-    """A piece as a client gets it.
+    """Encode a piece for the client.
 
     Args:
-        piece: bytes as they are, anything else as JSON.
+        piece: bytes are sent as they are, anything else as JSON.
         media: `EVENTS` or `NDJSON`.
 
     Raises:
-        AnswerError: it has no JSON.
+        AnswerError: it has no JSON form.
     """
     if isinstance(piece, bytes | bytearray | memoryview):
         return bytes(piece)
@@ -224,7 +224,7 @@ def rendered(piece: Any, media: bytes) -> bytes:
 
 
 def in_band(error: Any) -> dict[str, Any]:
-    """Make the last line of a stream for an error, or for a `Response` that came too late to be one."""
+    """Make the problem that ends a stream, for an error or for a `Response` after the first piece."""
     if isinstance(error, Response):
         error = AnswerError("expected a Response before the first piece of a stream, found one behind it")
     if isinstance(error, PenstockError):

@@ -1,4 +1,4 @@
-"""From `module:Class` or `module:function` to what the server calls."""
+"""Resolves `module:Class` or `module:function` to the methods that the server calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULTS = ("__call__", "predict")
 RECONFIGURE = "reconfigure"
 """The method that takes a userConfig."""
 HOOKS = ("load", "warmup", "close")
-"""Methods without arguments: called in this order when the object is made (the first two) and at the end."""
+"""Methods without arguments: the first two are called in order after construction, the last at the end."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,10 @@ class Served:
     Args:
         shape: how it takes its items.
         method: the bound method or the function.
-        reconfigure: takes a userConfig, None where the target has no such method.
-        methods: all that a request may name, this one among them.
-        default: it answers the requests that name none.
-        hooks: those of `HOOKS` that the target has, by name.
+        reconfigure: takes a userConfig; None if the target does not have the method.
+        methods: all methods that a request can name, including this one.
+        default: it answers the requests that do not name a method.
+        hooks: the target's methods among `HOOKS`, by name.
     """
 
     shape: Shape
@@ -47,9 +47,9 @@ class Target:
     """A target named on the command line, checked but not yet constructed.
 
     Args:
-        name: as it was named.
-        shape: how its method takes items; where there is no default, the first one.
-        build: constructs it and returns what to call; may take as long as loading a model does.
+        name: its name on the command line.
+        shape: shape of its default method, or of the first method if there is no default.
+        build: constructs it and returns its methods; can take as long as loading a model.
     """
 
     name: str
@@ -65,21 +65,21 @@ def find(name: str, init_kwargs: Mapping[str, Any] | None = None) -> Target:
         init_kwargs: keyword arguments of the class.
 
     Raises:
-        LoadError: it is not there, is neither class nor function, has no method to serve or one of a wrong
-            shape, or does not take these keyword arguments.
+        LoadError: it does not exist, is neither class nor function, has no method to serve or one with a
+            wrong shape, or does not take these keyword arguments.
         Exception: whatever the module raises when it is imported.
     """
     return target_of(name, locate(name), init_kwargs)
 
 
 def locate(name: str) -> Any:
-    """Import what a target names.
+    """Import the object that a target names.
 
     Args:
         name: `module:attribute`.
 
     Raises:
-        LoadError: it is not there.
+        LoadError: it does not exist.
         Exception: whatever the module raises when it is imported.
     """
     module_name, colon, attribute = name.partition(":")
@@ -103,7 +103,7 @@ def target_of(name: str, located: Any, init_kwargs: Mapping[str, Any] | None = N
     """Check the shape of a target.
 
     Args:
-        name: how messages call it.
+        name: its name in messages.
         located: a class or a function.
         init_kwargs: keyword arguments of the class; `{"handle": name}` is a handle of that endpoint.
 
@@ -123,14 +123,14 @@ def target_of(name: str, located: Any, init_kwargs: Mapping[str, Any] | None = N
 
 
 def find_default(name: str, located: Any) -> Shape:
-    """The shape of the method that answers requests without a name; of several marked ones the first's.
+    """The shape of the default method; if several are marked, the shape of the first.
 
     Args:
-        name: how messages call the target.
+        name: the target's name in messages.
         located: a class or a function.
 
     Raises:
-        LoadError: it has no method to serve, or one of a wrong shape.
+        LoadError: it has no method to serve, or one with a wrong shape.
     """
     if not isinstance(located, type):
         return read(located, name)
@@ -149,7 +149,7 @@ def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
             f"{name}: expected init kwargs for {wanted}, found {', '.join(init_kwargs) or 'none'}: {error}"
         ) from error
     except ValueError:
-        pass  # a class without a readable signature: its constructor will say
+        pass  # a class without a readable signature: its constructor checks
 
     takes_config = _has(name, kind, RECONFIGURE, "the config alone", None)
     hooks = [hook for hook in HOOKS if hook not in names and _has(name, kind, hook, "no arguments")]
@@ -180,7 +180,7 @@ def _shape(name: str, kind: type[Any], method: str) -> Shape:
 
 
 def _has(name: str, kind: type[Any], attribute: str, takes: str, *arguments: object) -> bool:
-    """Whether the class has a method that takes these arguments; LoadError where it has another form."""
+    """Whether the class has a method that takes these arguments; raises LoadError if it takes others."""
     method = inspect.getattr_static(kind, attribute, None)
     if method is None:
         return False
@@ -195,15 +195,15 @@ def _has(name: str, kind: type[Any], attribute: str, takes: str, *arguments: obj
             f"{name}.{attribute}: expected a method that takes {takes}, found {inspect.signature(function)}"
         ) from error
     except ValueError:
-        pass  # no readable signature: the call will say
+        pass  # no readable signature: the call checks
     return True
 
 
 def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str]]:
-    """The method for requests that name none, and all that a request may name: it, and those marked.
+    """The default method, and all methods that a request can name: the default one and the marked ones.
 
-    The first is `__call__`, else `predict`, else the only one marked, else the only public one; where several
-    are marked there is none.
+    The default is `__call__`, else `predict`, else the only marked method, else the only public one; None if
+    several are marked.
     """
     public = [
         attribute
@@ -214,7 +214,7 @@ def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str]]:
     ]
     marked = [attribute for attribute in public if mark_of(getattr(kind, attribute)) is not None]
     for candidate in DEFAULTS:
-        # NB: every class object has a __call__, its metaclass's; only one that the class defines counts.
+        # NB: every class object has its metaclass's __call__; only one that the class defines counts.
         if any(candidate in base.__dict__ for base in kind.__mro__):
             return candidate, [candidate, *(each for each in marked if each != candidate)]
     if len(marked) > 1:

@@ -1,4 +1,4 @@
-"""A served class in a test of yours: its method gets batches as from a sidecar, without a process or a port.
+"""Serves a class in your own test: its method gets batches as from a sidecar, without a process or a port.
 
 ::
 
@@ -7,8 +7,8 @@
             assert await asyncio.gather(*map(counter, ["a", "bb"])) == [1, 2]
             assert counter.batches == [["a", "bb"]]
 
-Items and answers go through JSON, each item is bound to the signature by itself, an exception is raised at
-its own caller, a batch that raises is searched for who makes it raise: all as behind a sidecar.
+As behind a sidecar, items and answers go through JSON, each item is bound to the signature by itself, an
+exception is raised at its own caller, and a batch that raises is searched for the item that causes it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from penstock_wire.headers import KEY_FIELDS, MODEL_ID, Headers
 
 
 class Method:
-    """A served method. A call with one item gives its answer when awaited; of a generator, a stream.
+    """A served method; a call with one item returns an awaitable answer or, of a generator, a stream.
 
     Attributes:
         batches: the items of each run of the method.
@@ -57,7 +57,7 @@ class Method:
         self._timeout: float | None = None
         self._model = model
         self._settings = settings
-        # As in a sidecar: requests that differ in a parameter share no batch.
+        # As in a sidecar, requests that differ in a parameter do not share a batch.
         self._batchers: dict[tuple[bytes, Headers], Batcher] = {}
         self.batches: list[list[Any]] = []
 
@@ -66,10 +66,10 @@ class Method:
 
         Args:
             item: any value with a JSON form.
-            parameters: what a client sends beside `instances`.
+            parameters: the members beside `instances`.
 
         Raises:
-            ArgumentsError: the parameters do not fit; of an item that does not, when its answer is awaited.
+            ArgumentsError: the parameters do not fit; for an item, raised when its answer is awaited.
         """
         return self.send(_through_json(item), _through_json(parameters))
 
@@ -80,12 +80,12 @@ class Method:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Self:
-        """The same method, for requests that say more; what is not named stays.
+        """Return the same method with other options for its requests; options that are not given stay.
 
         Args:
-            model_id: which of several models they are for, as in `x-penstock-model-id`.
-            headers: their header fields, as in `context().headers`; they are added to those that are there.
-            timeout: seconds after which a call raises `DeadlineExceeded`, as `context().seconds_left` has it.
+            model_id: the model that they are for, as in `x-penstock-model-id`.
+            headers: header fields to add, as in `context().headers`.
+            timeout: seconds after which a call raises `DeadlineExceeded`; sets `context().seconds_left`.
         """
         fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._fields}
         fields |= {name.lower(): value for name, value in (headers or {}).items()}
@@ -99,15 +99,15 @@ class Method:
 
     @property
     def streams(self) -> bool:
-        """The method is a generator."""
+        """Whether the method is a generator."""
         return self._model.shape.generator
 
     def send(self, item: Any, members: Mapping[str, Any]) -> Any:
-        """As a call, with what has been through JSON.
+        """Send one item that has been through JSON already.
 
         Args:
             item: the item.
-            members: what a client sends beside `instances`.
+            members: the members beside `instances`.
         """
         context = call_context.current()
         if self._fields or self._timeout is not None:
@@ -129,7 +129,7 @@ class Method:
 
 
 class Target(Method):
-    """A served object: called itself it is its default method; the others are attributes."""
+    """A served object: a call of it is a call of its default method; all methods are attributes."""
 
     def __init__(self, served: Served, settings: BatchSettings, executor: ThreadPoolExecutor) -> None:
         super().__init__(Model(served, executor), settings, gate := _Gate())
@@ -145,7 +145,7 @@ class Target(Method):
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Self:
-        """See `Method.options`; for all methods."""
+        """See `Method.options`; applies to all methods."""
         made = super().options(model_id=model_id, headers=headers, timeout=timeout)
         methods = {
             name: each.options(model_id=model_id, headers=headers, timeout=timeout)
@@ -155,10 +155,10 @@ class Target(Method):
         return made
 
     def method(self, name: str) -> Method:
-        """A method by its name, as `x-penstock-method` has it; also one that is called as one of these.
+        """Return a method by its name, as in `x-penstock-method`, even if a member here has that name.
 
         Raises:
-            AttributeError: there is none of this name.
+            AttributeError: no method has this name.
         """
         if name not in self._methods:
             names = ", ".join(sorted(self._methods))
@@ -166,20 +166,20 @@ class Target(Method):
         return self._methods[name]
 
     async def reconfigure(self, config: Any) -> None:
-        """Give the object a userConfig, when no batch is with it; calls that are made meanwhile wait.
+        """Give the object a userConfig while no batch runs; calls meanwhile wait.
 
         Args:
             config: any JSON value.
 
         Raises:
             TypeError: the class has no method `reconfigure`.
-            Exception: whatever that raised; the object keeps what it has.
+            Exception: whatever that raised; the object stays as that left it.
         """
         async with self._gate.closed():
             await self._model.reconfigure(_through_json(config))
 
     def by_name(self) -> dict[str | None, Sendable]:
-        """All methods; the default one by None."""
+        """All methods by name; the default one also by None."""
         methods: dict[str | None, Sendable] = dict(self._methods.items())
         if self._default:
             methods[None] = self
@@ -204,19 +204,19 @@ async def serving(
 ) -> AsyncIterator[Target]:
     """Construct a target as `python -m penstock.serve` does, and serve it in this process.
 
-    Of an application (`.bind`) all nodes are served, and what is yielded is its root; handles of the nodes'
-    names call them without HTTP meanwhile.
+    For an application (`.bind`), all nodes are served and the root is yielded; meanwhile, handles with the
+    nodes' names call them without HTTP.
 
     Args:
         target: a class, a function or an application.
         init_kwargs: keyword arguments of the class.
-        settings: how it is batched, as of `@penstock.batch`; of an application this is for all nodes, and
-            `maxBatchSize` and `maxConcurrentBatches` in the `spec` of a node go before it.
+        settings: batch settings, as for `@penstock.batch`; for all nodes of an application, but
+            `maxBatchSize` and `maxConcurrentBatches` in a node's `spec` take precedence.
 
     Raises:
         LoadError: it cannot be served.
-        CompositionError: no application can be made of what was bound.
-        Exception: what its constructor, `load`, `warmup` or `close` raised.
+        CompositionError: the bound arguments do not make an application.
+        Exception: whatever its constructor, `load`, `warmup` or `close` raised.
     """
     async with contextlib.AsyncExitStack() as stack:
         if not isinstance(target, Application):
@@ -239,7 +239,7 @@ async def serving(
 
 
 async def _begin(stack: contextlib.AsyncExitStack, built: Built, settings: BatchSettings) -> Target:
-    """Construct a target; it is closed with the stack."""
+    """Construct a target, and let the stack close it."""
     executor = stack.enter_context(ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="model"))
     served = await in_thread(executor, built.build)
     await _hook(served, "load", executor)
@@ -267,7 +267,7 @@ async def _hook(served: Served, name: str, executor: ThreadPoolExecutor) -> None
 
 
 class _Gate:
-    """Batches go through it, unless it is closed for a moment without any."""
+    """A gate for batches: while it is closed, none are inside, and new ones wait."""
 
     def __init__(self) -> None:
         self._one_closes = asyncio.Lock()
@@ -301,7 +301,7 @@ class _Gate:
 
 
 class _Code:
-    """Runs batches of a served method, and notes them."""
+    """Runs batches of a served method, and records them."""
 
     def __init__(
         self, model: Model, shared: dict[str, Any], batches: list[list[Any]], limit: int, gate: _Gate
@@ -341,7 +341,7 @@ class _Code:
                 context.end()
 
     def _begin(self, values: Sequence[tuple[Any, Context | None]]) -> tuple[list[Any], Context]:
-        """Note a batch, and whom it answers."""
+        """Record a batch, and set its context."""
         items = [item for item, _ in values]
         self._batches.append(items)
         context = call_context.of_batch([context or Context() for _, context in values], self._limit)
@@ -350,7 +350,7 @@ class _Code:
 
 
 def _sent(piece: Any) -> Any:
-    """A piece as a client gets it; bytes are sent as they are."""
+    """Convert a piece to the client's value; bytes are sent as they are."""
     if isinstance(piece, bytes | bytearray | memoryview):
         return bytes(piece)
     return piece if ends(piece) else _through_json(piece)
@@ -368,7 +368,7 @@ def _seconds(timeout: object) -> float:
 
 
 def _through_json(value: Any) -> Any:
-    """A value as the other side of a connection gets it (raises AnswerError where it has no JSON)."""
+    """Encode and decode a value, as over a connection (raises AnswerError if it has no JSON form)."""
     (decoded,) = decode([encode(value)])
     if isinstance(decoded, Exception):
         raise decoded

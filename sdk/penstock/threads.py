@@ -1,4 +1,4 @@
-"""Blocking code in a thread, for those who wait for it on the loop."""
+"""Runs blocking code in a thread, for callers on the event loop."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 async def in_thread(executor: Executor, work: Callable[[], Any]) -> Any:
     """Run blocking code in a thread, in the caller's context.
 
-    A thread cannot be stopped: who is cancelled meanwhile waits for its end, so that what it uses stays its.
+    A thread cannot be stopped: a caller that is cancelled waits for its end, so that its data stays in place.
 
     Args:
-        executor: its threads.
+        executor: the threads.
         work: the code.
 
     Raises:
-        Exception: whatever it raised; a StopIteration, which cannot leave a thread, as a RuntimeError.
+        Exception: whatever it raised; for a StopIteration, which cannot leave a thread, a RuntimeError.
     """
     context = contextvars.copy_context()
     running = asyncio.get_running_loop().run_in_executor(executor, context.run, _without_stop, work)

@@ -1,6 +1,6 @@
-"""A page to try what is served: the operations of `/openapi.json`, each with a request to edit and to send.
+"""A page to try the served methods: each operation of `/openapi.json` with a request to edit and to send.
 
-It is whole in itself: it loads nothing but `/openapi.json`, and its policy allows nothing else.
+The page loads nothing but `/openapi.json`, and its content security policy allows nothing else.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ begin().catch(error => { document.querySelector("main").textContent = error; });
 
 
 def response() -> http.Response:
-    """The page."""
+    """Answer with the page."""
     headers = (
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-security-policy", _POLICY.encode()),

@@ -1,6 +1,6 @@
-"""Arguments checked and made as a method's annotations say: by pydantic, and numpy's arrays.
+"""Validates and converts arguments by a method's annotations: with pydantic, and for numpy arrays.
 
-pydantic is imported where an annotation says something of a value, and only then.
+pydantic is imported only if an annotation restricts a value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.errors import ArgumentsError
 from penstock_wire.process import log
 
 SHOWN = 10
-"""Faults of one argument that are said at most."""
+"""The most faults of one argument that a message lists."""
 
 _LISTS = frozenset(
     {
@@ -30,20 +30,20 @@ _LISTS = frozenset(
     }
 )
 _ONCE = frozenset({collections.abc.Iterable, collections.abc.Generator})
-"""Of these pydantic makes what can be read once, and checks its elements when they are read."""
+"""Types for which pydantic makes an iterator that can be read once, and checks elements when read."""
 _ANY = (Any, object, inspect.Parameter.empty)
 _NOT_VALIDATED = "a parameter is not validated"
 
 
 class Validator(Protocol):
-    """Checks and makes one argument."""
+    """Validates and converts one argument."""
 
     def __call__(self, value: Any, path: str) -> Any:
-        """The argument that a value of JSON makes.
+        """Make an argument of a JSON value.
 
         Args:
             value: the value.
-            path: where it stands, for messages.
+            path: its place, for messages.
 
         Raises:
             ArgumentsError: it is of another type.
@@ -51,7 +51,7 @@ class Validator(Protocol):
         ...
 
     def schema(self) -> dict[str, Any]:
-        """Its JSON Schema, with references into `#/components/schemas`, and these as `$defs`."""
+        """The JSON Schema, with references into `#/components/schemas`, whose entries are in `$defs`."""
         ...
 
 
@@ -60,14 +60,14 @@ def validators_of(
 ) -> Mapping[str, Validator]:
     """The validators of a method's parameters that are annotated with a type.
 
-    A parameter whose annotation means nothing here is not validated, and a warning says so: it may be there
+    A parameter with an unusable annotation is not validated, and a warning is logged: the annotation can be
     for a type checker alone, or a mistake.
 
     Args:
         function: the method.
         names: its parameters.
-        listed: those of them that get a list, whose annotation is that of its elements.
-        where: how messages call the method.
+        listed: the parameters that get a list of items, with annotations such as `list[int]`.
+        where: the method's name in messages.
     """
     validators: dict[str, Validator] = {}
     optional = _none_by_default(function)
@@ -81,30 +81,30 @@ def validators_of(
 
 
 def _says_nothing(hint: Any) -> bool:
-    # NB: not by `hint in _ANY`: an annotation may hold what has no hash, as `Annotated[int, {}]` does.
+    # NB: not `hint in _ANY`: an annotation can be unhashable, such as `Annotated[int, {}]`.
     return isinstance(hint, typing.TypeVar) or any(hint is each for each in _ANY)
 
 
 def _plain(hint: Any, *, or_none: bool) -> Any:
-    """The annotation as code that was written without a validator means it."""
+    """The annotation as unvalidated code means it: iterables can be re-read, a None default allows null."""
     if any(each in _ONCE for each in (typing.get_origin(hint), hint) if isinstance(each, type)):
         hint = list[(typing.get_args(hint) or (Any,))[0]]  # type: ignore[misc]
     if not or_none or _says_nothing(hint):
         return hint
     try:
-        return typing.Optional[hint]  # noqa: UP045 - also of what has no `|`
-    except TypeError:  # of no type
+        return typing.Optional[hint]  # noqa: UP045 - also for hints without `|`
+    except TypeError:  # not a type
         return hint
 
 
 def _none_by_default(function: Callable[..., Any]) -> frozenset[str]:
-    """The parameters whose default is None: null is what they have without a value, whatever they say."""
+    """The parameters with the default None: they take null, whatever their annotation is."""
     parameters = inspect.signature(function).parameters.values()
     return frozenset(parameter.name for parameter in parameters if parameter.default is None)
 
 
 def _hints(function: Callable[..., Any], names: Sequence[str], where: str) -> dict[str, Any]:
-    """The types of the parameters, but for those that cannot be resolved, which are logged."""
+    """The types of the parameters; annotations that cannot be resolved are logged and left out."""
     plain = inspect.unwrap(function)
     annotations = getattr(plain, "__annotations__", None) or {}
     scope = getattr(plain, "__globals__", {})
@@ -128,19 +128,19 @@ def _hints(function: Callable[..., Any], names: Sequence[str], where: str) -> di
 
 
 def _class_names(function: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
-    """The names that the classes around a method define, which annotations that are text may use."""
+    """The names defined by the classes around a method, which annotations in text form can use."""
     names: dict[str, Any] = {}
     owner: Any = None
     for part in getattr(function, "__qualname__", "").split(".")[:-1]:
         owner = scope.get(part) if owner is None else getattr(owner, part, None)
-        if not isinstance(owner, type):  # within a function, whose names nobody has any more
+        if not isinstance(owner, type):  # within a function: its names are gone
             return {}
         names |= vars(owner)
     return names
 
 
 def _element(hint: Any, parameter: str) -> Any:
-    """The type of a list's elements, for a parameter that gets one for all items of a batch."""
+    """The type of one item, for a parameter that gets the list of a batch's items."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _element(arguments[0], parameter)
@@ -165,11 +165,11 @@ def _validator(hint: Any, parameter: str) -> Validator | None:
         return arrays
     try:
         import pydantic  # noqa: F401
-    except ImportError:  # who does not want it need not hear of it at each start, nor from `penstock export`
+    except ImportError:  # it is optional: no warning at each start, nor from `penstock export`
         return None
     try:
         return _Pydantic(hint)
-    except Exception as error:  # code of the type's own, and of whichever pydantic is there
+    except Exception as error:  # the type's own code runs here, and any version of pydantic
         log(
             f"{_NOT_VALIDATED}: pydantic cannot say what its annotation means",
             level="warning",
@@ -198,8 +198,8 @@ class _Pydantic:
         self._error = pydantic.ValidationError
         self._adapter = pydantic.TypeAdapter(hint)
         self._unusual = pydantic.errors.PydanticUserError
-        # Bytes are base64 in JSON, here as in answers; pydantic has that for texts of JSON alone, and takes
-        # the setting only of a type that has none of its own, which a list is.
+        # Bytes are base64 in JSON, here as in answers. pydantic decodes that only from JSON text, and takes
+        # the setting only for a type without its own config, hence the list.
         self._of_text: pydantic.TypeAdapter[list[Any]] | None = None
         if _has_bytes(self._adapter.core_schema):
             config = pydantic.ConfigDict(val_json_bytes="base64", ser_json_bytes="base64")
@@ -220,7 +220,7 @@ class _Pydantic:
         raise ArgumentsError("; ".join(said) + more, paths=paths)
 
     def schema(self) -> dict[str, Any]:
-        """See `Validator.schema`; empty of a type that JSON Schema has no words for."""
+        """See `Validator.schema`; empty for a type that JSON Schema cannot express."""
         adapter = self._adapter if self._of_text is None else self._of_text
         try:
             schema: dict[str, Any] = adapter.json_schema(ref_template="#/components/schemas/{model}")
@@ -233,7 +233,7 @@ class _Pydantic:
 
 
 def _has_bytes(schema: Any) -> bool:
-    """Whether a type has bytes in it, but for a pydantic model's: it says itself how it reads them."""
+    """Whether a type holds bytes, outside of pydantic models: they define themselves how to read theirs."""
     left = [schema]
     while left:
         each = left.pop()

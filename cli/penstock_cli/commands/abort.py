@@ -18,7 +18,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
-    """Ask for it."""
+    """Request the rollback."""
 
     def plan(release: Release) -> str:
         return goes_back(release, unready=_is_unready(cluster, release.stable))
@@ -27,11 +27,11 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
 
 
 def goes_back(release: Release, *, unready: bool) -> str:
-    """Say what `abort` will do.
+    """Describe the effect of `abort`.
 
     Args:
-        release: as it is now.
-        unready: whether the stable is there and has no ready pod.
+        release: the release now.
+        unready: whether the stable backend exists and has no ready pod.
     """
     if release.reason == "StableNotReady":
         raise CommandError(f"nothing to abort: it goes back already ({release.why})")
@@ -49,6 +49,6 @@ def goes_back(release: Release, *, unready: bool) -> str:
 def _is_unready(cluster: Cluster, stable: str) -> bool:
     try:
         backend = cluster.get("ModelBackend", stable)
-    except CommandError:  # there is none, or it cannot be read: the abort may be asked for all the same
+    except CommandError:  # it does not exist, or cannot be read: the abort is possible all the same
         return False
     return not (backend.get("status") or {}).get("readyReplicas")

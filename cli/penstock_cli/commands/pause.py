@@ -17,15 +17,15 @@ __all__ = ["add_arguments", "run"]
 
 
 def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
-    """Ask for it."""
+    """Request the pause."""
     return asking.ask(cluster, screen, arguments, verb="pause", plan=stays)
 
 
 def stays(release: Release) -> str:
-    """Say what `pause` will do.
+    """Describe the effect of `pause`.
 
     Args:
-        release: as it is now.
+        release: the release now.
     """
     already = {PAUSED: "paused", PROMOTED: "promoted", ROLLED_BACK: "rolled back"}
     if release.phase in already:

@@ -17,22 +17,22 @@ from penstock_cli.text import Screen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the command's arguments."""
     asking.add_arguments(parser)
     parser.add_argument("--full", action="store_true", help="all requests at once, without the steps left")
 
 
 def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
-    """Ask for it."""
+    """Request the promotion."""
     plan, verb = (all_at_once, "promote-full") if arguments.full else (goes_on, "promote")
     return asking.ask(cluster, screen, arguments, verb=verb, plan=plan)
 
 
 def goes_on(release: Release) -> str:
-    """Say what a promotion by one step will do.
+    """Describe the effect of a promotion by one step.
 
     Args:
-        release: as it is now.
+        release: the release now.
     """
     _some(release)
     steps, step = release.steps, release.step
@@ -55,10 +55,10 @@ def goes_on(release: Release) -> str:
 
 
 def all_at_once(release: Release) -> str:
-    """Say what a full promotion will do.
+    """Describe the effect of a full promotion.
 
     Args:
-        release: as it is now.
+        release: the release now.
     """
     _some(release)
     return f"{release.candidate} gets all requests, once its ready pods can take them"

@@ -22,21 +22,21 @@ from penstock_wire import durations
 
 EVENTS = 6
 EVENT_LINES = 2
-"""Lines of one of them; `kubectl events` has all of it."""
+"""The most lines of one Event; `kubectl events` shows all of it."""
 EVERY = 2.0
 PATIENCE = 60.0
-"""So long an apiserver that does not answer does not end --watch."""
+"""Seconds without an answer of the apiserver that --watch tolerates."""
 _BAR = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the command's arguments."""
     parser.add_argument("split", help="name of the TrafficSplit")
     parser.add_argument("-w", "--watch", action="store_true", help="until the release ends")
 
 
 def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
-    """Print it, with --watch until it ends."""
+    """Print the release; with --watch, until it ends."""
     looked = look(cluster, arguments.split)
     if not arguments.watch:
         screen.show(page(looked, now=datetime.now(UTC), width=screen.width))
@@ -70,8 +70,8 @@ class Looked:
 
     Args:
         release: the release.
-        backends: of the stable and the candidate, what could be read, or why not.
-        events: of the split, oldest first, or why there are none to be had.
+        backends: the stable and the candidate backend by name, or the error of reading each.
+        events: the split's Events, oldest first, or the error of reading them.
     """
 
     release: Release
@@ -80,14 +80,14 @@ class Looked:
 
 
 def look(cluster: Cluster, split: str) -> Looked:
-    """Read what there is to see.
+    """Read a release, its backends and its Events.
 
     Args:
-        cluster: where.
+        cluster: the cluster.
         split: name of the TrafficSplit.
 
     Raises:
-        CommandError: there is no such split, or it has no strategy.
+        CommandError: the split cannot be read, or has no strategy.
     """
     release = Release.of(cluster.get("TrafficSplit", split))
     backends: dict[str, Resource | CommandError] = {}
@@ -104,12 +104,12 @@ def look(cluster: Cluster, split: str) -> Looked:
 
 
 def page(looked: Looked, *, now: datetime, width: int) -> list[str]:
-    """All of it as lines.
+    """Make the lines of the page.
 
     Args:
-        looked: what there is to see.
+        looked: the result of `look`.
         now: the time.
-        width: characters of a line; messages go on in the next.
+        width: characters of a line; longer messages are folded.
     """
     release = looked.release
     lines = fitted([f"{release.name}: {release.summary}"], width)
@@ -134,7 +134,7 @@ def page(looked: Looked, *, now: datetime, width: int) -> list[str]:
 
 
 def _without_verdicts(release: Release) -> str:
-    """Why the release is where it is; what metrics say of that stands with their verdicts."""
+    """The cause of the release's state, without the metrics' messages that are shown with the verdicts."""
     why = release.why
     for each in _said(release):
         if each.get("message"):
@@ -143,7 +143,7 @@ def _without_verdicts(release: Release) -> str:
 
 
 def _said(release: Release) -> Sequence[dict[str, Any]]:
-    """The verdicts on this release."""
+    """The verdicts of this release's analysis."""
     return (release.status.get("verdicts") or ()) if release.stored else ()
 
 
@@ -179,7 +179,7 @@ def _steps(release: Release, *, now: datetime) -> list[str]:
 
 
 def _elapsed(release: Release, step: dict[str, Any], now: datetime) -> str:
-    """The time in the step that it is at."""
+    """The time spent in the current step, in words."""
     began = when(release.status.get("stepStarted"))
     if began is None or release.phase == ROLLED_BACK:
         return "rolled back here" if release.phase == ROLLED_BACK else ""

@@ -19,7 +19,7 @@ HEAD = ("BACKEND", "PODS", "HELD", "QUEUED", "ONGOING", "OLDEST", "PER-MIN", "FI
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the command's arguments."""
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
     parser.add_argument(
         "--once", action="store_true", help="print once and end; so it does without a terminal"
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
-    """Print it, again and again on a terminal until Ctrl-C."""
+    """Print the table; on a terminal, redraw it until Ctrl-C."""
     everywhere, again = arguments.all_namespaces, screen.live and not arguments.once
     while True:
         backends = cluster.list("ModelBackend", everywhere=everywhere)
@@ -46,11 +46,11 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
 
 
 def page(backends: Sequence[Resource], *, everywhere: bool, width: int) -> list[str]:
-    """A table of the backends.
+    """Make a table of the backends.
 
     Args:
         backends: ModelBackends.
-        everywhere: whether names are shown with their namespace.
+        everywhere: whether to show names with their namespace.
         width: characters of a line.
     """
     if not backends:
@@ -84,7 +84,7 @@ def _load(backend: Resource) -> int:
 
 
 def _held(status: Resource) -> int:
-    """What routers hold; the status says it with the recommendation alone."""
+    """The requests that routers hold; the status has them only with the recommendation."""
     inputs = (status.get("recommendation") or {}).get("inputs") or {}
     return int(inputs.get("held", 0))
 

@@ -1,7 +1,7 @@
-"""Handles: a class calls another endpoint as if it were an object of its own.
+"""Handles: a class calls another endpoint like a local object.
 
-Read in this order: `arguments` (what a call may be given, and what it sends), `place` (where an endpoint is),
-`remote` (calls by HTTP), `loop_thread` (the event loop of calls from blocking code), `scope` (whose calls end
-with whom), `pending` (a call under way), `stream` (one whose answer is a stream), `handle` (`Handle`),
+Read in this order: `arguments` (a call's arguments, and its request), `place` (finds an endpoint), `remote`
+(calls by HTTP), `loop_thread` (the event loop of calls from blocking code), `scope` (cancels a caller's
+calls), `pending` (a call under way), `stream` (a call whose answer is a stream), `handle` (`Handle`),
 `init_kwargs` (handles among a class's arguments), `served` (an endpoint of this process).
 """

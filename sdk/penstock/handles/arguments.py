@@ -1,4 +1,4 @@
-"""Checks the arguments of a call by a handle, and makes a request of them."""
+"""Checks the arguments of a handle's call, and makes a request of them."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from penstock_wire.item_streams import EVENTS
 from penstock_wire.request_ids import RequestIds
 
 MAX_LEVELS = 32
-"""How deep arguments are looked into for what must not be in them; JSON that is deeper is not looked at."""
+"""The most levels of arguments that are searched for calls and streams; deeper JSON is not checked."""
 
 _ids = {"process": 0, "of": RequestIds()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a handle calls.
+    """The options of a handle's calls.
 
     Args:
-        stream: the method is a generator, whose pieces are read as they come.
-        timeout: seconds for a call, or until the first piece of a stream; None = as long as the caller has
-            itself, and the endpoint allows.
-        shard_key: requests with the same key go to the same pods where the endpoint says so.
-        method: the method that is called; None = the target's default.
-        model_id: which of the target's models is meant, where it has several.
+        stream: the method is a generator; its pieces are read as they come.
+        timeout: seconds for a call, or until the first piece of a stream; None = only the caller's deadline
+            and the endpoint's timeouts apply.
+        shard_key: requests with the same key go to the same pods if the endpoint has sharding.
+        method: the method to call; None = the target's default.
+        model_id: the model to use, if the target has several.
     """
 
     stream: bool = False
@@ -77,17 +77,17 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call before its operands are there.
+    """One call; its operands can still be pending.
 
     Args:
         endpoint: its name, for messages.
-        args: as given; at most one.
-        named: as given.
-        options: how to call.
+        args: the unnamed arguments; at most one.
+        named: the named arguments.
+        options: the handle's options.
         deadline: when it fails, by `time.monotonic`; None for never.
-        request_id: of the request.
-        headers: its fields but for the time that is left.
-        cycle: why it may not be made, None where it may.
+        request_id: id of the request.
+        headers: header fields of the request, without the remaining time.
+        cycle: the error that forbids the call; None if it is allowed.
     """
 
     endpoint: str
@@ -101,14 +101,14 @@ class Call:
 
     @property
     def has_operands(self) -> bool:
-        """It waits for answers to other calls."""
+        """Whether it has to wait for answers to other calls."""
         return any(isinstance(each, HandleResponse) for each in (*self.args, *self.named.values()))
 
     def seconds_left(self) -> float | None:
         """Seconds until the call's deadline; None if it has no deadline.
 
         Raises:
-            UpstreamTimeout: nothing.
+            UpstreamTimeout: no time is left.
         """
         if self.deadline is None:
             return None
@@ -118,7 +118,7 @@ class Call:
         return left
 
     def late(self) -> UpstreamTimeout:
-        """The error of a call that has no answer in time."""
+        """Make the error for a call without an answer in time."""
         return UpstreamTimeout(
             f"{self.endpoint}: no answer before the deadline",
             status=504,
@@ -128,7 +128,7 @@ class Call:
         )
 
     def fields(self) -> Headers:
-        """All fields of its request, from now on.
+        """Return all header fields of its request, with the time that remains now.
 
         Raises:
             UpstreamTimeout: no time is left.
@@ -139,9 +139,9 @@ class Call:
         return (*self.headers, (TIMEOUT_MS, b"%d" % math.ceil(left * 1000)))
 
     async def operands(self) -> Call:
-        """The call with answers in place of the calls that it was given; it waits for all of them at once.
+        """Wait for all pending operands at once, and return the call with their answers in place of them.
 
-        If one fails, those of the others that nobody else waits for are given up.
+        If one fails, the others are cancelled, except for those with another waiter.
 
         Raises:
             UpstreamError: one of them failed, or they took too long.
@@ -166,14 +166,14 @@ class Call:
         )
 
     def item_and_members(self) -> tuple[Any, Mapping[str, Any]]:
-        """The item, and the members beside `instances`."""
+        """Return the item, and the members beside `instances`."""
         return (self.args[0], self.named) if self.args else (dict(self.named), {})
 
     def body(self) -> bytes:
-        """The request's body.
+        """Encode the request's body.
 
         Raises:
-            TypeError: an argument has no JSON.
+            TypeError: an argument has no JSON form.
         """
         item, members = self.item_and_members()
         try:
@@ -191,17 +191,17 @@ async def _value(given: Any) -> Any:
 def call_of(
     endpoint: str, options: Options, args: tuple[Any, ...], named: Mapping[str, Any], *, namespace: str = ""
 ) -> Call:
-    """Check the arguments of a call, and take over what its caller has: deadline, request id, trace, chain.
+    """Check a call's arguments, and inherit its caller's deadline, request id, trace and chain.
 
     Args:
         endpoint: its name.
-        options: of the handle.
-        args: the item, or nothing where the item is an object of the named ones.
-        named: members of the item; beside an item, what stands beside `instances`.
-        namespace: the endpoint's; empty where nobody knows.
+        options: options of the handle.
+        args: the item, or nothing if the named arguments make the item.
+        named: members of the item; if there is an item in `args`, the members beside `instances`.
+        namespace: the endpoint's namespace; empty if unknown.
 
     Raises:
-        TypeError: several arguments without a name, or one that holds a call or a stream.
+        TypeError: there are several unnamed arguments, or one holds a call or a stream.
     """
     if len(args) > 1:
         raise TypeError(
@@ -250,10 +250,10 @@ def call_of(
 
 
 def _request_id(inherited: bytes | None) -> bytes:
-    """The id of the request that is being answered, or a new one, as for a batch of several."""
+    """Return the id of the request that is being answered; outside of a request, or in a batch, a new id."""
     if inherited is not None and b"," not in inherited and REQUEST_ID_FORM.fullmatch(inherited):
         return inherited
-    if _ids["process"] != os.getpid():  # two processes of one parent give no id twice
+    if _ids["process"] != os.getpid():  # after a fork, so that two processes do not make the same ids
         _ids.update(process=os.getpid(), of=RequestIds())
     ids: Any = _ids["of"]
     made: bytes = ids.of(None)
@@ -261,7 +261,7 @@ def _request_id(inherited: bytes | None) -> bytes:
 
 
 def _check(value: Any, name: str, endpoint: str) -> None:
-    """Refuse a call or a stream where it cannot be awaited for its value."""
+    """Refuse streams and nested calls, which would not be awaited."""
     left: list[tuple[Any, int]] = [(value, 0)]
     while left:
         each, level = left.pop()
@@ -292,7 +292,7 @@ def _at(whole: Any, value: Any) -> str:
 
 
 def _plain(values: Any) -> bool:
-    """Whether all are numbers or texts, as in a long row of pixels: the usual case, looked at in C."""
+    """Whether all are numbers or texts, such as a long row of pixels: a fast path in C for the usual case."""
     return set(map(type, values)) <= _PLAIN
 
 

@@ -1,4 +1,4 @@
-"""`Handle`: another endpoint as an object whose methods are called."""
+"""`Handle`: another endpoint as an object with its methods."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class Changes(TypedDict, total=False):
 
 
 class Handle:
-    """Calls the methods of what an endpoint serves.
+    """Calls the methods that an endpoint serves.
 
     `handle(item)` calls the default method and `handle.embed(item)` another one. The request is sent at once;
-    what is returned is awaited, waited for in a thread (`.result()`), or given to another call as an
-    argument. In a thread without a running event loop the call runs in a loop that all handles share. A
-    handle may be used from any thread and event loop, kept, compared and pickled.
+    await the returned object, wait for it in a thread (`.result()`), or pass it to another call as an
+    argument. In a thread without a running event loop, the call runs in a loop that all handles share. A
+    handle can be used from any thread and event loop, kept, compared and pickled.
 
     Args:
         endpoint: name of the ModelEndpoint.
-        namespace: the endpoint's; by default that of the pod.
-        url: where the endpoint is, for a process that is in no pod.
-        missing_ok: do not look now whether the endpoint is there, but at each call.
+        namespace: the endpoint's namespace; by default that of the pod.
+        url: the endpoint's URL, for a process outside of a pod.
+        missing_ok: check at each call, and not now, whether the endpoint exists.
 
     Raises:
-        EndpointNotFound: there is no such endpoint (a KeyError).
-        ValueError: no name, or a URL that cannot be called.
+        EndpointNotFound: the endpoint does not exist (a KeyError).
+        ValueError: a name or the URL is not valid.
     """
 
     __slots__ = ("_endpoint", "_namespace", "_options", "_url")
@@ -79,14 +79,14 @@ class Handle:
             look_up(self._place(), endpoint)
 
     def options(self, **changes: Unpack[Changes]) -> Handle:
-        """The same handle with other options.
+        """Return a handle with other options.
 
         Args:
             changes: `stream` (read a generator's pieces as they come), `timeout` (seconds for a call),
-                `shard_key`, `method`, `model_id`; what is not named stays.
+                `shard_key`, `method`, `model_id`; options that are not given stay.
 
         Raises:
-            TypeError, ValueError: no such option, or no value for it.
+            TypeError, ValueError: an option is unknown, or its value is not valid.
         """
         known = [field.name for field in dataclasses.fields(Options)]
         unknown = [name for name in changes if name not in known]
@@ -98,15 +98,15 @@ class Handle:
         """Call the method; the request is sent before this returns, or in the next turn of its loop.
 
         Args:
-            args: the item, where the method has one parameter or is batched.
-            named: the arguments of a method with several parameters; beside an item, those that a batched
-                method has once for all items.
+            args: the item, if the method has one parameter or is batched.
+            named: the arguments of a method with several parameters; with an item in `args`, the arguments
+                that a batched method takes once for all items.
 
         Returns:
             A `HandleResponse`; with `stream=True` a `HandleStream`.
 
         Raises:
-            TypeError: arguments that cannot be sent. All else is raised where the answer is awaited.
+            TypeError: an argument cannot be sent. All other errors are raised when the answer is awaited.
         """
         namespace = self._namespace or os.environ.get(NAMESPACE_ENV, "")
         call = call_of(self._endpoint, self._options, args, named, namespace=namespace)
@@ -159,7 +159,7 @@ class Handle:
         return f"Handle({', '.join(where)})" + (f".options({', '.join(changed)})" if changed else "")
 
 
-# NB: looking for a method `tolist` of one would be a call of the endpoint.
+# NB: a handle has every attribute: `handle.tolist()`, as for arrays, would call the endpoint.
 NO_JSON[Handle] = "call it, and give the answer"
 
 
@@ -183,7 +183,7 @@ async def _opened(place: Place | Exception, call: Call) -> Pieces:
 
 
 def _remote() -> ModuleType:
-    """The module that calls by HTTP; it needs the extra `sdk`, which calls within the process do not."""
+    """Import the module that calls by HTTP; unlike calls within the process, it needs the extra `sdk`."""
     try:
         from penstock.handles import remote
     except ModuleNotFoundError as missing:

@@ -13,15 +13,15 @@ _MEMBERS = ({"handle"}, {"handle", "namespace"})
 
 
 def with_handles(init_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with a handle for each object `{"handle": name}`, or with a `namespace` beside it.
+    """Replace each object `{"handle": name}`, also with a `namespace`, by a handle.
 
-    An endpoint that is not there yet is no error: backends of one application start in any order.
+    An endpoint that does not exist yet is not an error: backends of one application start in any order.
 
     Args:
         init_kwargs: JSON values.
 
     Raises:
-        LoadError: what stands there is no name.
+        LoadError: a handle's name or namespace is not valid.
     """
     return {name: _changed(value, name, 0) for name, value in init_kwargs.items()}
 

@@ -1,4 +1,4 @@
-"""The event loop of calls that blocking code makes: one thread for a process, begun by the first of them."""
+"""The event loop for calls by blocking code: one thread for a process, started by the first call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 def shared_loop() -> asyncio.AbstractEventLoop:
-    """The loop; in a forked process another one."""
+    """Return the process's loop; a forked process has its own."""
     process = os.getpid()
     loop = _loops.get(process)
     if loop is None:
@@ -26,7 +26,7 @@ def shared_loop() -> asyncio.AbstractEventLoop:
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
-    except ModuleNotFoundError:  # without the extra there are calls within the process alone
+    except ModuleNotFoundError:  # without the extra, all calls stay within the process
         return asyncio.new_event_loop()
     made: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return made

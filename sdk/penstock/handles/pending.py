@@ -1,4 +1,4 @@
-"""A call that is under way: awaited, waited for in a thread, or given to another call as an argument."""
+"""A pending call: it can be awaited, waited for in a thread, or passed to another call as an argument."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.handles import scope
 
 
 class HandleResponse:
-    """The pending answer of a call. Await it, call `result`, or give it to another call as an argument.
+    """The pending answer of a call. Await it, call `result`, or pass it to another call as an argument.
 
-    Several may wait for it. It is given up when all who waited for it have been cancelled.
+    Several waiters are allowed. The call is cancelled when all of them have been cancelled.
 
     Args:
         work: the call.
-        loop: where it runs.
+        loop: the loop in which it runs.
         endpoint: its name, for messages.
     """
 
@@ -44,10 +44,10 @@ class HandleResponse:
         """Wait for the answer in a thread.
 
         Args:
-            timeout: seconds; the call goes on when they are over. None = as long as the call takes.
+            timeout: seconds, after which the call still goes on; None = as long as the call takes.
 
         Raises:
-            RuntimeError: an event loop runs in this thread, which could not go on meanwhile.
+            RuntimeError: an event loop runs in this thread, and would be blocked.
             TimeoutError: there is no answer after this time.
             EndpointNotFound, UpstreamError: the call failed.
         """
@@ -58,7 +58,7 @@ class HandleResponse:
         return asyncio.run_coroutine_threadsafe(self._wait(), self._loop).result(timeout)
 
     def cancel(self) -> None:
-        """Give the call up, whoever waits for it; no-op where it is over."""
+        """Cancel the call, even if others wait for it; no-op if it is over."""
         if isinstance(self._work, asyncio.Task) and running_loop() is not self._loop:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._work.cancel)
@@ -107,15 +107,15 @@ class HandleResponse:
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs in this thread, None for none."""
-    return asyncio._get_running_loop()  # noqa: SLF001 - documented; the public one raises where there is none
+    """The event loop that runs in this thread; None for none."""
+    return asyncio._get_running_loop()  # noqa: SLF001 - documented; the public one raises if there is none
 
 
 def refuse_running_loop(instead: str) -> None:
-    """Raise RuntimeError where an event loop runs in this thread, which waiting would stop.
+    """Raise RuntimeError if an event loop runs in this thread, since waiting would block it.
 
     Args:
-        instead: what to do.
+        instead: what to do instead.
     """
     if running_loop() is not None:
         raise RuntimeError(f"expected a thread without a running event loop, found one: {instead}")

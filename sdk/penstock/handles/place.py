@@ -18,20 +18,20 @@ from penstock.handles.stream import Pieces
 from penstock_wire.contract import ENDPOINTS_ENV, NAMESPACE_ENV
 
 PATH = "/"
-"""Where requests go unless a URL says so. It ends in no method's name: the default method answers there."""
+"""Path of requests, unless a URL has another. It does not name a method, so the default method answers."""
 
 
 class LocalEndpoint(Protocol):
     """An endpoint that is served in this process (`penstock.testing`).
 
     Attributes:
-        loop: where it runs.
+        loop: the loop in which it runs.
     """
 
     loop: asyncio.AbstractEventLoop
 
     async def answer(self, call: Call) -> Any:
-        """The value of the answer.
+        """Return the value of the answer.
 
         Raises:
             UpstreamError: it failed.
@@ -39,10 +39,10 @@ class LocalEndpoint(Protocol):
         ...
 
     async def stream(self, call: Call) -> Pieces:
-        """The pieces of a generator's answer.
+        """Return the pieces of a generator's answer.
 
         Raises:
-            UpstreamError: it failed before the first one.
+            UpstreamError: it failed before the first piece.
         """
         ...
 
@@ -52,9 +52,9 @@ class Remote:
     """An endpoint that is called by HTTP.
 
     Args:
-        host: of its Service, or of a router.
-        port: likewise.
-        target: of requests.
+        host: host of its Service, or of a router.
+        port: port there.
+        target: path of requests.
     """
 
     host: str
@@ -68,14 +68,14 @@ _local: dict[str, LocalEndpoint] = {}
 
 
 def add_local(name: str, served: LocalEndpoint) -> None:
-    """From now on handles of this name call an endpoint of this process.
+    """Let handles with a name call an endpoint of this process from now on.
 
     Args:
-        name: of the endpoint.
+        name: the endpoint's name.
         served: the endpoint.
 
     Raises:
-        ValueError: the process serves another one of this name.
+        ValueError: the process already serves an endpoint with this name.
     """
     if name in _local:
         raise ValueError(f"expected one endpoint {name!r} in this process at a time, found two")
@@ -83,7 +83,7 @@ def add_local(name: str, served: LocalEndpoint) -> None:
 
 
 def remove_local(name: str) -> None:
-    """Take `add_local` back."""
+    """Undo `add_local`."""
     _local.pop(name, None)
 
 
@@ -92,12 +92,12 @@ def place_of(endpoint: str, namespace: str | None, url: str | None) -> Place:
 
     Args:
         endpoint: its name.
-        namespace: as a handle has it; None = that of the process.
-        url: as a handle has it; where it is given nothing else counts.
+        namespace: a handle's namespace; None = the process's own.
+        url: a handle's URL; it takes precedence over the rest.
 
     Raises:
-        EndpointNotFound: nobody can say.
-        ValueError: a URL that cannot be called.
+        EndpointNotFound: its address is unknown.
+        ValueError: the URL is not a valid http URL.
     """
     if url is not None:
         return read_url(url)
@@ -125,14 +125,14 @@ def place_of(endpoint: str, namespace: str | None, url: str | None) -> Place:
 
 
 def look_up(place: Place, endpoint: str) -> None:
-    """Ask the DNS whether the endpoint's Service is there; what prevents the question raises nothing.
+    """Check by DNS that the endpoint's Service exists; a failed look-up does not raise.
 
     Args:
-        place: where it is.
+        place: its place.
         endpoint: its name.
 
     Raises:
-        EndpointNotFound: there is no such name.
+        EndpointNotFound: the name does not exist.
     """
     if isinstance(place, Remote):
         try:
@@ -143,12 +143,12 @@ def look_up(place: Place, endpoint: str) -> None:
 
 
 def is_unknown(error: BaseException | None) -> bool:
-    """Whether an error says that a name does not exist."""
+    """Whether an error means that a DNS name does not exist."""
     return isinstance(error, socket.gaierror) and error.errno in (socket.EAI_NONAME, socket.EAI_NODATA)
 
 
 def unknown(endpoint: str, place: Remote) -> EndpointNotFound:
-    """The error of an endpoint that no Service has the name of."""
+    """Make the error for an endpoint without a Service."""
     return EndpointNotFound(
         f"expected a ModelEndpoint {endpoint!r}, found no Service at {place.host}", endpoint=endpoint
     )
@@ -156,10 +156,10 @@ def unknown(endpoint: str, place: Remote) -> EndpointNotFound:
 
 @functools.lru_cache(256)
 def read_url(url: str) -> Remote:
-    """The place that a URL names.
+    """Parse a URL into a place.
 
     Raises:
-        ValueError: it is no http URL.
+        ValueError: it is not an http URL.
     """
     try:
         parts = urllib.parse.urlsplit(url)

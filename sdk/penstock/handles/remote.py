@@ -1,4 +1,4 @@
-"""Calls by HTTP, over the connections of the event loop that they are made in."""
+"""Makes calls by HTTP, over connections of the current event loop."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from penstock_wire.http.client.pool import MAX_ANSWER_BYTES, H1Upstream
 from penstock_wire.item_streams import EVENTS
 
 NEVER_SECONDS = 86_400.0
-"""How long an exchange without a deadline may take: the endpoint's own timeouts come long before."""
+"""Time limit of an exchange without a deadline: the endpoint's own timeouts end it long before."""
 SILENCE_SECONDS = 5.0
-"""How long the machine of a router may be silent."""
+"""How long a router's machine can be silent."""
 LATE_SECONDS = 0.05
-"""How much longer than the deadline an answer is waited for: the router's own says more about why."""
+"""Extra wait for an answer after the deadline: the router's own error has a more exact cause."""
 
 _pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = weakref.WeakKeyDictionary()
 
@@ -42,7 +42,7 @@ class _Pool:
         self._life = self._live()
 
     async def begin(self) -> None:
-        """Let the loop close the connections at its end, which is when it closes generators that are open."""
+        """Let the loop close the connections at its end: it then closes its open generators, such as this."""
         await anext(self._life)
 
     async def _live(self) -> AsyncGenerator[None, None]:
@@ -50,7 +50,7 @@ class _Pool:
             yield
         finally:
             await self.upstream.close()
-            await asyncio.sleep(0)  # a turn of the loop, in which they end
+            await asyncio.sleep(0)  # a turn of the loop, in which the connections end
 
 
 async def _upstream() -> H1Upstream:
@@ -66,15 +66,15 @@ async def answer(place: Remote, call: Call) -> Any:
     """Send a call.
 
     Args:
-        place: of its endpoint.
-        call: its operands are there.
+        place: the endpoint's place.
+        call: the call, without pending operands.
 
     Returns:
-        The prediction; a `Response` where the method answered with one.
+        The prediction; a `Response` if the method answered with one.
 
     Raises:
         EndpointNotFound, UpstreamError: it failed.
-        TypeError: an argument has no JSON.
+        TypeError: an argument has no JSON form.
     """
     body = call.body()
     upstream = await _upstream()
@@ -93,7 +93,7 @@ async def stream(place: Remote, call: Call) -> RemotePieces:
     """Send a call whose answer is a stream; arguments and errors as for `answer`.
 
     Raises:
-        TypeError: the method is no generator, too.
+        TypeError: also if the method is not a generator.
     """
     body = call.body()
     upstream = await _upstream()
@@ -119,7 +119,7 @@ def _time(call: Call) -> float:
 
 
 def _raise_unless_again(error: http.UpstreamError, last: bool, place: Remote, call: Call) -> None:  # noqa: FBT001
-    """A request that was surely not executed is sent once more, on a new connection."""
+    """Raise, unless the request was surely not executed: it is then sent again once, on a new connection."""
     if is_unknown(error.__cause__):
         raise unknown(call.endpoint, place) from error
     if not last and isinstance(error, http.ConnectFailed | http.RequestUnread):
@@ -128,7 +128,7 @@ def _raise_unless_again(error: http.UpstreamError, last: bool, place: Remote, ca
 
 
 def failed(error: http.UpstreamError, call: Call) -> UpstreamError:
-    """The error of a call that has no HTTP answer."""
+    """Make the error for a call without an HTTP answer."""
     if isinstance(error, http.UpstreamTimeout) or (isinstance(error, http.ConnectTimeout) and _is_late(call)):
         return call.late()
     status, reason = (
@@ -152,7 +152,7 @@ def _is_late(call: Call) -> bool:
 
 
 async def _refuse(opened: Answer, call: Call) -> None:
-    """Raise what an answer means that is no stream."""
+    """Raise the error for an answer that is not a stream."""
     try:
         body = await read_whole(opened.stream, MAX_ANSWER_BYTES)
     except (http.UpstreamError, BodyTooLong):
@@ -194,7 +194,7 @@ def _value(answered: http.Response, call: Call) -> Any:
 
 
 def _tolerant(body: bytes) -> list[Any]:
-    """The predictions of a text that msgspec does not read; none where it has none."""
+    """Read the predictions of a body that msgspec refuses; empty if it has none."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -204,13 +204,13 @@ def _tolerant(body: bytes) -> list[Any]:
 
 
 def refused(status: int, headers: Headers, body: bytes, call: Call) -> UpstreamError:
-    """The error of an answer whose status is one.
+    """Make the error for an answer with an error status.
 
     Args:
-        status: of the answer.
-        headers: its fields.
-        body: its body, as a rule a problem document.
-        call: what was asked.
+        status: the answer's status.
+        headers: its header fields.
+        body: its body, usually a problem document.
+        call: the call.
     """
     try:
         document = json.loads(body)
@@ -221,7 +221,7 @@ def refused(status: int, headers: Headers, body: bytes, call: Call) -> UpstreamE
     request_id = (get(headers, REQUEST_ID) or b"").decode("latin-1") or call.request_id
     detail = document.get("detail") or body[:200].decode("utf-8", "replace") or "no body"
     kind = kind_of(reason)
-    # NB: what a circle's error says is not said again at each call of it.
+    # NB: each call of the circle passes the error on; do not prefix its message each time.
     text = str(detail) if kind is CallCycle else f"{status} {reason or 'without a reason'}: {detail}"
     return kind(
         text if kind is CallCycle else f"{call.endpoint}: {text}",
@@ -238,8 +238,8 @@ class RemotePieces:
     """The pieces of a stream (`stream.Pieces`).
 
     Args:
-        opened: the answer's beginning.
-        call: what was asked.
+        opened: the answer, after its header.
+        call: the call.
     """
 
     __slots__ = ("_call", "_events", "_opened", "_unread")

@@ -1,7 +1,7 @@
-"""Whose calls end with whom: calls that are under way when their caller is cancelled are given up.
+"""Cancels the calls of a cancelled caller that are still under way.
 
-The caller is the request or batch that a served method is in (`call_context`), whichever task or thread of it
-makes the call; elsewhere it is the task. A caller that ends by itself leaves its calls alone.
+The caller is the request or batch that a served method runs for (`call_context`), whichever of its tasks or
+threads makes the call; elsewhere it is the task. A caller that ends normally does not cancel its calls.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _tasks: weakref.WeakKeyDictionary[asyncio.Task[object], set[Callable[[], object]
 
 
 def adopt(cancel: Callable[[], object]) -> Callable[[], None]:
-    """Let a call end with its caller.
+    """Register a call for cancellation with its caller.
 
     Args:
-        cancel: gives the call up.
+        cancel: cancels the call.
 
     Returns:
-        What is called when it is over.
+        A function to call when the call is over.
     """
     context = call_context.current()
     if context is not None:
@@ -32,7 +32,7 @@ def adopt(cancel: Callable[[], object]) -> Callable[[], None]:
     else:
         try:
             task = asyncio.current_task()
-        except RuntimeError:  # no loop runs here
+        except RuntimeError:  # no loop runs in this thread
             return _nothing
         if task is None:
             return _nothing

@@ -1,4 +1,4 @@
-"""An endpoint of this process: calls of handles go to a served object without HTTP, but through JSON."""
+"""An endpoint of this process: handles call a served object without HTTP, but through JSON."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Method(Protocol):
 
     @property
     def streams(self) -> bool:
-        """It is a generator."""
+        """Whether it is a generator."""
         ...
 
     def send(self, item: Any, members: Mapping[str, Any]) -> Any:
-        """Make one call; as `penstock.testing.Method.__call__`."""
+        """Make one call; see `penstock.testing.Method.send`."""
         ...
 
 
@@ -37,7 +37,7 @@ class ServedHere:
     """A `LocalEndpoint`.
 
     Args:
-        methods: by name; the default one by None.
+        methods: methods by name; the default one by None.
     """
 
     def __init__(self, methods: Mapping[str | None, Method]) -> None:
@@ -51,7 +51,7 @@ class ServedHere:
             sent = method.send(item, members)
             if isinstance(sent, Stream):
                 pieces = [piece async for piece in sent]
-                # A `Response` stands for what ends a stream; in an answer of JSON bytes have their text.
+                # A `Response` is the last piece, and then the whole answer; else bytes become text in JSON.
                 last = pieces[-1] if pieces else None
                 answered: Any = last if isinstance(last, Response) else decode([encode(pieces)])[0]
             else:
@@ -78,7 +78,7 @@ class ServedHere:
             raise _failed(error, call) from error
 
     def _begin(self, call: Call) -> tuple[Method, Any, dict[str, Any]]:
-        """The method, the item and the members beside it, as they come out of the request's body."""
+        """Return the method, the item and the members beside `instances`, decoded from the request's body."""
         items, parameters = instances_form.read_request(call.body())
         call_context.begin(call.fields())
         method = self._methods.get(call.options.method)
@@ -98,8 +98,8 @@ class Pieces:
     """The pieces of a stream (`stream.Pieces`).
 
     Args:
-        pieces: of the method.
-        call: what was asked.
+        pieces: the method's pieces.
+        call: the call.
     """
 
     __slots__ = ("_begun", "_call", "_events", "_pieces", "_unread")
@@ -127,14 +127,14 @@ class Pieces:
             self._begun = True
             if not isinstance(piece, bytes) and not self._events.cut:
                 return piece
-            # Bytes are what a client gets as they are: one event, several, or a part of one.
+            # Bytes go to a client unchanged: one event, several, or a part of one.
             self._unread = self._events.feed(rendered(piece, EVENTS))
             self._unread.reverse()
         name, data = self._unread.pop()
         return read_event(name, data, self._call.endpoint, self._call.request_id)
 
     def _refuse(self, answer: Response) -> None:
-        """Raise what a `Response` among the pieces means."""
+        """Raise the error for a `Response` among the pieces."""
         if not self._begun:
             _checked(answer, self._call)
             raise TypeError(
@@ -150,7 +150,7 @@ class Pieces:
 
 
 def _checked(answered: Any, call: Call) -> Any:
-    """An answer, unless it is one of an error's status."""
+    """Return an answer, or raise if it has an error status."""
     if isinstance(answered, Response) and answered.status >= 400:
         text = f"{call.endpoint}: {answered.status} without a reason: the method answered so"
         body = to_http(answered).body
@@ -161,7 +161,7 @@ def _checked(answered: Any, call: Call) -> Any:
 
 
 def _failed(error: Exception, call: Call) -> Exception:
-    """The exception that a caller gets for one that the endpoint's method raised."""
+    """Convert an exception of the endpoint's method into the exception that the caller gets."""
     if (
         isinstance(error, UpstreamError)
         and error.endpoint == call.endpoint

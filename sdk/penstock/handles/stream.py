@@ -15,34 +15,34 @@ from penstock.handles.pending import refuse_running_loop, running_loop
 
 _END = object()
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""Of one event of a stream."""
+"""The most bytes of one event of a stream."""
 
 
 class Pieces(Protocol):
-    """The pieces of a stream whose first one is there, or near."""
+    """The pieces of an opened stream."""
 
     async def __anext__(self) -> Any:
-        """The next piece.
+        """Return the next piece.
 
         Raises:
-            StopAsyncIteration: there is none.
+            StopAsyncIteration: the stream has ended.
             UpstreamError: the stream has failed.
         """
         ...
 
     def close(self) -> None:
-        """Read no more: give the call up; no-op at the end."""
+        """Stop reading, and cancel the call; no-op after the stream's end."""
         ...
 
 
 class HandleStream:
     """The stream that a handle with `stream=True` returns. Use `async for`, or `for` in a thread.
 
-    It has one reader. The call is given up when the reader is cancelled, closes it or lets go of it.
+    It has one reader. The call is cancelled when the reader is cancelled, closes the stream or drops it.
 
     Args:
-        opening: sends the request; its value yields the pieces.
-        loop: where it runs.
+        opening: sends the request and returns the pieces.
+        loop: the loop in which it runs.
         endpoint: its name, for messages.
     """
 
@@ -66,7 +66,7 @@ class HandleStream:
         self._over = scope.adopt(self._let_go_of(self._opening))
 
     def _let_go_of(self, opening: Any) -> Any:
-        """Make the function that gives up the call; it must not refer to this object."""
+        """Make the function that cancels the call; it must not refer to this object."""
         loop = self._loop
 
         def let_go() -> None:
@@ -108,11 +108,11 @@ class HandleStream:
         raise TypeError(f"{self._endpoint}: a stream cannot be awaited: read it with `async for`")
 
     async def aclose(self) -> None:
-        """Read no more of it: the call is given up."""
+        """Stop reading, and cancel the call."""
         self.close()
 
     def close(self) -> None:
-        """As `aclose`, from a thread."""
+        """See `aclose`; for use in a thread."""
         if not self._ended:
             self._end()
             self._let_go_of(self._opening)()
@@ -153,7 +153,7 @@ class HandleStream:
 
 
 def _abandon(opening: Any) -> None:
-    """Give a stream up, in its loop."""
+    """Cancel a stream's call; runs in its loop."""
     if not opening.done():
         opening.cancel()
     elif not opening.cancelled() and opening.exception() is None:
@@ -174,10 +174,10 @@ class Events:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """The events that are complete: of each the name, and the data.
+        """Add bytes; return the events that are now complete, each as name and data.
 
         Raises:
-            UpstreamError: one is too long.
+            UpstreamError: an event is too long.
         """
         *texts, self._rest = (self._rest + data).split(b"\n\n")
         if len(self._rest) > MAX_EVENT_BYTES:
@@ -191,7 +191,7 @@ class Events:
 
     @property
     def cut(self) -> bool:
-        """The stream has ended within an event."""
+        """Whether a part of an event is left: if the stream ends now, it was cut."""
         return bool(self._rest.strip())
 
 
@@ -208,16 +208,16 @@ def _event(text: bytes) -> tuple[bytes, bytes]:
 
 
 def read_event(name: bytes, data: bytes, endpoint: str, request_id: str) -> Any:
-    """The piece that an event is.
+    """Read an event as a piece.
 
     Args:
-        name: of the event; empty for a piece.
-        data: likewise.
-        endpoint: its name, for messages.
-        request_id: of the request.
+        name: the event's name; `error` for an error.
+        data: the event's data.
+        endpoint: the endpoint's name, for messages.
+        request_id: id of the request.
 
     Raises:
-        UpstreamError: it is the error that ends the stream.
+        UpstreamError: the event is the error that ends the stream.
     """
     if name != b"error":
         return _piece(data)
@@ -235,13 +235,13 @@ def read_event(name: bytes, data: bytes, endpoint: str, request_id: str) -> Any:
 
 
 def kind_of(reason: str) -> type[UpstreamError]:
-    """The error for a reason (`x-penstock-reason`)."""
+    """The class of the error for a reason (`x-penstock-reason`)."""
     kinds: dict[str, type[UpstreamError]] = {"deadline": UpstreamTimeout, "call_cycle": CallCycle}
     return kinds.get(reason, UpstreamError)
 
 
 def _piece(data: bytes) -> Any:
-    """The value of an event's data; its text where it is no JSON."""
+    """Decode an event's data; text if it is not JSON."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.MsgspecError, RecursionError):

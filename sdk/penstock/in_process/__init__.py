@@ -1,8 +1,9 @@
-"""`@penstock.batch`: callers of a function await one item each, it gets a list of them. No process, no port.
+"""`@penstock.batch`: each caller of a function awaits one item's answer, the function gets a list of items.
 
-It stands on the sidecar's own pure parts: its queue, its search for bad requests, its latency model.
+It needs no further process and no port. It uses the sidecar's pure parts: its queue, its search for bad
+requests, its latency model.
 
-Read in this order: `settings` (what may be changed while it runs), `call` (one caller's item), `stream` (what
-a caller of a generator reads), `function` (how the decorated function is run), `batcher` (one queue, and the
-batches that are under way) and `decorator` (`@penstock.batch`, one queue for each instance).
+Read in this order: `settings` (can be changed at run time), `call` (one caller's item), `stream` (the pieces
+for a generator's caller), `function` (runs the decorated function), `batcher` (one queue, and its batches
+under way) and `decorator` (`@penstock.batch`, one queue for each instance).
 """

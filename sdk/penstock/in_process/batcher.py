@@ -1,8 +1,8 @@
-"""One queue of calls, and the batches of them that are under way: the sidecar's rules in one event loop.
+"""Batches the calls of one queue, by the sidecar's rules, in one event loop.
 
-A batch is cut when a slot falls free, never by a timer alone (late binding). A call whose deadline passes is
-answered at that moment. A batch that raises is searched for the call that makes it raise, as the sidecar
-does, so that no caller gets an exception that another one has caused.
+A batch is cut when a slot becomes free, never by a timer alone (late binding). A call is answered as soon as
+its deadline passes. A batch that raises is searched for the call that causes it, as in the sidecar, so that a
+caller never gets an exception that another one has caused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock_sidecar.queue.request import Slice
 from penstock_wire.timers import TIMER_SLACK, EarliestTimer
 
 _BYTES = 1
-"""Bytes that a batch may hold: calls have none."""
+"""The most bytes of a batch: calls have none."""
 
 
 class Batch:
@@ -50,7 +50,7 @@ class Batch:
         self.task: asyncio.Task[None] | None = None
 
     def left(self) -> None:
-        """A caller has left: where none is left, the batch is cancelled."""
+        """Note that a caller has left; after the last one, cancel the batch."""
         if self.task is not None and all(part.work.done for part in self.parts):
             self.task.cancel()
 
@@ -60,7 +60,7 @@ class Code(Protocol):
 
     @property
     def streams(self) -> bool:
-        """It is a generator."""
+        """Whether it is a generator."""
         ...
 
     async def answers(self, owner: object, values: Sequence[Any]) -> list[Any]:
@@ -76,8 +76,8 @@ class Batcher:
     """Batches the calls of one function, or of one instance's method, that are made in one event loop.
 
     Args:
-        code: runs batches.
-        settings: how calls are batched.
+        code: runs the batches.
+        settings: the settings of batching.
     """
 
     def __init__(self, code: Code, settings: BatchSettings) -> None:
@@ -103,13 +103,13 @@ class Batcher:
         """Make one call and wait for its answer.
 
         Args:
-            owner: the instance, where it is a method.
-            value: what `BatchedCode.bind` returned.
-            deadline: of the call, by `time.monotonic`; None = that of the request that is answered here.
+            owner: the instance, if the code is a method.
+            value: the value from `BatchedCode.bind`.
+            deadline: the call's deadline, by `time.monotonic`; None = that of the request being answered.
 
         Raises:
-            DeadlineExceeded: it has none in time.
-            Exception: what the function raised for it, or returned in its place.
+            DeadlineExceeded: it has no answer in time.
+            Exception: the exception that the function raised for it, or returned as its answer.
         """
         future: asyncio.Future[Any] = self.loop.create_future()
         call = self._enter(owner, value, future, deadline)
@@ -126,7 +126,7 @@ class Batcher:
         return Stream(pieces, lambda: self._leave(call))
 
     def apply(self, settings: BatchSettings) -> None:
-        """Go by other settings from the next batch on; may be called in any thread."""
+        """Use other settings from the next batch on; can be called in any thread."""
         self._settings = settings
         self._limits = _limits(settings)
         if not self.loop.is_closed():
@@ -152,7 +152,7 @@ class Batcher:
         return call
 
     def _leave(self, call: Call) -> None:
-        """Its caller waits no longer; no-op where it has its answer."""
+        """Remove a call with a caller that waits no longer; no-op if it has its answer."""
         if call.done:
             return
         call.done = True
@@ -164,7 +164,7 @@ class Batcher:
     # When to look
 
     def _schedule(self) -> None:
-        """Look when all that is ready to run has run: callers that were just answered call again first."""
+        """Look after all ready callbacks: callers that were just answered can first call again."""
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._look)
@@ -178,7 +178,7 @@ class Batcher:
             self._timer.ring_at(again)
 
     def _expire(self, now: float) -> float | None:
-        """Answer the calls whose time is over; returns when to look again."""
+        """Answer the calls with a passed deadline; return when to look again."""
         queue = self._queue
         while (call := cast("Call | None", queue.first())) is not None and call.deadline <= now:
             queue.leave(call)
@@ -195,7 +195,7 @@ class Batcher:
         return None if due == NEVER else due
 
     def _fill(self, now: float) -> float | None:
-        """Cut batches while slots are free; returns when to ask again, where what waits may wait."""
+        """Cut batches while slots are free; return when to look again, if queued calls can wait."""
         queue = self._queue
         while queue.items and self._busy < self._settings.max_concurrent_batches:
             choice = queue.choose(now, self._limits)
@@ -227,7 +227,7 @@ class Batcher:
             batch.due = min(batch.due, call.deadline)
         self._busy += 1
         self._batches.add(batch)
-        # NB: in a context of its own. It is not one caller's: what one has set there is not the others'.
+        # NB: in a new context: a caller's own context variables must not affect the other calls.
         context = contextvars.Context()
         chains = [call.chain for call in _calls(parts) if call.chain]
         if chains:
@@ -236,7 +236,7 @@ class Batcher:
         batch.task.add_done_callback(lambda _: self._ended(batch))
 
     def _release(self, batch: Batch) -> None:
-        """Give the batch's slot back, once; a whole batch that waits goes before the answers of this one."""
+        """Free the batch's slot, once; if a full batch waits, cut it before this one's answers go out."""
         if batch.in_slot:
             batch.in_slot = False
             self._busy -= 1
@@ -260,7 +260,7 @@ class Batcher:
             raise
 
     def _ended(self, batch: Batch) -> None:
-        # NB: not in a `finally`: a task that is cancelled before its first step never reaches that.
+        # NB: a callback and not a `finally`, which a task cancelled before its first step never reaches.
         batch.task = None
         self._batches.discard(batch)
         self._release(batch)
@@ -268,11 +268,11 @@ class Batcher:
             self._schedule()
 
     async def _attempt(self, batch: Batch, parts: Sequence[Slice], *, again: bool) -> Exception | None:
-        """Run once, without the calls whose callers have left.
+        """Run once, without the calls that their callers have left.
 
         Returns:
-            What it raised, where one of several calls may be the cause, or the one call has been given it;
-            else None, and all have their outcomes.
+            The exception, if one of several calls can be the cause, or if a single call that was run again
+            has been failed with it; else None, and all calls have their outcomes.
         """
         calls = _calls(parts)
         owner, values = calls[0].owner, [call.value for call in calls]
@@ -284,7 +284,7 @@ class Batcher:
             else:
                 answers = await self._code.answers(owner, values)
         except AnswerError as error:
-            # Of all calls: what is wrong is the function, and not what it was called with.
+            # An error of all calls: the function is wrong, not its input.
             _fail(calls, error)
             return None
         except Exception as error:
@@ -308,10 +308,10 @@ class Batcher:
         return None
 
     async def _stream(self, calls: list[Call], owner: object, values: list[Any]) -> None:
-        """Run a generator; who has left, has `END` or an exception gets nothing more of it.
+        """Run a generator; a call that was left, or has got `END` or an exception, gets no more pieces.
 
         Raises:
-            Exception: what it raised; those that are not `done` have not got it yet.
+            Exception: whatever it raised; the calls that are not `done` have not got it yet.
         """
         async with contextlib.aclosing(self._code.pieces(owner, values)) as steps:
             async for events in steps:
@@ -329,7 +329,7 @@ class Batcher:
             call.succeed(END)
 
     async def _isolate(self, batch: Batch, error: Exception) -> None:
-        """Run parts of a batch that raised until each call has an outcome of its own."""
+        """Run parts of a batch that raised, until each call has its own outcome."""
         parts = batch.parts
         search = Bisection(len(parts))
         bad: list[Slice] = []
@@ -356,13 +356,13 @@ class Batcher:
 
 
 async def _let_threads_run() -> None:
-    """Let the batch that was just begun go to its device before the answers of the last one go out.
+    """Let the batch that was just begun reach its device before the last batch's answers go out.
 
-    Models work in threads, and one cannot begin while this one holds the interpreter: with a model of 1 ms
-    this is 8 % of all answers (bench/in_process.py).
+    Models run in threads, and cannot begin while this thread holds the interpreter: with a model of 1 ms this
+    gains 8 % of all answers (bench/in_process.py).
     """
     await asyncio.sleep(0)
-    time.sleep(0)  # noqa: ASYNC251 - not to wait: to release the interpreter, in about a microsecond
+    time.sleep(0)  # noqa: ASYNC251 - releases the interpreter for about a microsecond
 
 
 def _limits(settings: BatchSettings) -> Limits:
@@ -375,7 +375,7 @@ def _calls(parts: Sequence[Slice]) -> list[Call]:
 
 
 def _begun(calls: Sequence[Call]) -> bool:
-    """Whether one of these calls has had a piece of its stream, or all of it."""
+    """Whether one of these calls has got a piece of its stream, or is done."""
     return any(call.done or (isinstance(call.answer, Pieces) and call.answer.begun) for call in calls)
 
 
@@ -384,7 +384,7 @@ def _put(call: Call, piece: Any) -> None:
         cast("Pieces", call.answer).put(piece)
     except SlowReader as error:
         call.fail(error)
-    call.deadline = NEVER  # a stream that has begun has no deadline any more
+    call.deadline = NEVER  # a stream that has begun has no deadline
 
 
 def _fail(calls: Sequence[Call], error: Exception) -> None:

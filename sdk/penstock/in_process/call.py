@@ -1,7 +1,7 @@
 """One caller's item in the sidecar's queue.
 
-The queue knows requests of bytes. A call is one of a single item without bytes, all of one key; its value is
-kept beside it.
+The queue holds requests of bytes. A call is a request with a single item without bytes; all calls have the
+same key. Its value is kept beside it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Call(QueuedRequest):
     """One call.
 
     Args:
-        key: the queue's one key.
-        owner: the instance whose method was called; None for a function.
-        value: the item, or a tuple of the arguments where there are several.
-        arrived: when it was made, in the clock's time.
+        key: the queue's only key.
+        owner: the instance of the called method; None for a function.
+        value: the item, or a tuple if there are several arguments.
+        arrived: when it was made, by `time.monotonic`.
         deadline: when it raises `DeadlineExceeded`; `NEVER` for never.
-        answer: what gets the answer.
-        chain: of calls that it was made in.
+        answer: the future, or the pieces, for the answer.
+        chain: the chain of calls that it was made in.
 
-    `batch` is the batch that it is in.
+    `batch` is its batch, once it has been cut.
     """
 
     __slots__ = ("answer", "batch", "chain", "owner", "value")
@@ -56,7 +56,7 @@ class Call(QueuedRequest):
         self.batch: Any = None
 
     def succeed(self, value: Any) -> None:
-        """Give the caller its answer, unless it has one or has left; an exception object is raised there."""
+        """Answer the caller, unless it has its answer or has left; an exception object is raised there."""
         if isinstance(value, Exception):
             self.fail(value)
         elif not self.done:
@@ -73,7 +73,7 @@ class Call(QueuedRequest):
             return
         self.done = True
         if isinstance(error, StopIteration | StopAsyncIteration):
-            # Neither can be raised by what awaits: it would end the caller's own iteration.
+            # Neither can be raised from an `await`: it would end the caller's own iteration.
             error, cause = RuntimeError(f"the batch raised {type(error).__name__}"), error
             error.__cause__ = cause
         answer = self.answer
@@ -83,6 +83,6 @@ class Call(QueuedRequest):
             answer.set_exception(error)
 
     def expire(self, now: float) -> None:
-        """Its deadline has passed."""
+        """Fail the call: its deadline has passed."""
         where = "with its batch" if self.executed else "in the queue"
         self.fail(DeadlineExceeded(f"the deadline passed after {now - self.arrived:.3f} s {where}"))

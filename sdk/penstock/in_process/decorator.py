@@ -1,4 +1,4 @@
-"""`@penstock.batch`: one queue for a function, or for each instance with a method, and for each loop."""
+"""`@penstock.batch`: one queue for a function, or for each instance with a method, in each event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Owner = TypeVar("Owner", contravariant=True)
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 Out = TypeVar("Out", covariant=True)
-"""What a call returns: a coroutine, or a `Stream`."""
+"""A call's return value: a coroutine, or a `Stream`."""
 
 _Later = Coroutine[Any, Any, Answer]
 _Steps = AsyncIterator[Sequence[Answer | End]] | Iterator[Sequence[Answer | End]]
@@ -35,7 +35,7 @@ class Changes(TypedDict, total=False):
 
 
 class Queues:
-    """The queues of one function, or of one instance's method: one for each event loop it is called in."""
+    """The queues of one function, or of one instance's method: one for each event loop with calls."""
 
     __slots__ = ("_batchers", "_code", "_latest", "settings")
 
@@ -46,7 +46,7 @@ class Queues:
         self._latest: Batcher | None = None
 
     def call(self, owner: object, value: Any) -> Any:
-        """Make one call: a coroutine, or the stream of a generator."""
+        """Make one call; return a coroutine, or the stream of a generator."""
         if self._code.streams:
             return self._batcher().stream(owner, value)
         return self._answer(owner, value)
@@ -68,7 +68,7 @@ class Queues:
         return batcher
 
     def apply(self, settings: BatchSettings) -> None:
-        """Go by other settings from the next batch on."""
+        """Use other settings from the next batch on."""
         self.settings = settings
         for batcher in list(self._batchers.values()):
             batcher.apply(settings)
@@ -96,7 +96,7 @@ class BoundBatch(Generic[Item, Out]):
 
     @property
     def settings(self) -> BatchSettings:
-        """How calls are batched now."""
+        """The current settings of batching."""
         return self._queues.settings
 
     def configure(self, **changes: Unpack[Changes]) -> None:
@@ -111,7 +111,7 @@ class BatchFunction(Generic[Item, Out]):
         self._code = code
         self._own = Queues(code, settings)
         self._name = getattr(code.function, "__name__", "")
-        # By identity, since an instance may compare equal to others, or have no hash.
+        # By identity, since an instance can compare equal to others, or be unhashable.
         self._instances: dict[int, tuple[weakref.ref[Any], Queues]] = {}
         functools.update_wrapper(self, code.function)
 
@@ -121,7 +121,7 @@ class BatchFunction(Generic[Item, Out]):
     def __call__(self, /, **named: Any) -> Out: ...
     def __call__(self, /, *args: Any, **named: Any) -> Any:
         """Make one call; its answer is awaited, or read piece by piece."""
-        if self._code.method:  # as `Class.method(instance, item)`
+        if self._code.method:  # called as `Class.method(instance, item)`
             if not args:
                 raise TypeError(f"{self._code.name}: expected an instance, found none")
             return self._bound(args[0])(*args[1:], **named)
@@ -153,7 +153,7 @@ class BatchFunction(Generic[Item, Out]):
 
     @property
     def settings(self) -> BatchSettings:
-        """How calls are batched now; of a method: those of each instance that has none of its own."""
+        """The current settings of batching; of a method, those of all instances without their own."""
         return self._own.settings
 
     def configure(self, **changes: Unpack[Changes]) -> None:
@@ -164,14 +164,14 @@ class BatchFunction(Generic[Item, Out]):
 
 
 class BatchMethod(BatchFunction[Item, Out]):
-    """A batched method as it stands in its class; see `batch`."""
+    """A batched method as an attribute of its class; see `batch`."""
 
     @overload
     def __get__(self, instance: None, owner: type[Any], /) -> Self: ...
     @overload
     def __get__(self, instance: object, owner: type[Any] | None = None, /) -> BoundBatch[Item, Out]: ...
     def __get__(self, instance: object | None, owner: type[Any] | None = None, /) -> Any:
-        """The method of an instance; of the class, what `configure` changes for all of them."""
+        """Return an instance's method; for the class, this object, with `configure` for all instances."""
         return self if instance is None else self._bound(instance)
 
 
@@ -217,7 +217,7 @@ def batch(function: Callable[..., Any], /) -> BatchMethod[Any, Any]: ...
 @overload
 def batch(**settings: Unpack[Changes]) -> _Decorator: ...
 def batch(function: Callable[..., Any] | None = None, /, **settings: Unpack[Changes]) -> Any:
-    """Batch the calls of a function or method: it gets a list of items, each caller awaits the answer to one.
+    """Batch the calls of a function or method: it gets a list of items, each caller awaits one item's answer.
 
     ::
 
@@ -228,18 +228,18 @@ def batch(function: Callable[..., Any] | None = None, /, **settings: Unpack[Chan
 
         vector = await embed("a penstock")  # by many callers at once
 
-    While fewer than `max_concurrent_batches` run, calls start a batch at once; else they wait, and the next
-    batch has those that wait. A plain `def` runs in a thread. With several parameters each gets a list. A
-    generator gives each caller an asynchronous iterator: each step yields a list with an entry for each call,
+    While fewer than `max_concurrent_batches` run, calls start a batch at once; else they wait for the next
+    batch. A plain `def` runs in a thread. With several parameters, each gets a list. If the function is a
+    generator, each caller gets an asynchronous iterator: each step yields a list with an entry for each call,
     and `END` as an entry ends that call's stream. An exception object as an entry is raised at that caller.
-    If the function itself raises, parts of the batch are run again until each call has an outcome of its own.
+    If the function itself raises, parts of the batch are run again until each call has its own outcome.
 
     Args:
-        function: what is decorated, where the decorator stands without brackets.
-        settings: members of `BatchSettings`, which `configure` changes later.
+        function: the decorated function, if the decorator is used without brackets.
+        settings: members of `BatchSettings`; `configure` can change them later.
 
     Raises:
-        TypeError: it is no function, has no parameter for a list, or a setting has another type.
+        TypeError: it is not a function, has no parameter for a list, or a setting has another type.
         ValueError: a setting is out of its range.
     """
     chosen = changed(BatchSettings(), settings)

@@ -1,4 +1,4 @@
-"""How the decorated function is run: its arguments as lists; blocking code in a thread."""
+"""Runs the decorated function: passes its arguments as lists, and runs blocking code in a thread."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class BatchedCode:
     """A function that takes a list for each of its parameters.
 
     Args:
-        function: as it was written.
+        function: the undecorated function.
 
     Attributes:
-        name: for messages.
-        blocking: it is no `async def`: it runs in a thread.
+        name: its name in messages.
+        blocking: it is not an `async def`, so it runs in a thread.
 
     Raises:
-        TypeError: it is no function, or has no parameter that could take a list.
+        TypeError: it is not a function, or has no parameter for a list.
     """
 
     __slots__ = ("_count", "_method", "_signature", "_streams", "blocking", "function", "name")
@@ -48,16 +48,16 @@ class BatchedCode:
 
     @property
     def streams(self) -> bool:
-        """It is a generator."""
+        """Whether it is a generator."""
         return self._streams
 
     @property
     def method(self) -> bool:
-        """Its first parameter is the instance."""
+        """Whether it is a method, so that its first parameter is the instance."""
         return self._method
 
     def become_method(self) -> None:
-        """It stands in a class: its first parameter is the instance."""
+        """Treat it as a method: its first parameter is the instance."""
         self._method = True
         self._signature = inspect.signature(self.function)
         self._read()
@@ -76,10 +76,10 @@ class BatchedCode:
         self._count = len(parameters)
 
     def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """One caller's item: its argument, or a tuple of them where there are several.
+        """Make one caller's item: its argument, or a tuple if there are several.
 
         Raises:
-            TypeError: they do not fit the signature.
+            TypeError: the arguments do not fit the signature.
         """
         if self._count == 1 and not named and len(args) == 1:
             return args[0]
@@ -103,14 +103,14 @@ class BatchedCode:
         return self.function(*first, *columns[: len(columns) - len(named)], **named)
 
     async def answers(self, owner: object, values: Sequence[Any]) -> list[Any]:
-        """Run the function, which is no generator, on one batch.
+        """Run the function, which is not a generator, on one batch.
 
         Args:
-            owner: the instance, where it is a method.
-            values: what `bind` returned for each call.
+            owner: the instance, if it is a method.
+            values: the values from `bind`, one for each call.
 
         Raises:
-            AnswerError: it returned something else than as many answers.
+            AnswerError: it did not return a list of as many answers.
             Exception: whatever it raised.
         """
         if self.blocking:
@@ -125,10 +125,10 @@ class BatchedCode:
         """Run the function, which is a generator, on one batch.
 
         Returns:
-            For each step the pieces of all calls, by their index.
+            For each step, the pieces of all calls by index.
 
         Raises:
-            AnswerError: a step is no list of that length.
+            AnswerError: a step is not a list of that length.
             Exception: whatever it raised.
         """
         async with contextlib.aclosing(steps_of(self._call(owner, values), _executor())) as steps:

@@ -1,4 +1,4 @@
-"""How calls are batched; checked when it is made."""
+"""The settings of `@penstock.batch`, validated on construction."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import math
 from collections.abc import Mapping
 
 MAX_CONCURRENT = 64
-"""Batches at once at most: the largest maxConcurrentBatches of a BatchPolicy, and the threads there are."""
+"""The most batches at once: the largest maxConcurrentBatches of a BatchPolicy, and the number of threads."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
-    """How calls are batched.
+    """The settings of batching.
 
     Args:
-        max_batch_size: items of a batch at most.
-        batch_wait_timeout: seconds that a part-full batch may wait for more while a slot is free.
-        max_concurrent_batches: batches under way at once.
-        timeout: seconds after which a call that has no answer raises `DeadlineExceeded`; None = never.
-        isolate: run parts of a batch that raised again, until each call has an outcome of its own.
+        max_batch_size: the most items of a batch.
+        batch_wait_timeout: seconds that a part-full batch can wait for more items while a slot is free.
+        max_concurrent_batches: the most batches under way at once.
+        timeout: seconds after which a call without an answer raises `DeadlineExceeded`; None = never.
+        isolate: run parts of a batch that raised again, until each call has its own outcome.
 
     Raises:
-        TypeError: a value of another type.
-        ValueError: a value out of its range.
+        TypeError: a value has another type.
+        ValueError: a value is out of its range.
     """
 
     max_batch_size: int = 32
@@ -44,15 +44,15 @@ class BatchSettings:
 
 
 def changed(settings: BatchSettings, changes: Mapping[str, object]) -> BatchSettings:
-    """Settings with some of them changed.
+    """Return settings with some values changed.
 
     Args:
-        settings: what to begin with.
-        changes: by name.
+        settings: the settings to start from.
+        changes: new values by name.
 
     Raises:
-        TypeError: an unknown name, or a value of another type.
-        ValueError: a value out of its range.
+        TypeError: a name is unknown, or a value has another type.
+        ValueError: a value is out of its range.
     """
     known = [field.name for field in dataclasses.fields(BatchSettings)]
     for name in changes:

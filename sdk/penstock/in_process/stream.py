@@ -1,4 +1,4 @@
-"""The stream of one caller of a batched generator. What other callers of the batch do does not change it."""
+"""The stream of one caller of a batched generator, independent of the batch's other callers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from penstock.errors import SlowReader
 
 MAX_UNREAD = 65_536
-"""Pieces that a caller may leave unread; then its stream ends, and the others go on."""
+"""The most pieces that a caller can leave unread; beyond it, its stream ends, and the others go on."""
 
 R = TypeVar("R")
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 class Pieces:
     """The pieces of one stream between the batch and its reader.
 
-    `begun` says that the first one has come, `ended` that no more will; `error` is why, where it failed.
+    `begun`: the first piece has come; `ended`: no more will come; `error`: the cause, if the stream failed.
     """
 
     __slots__ = ("_waiter", "begun", "ended", "error", "unread")
@@ -30,10 +30,10 @@ class Pieces:
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, piece: Any) -> None:
-        """Take a piece.
+        """Add a piece.
 
         Raises:
-            SlowReader: too many are unread.
+            SlowReader: too many pieces are unread.
         """
         if len(self.unread) >= MAX_UNREAD:
             raise SlowReader(f"expected at most {MAX_UNREAD} pieces unread, found one more")
@@ -42,18 +42,18 @@ class Pieces:
         self._wake()
 
     def end(self, error: Exception | None = None) -> None:
-        """No more pieces come; those that came are read first, and then the error is raised."""
+        """End the stream; unread pieces are read first, and then the error is raised."""
         if isinstance(error, SlowReader):
             self.unread.clear()
         self.ended, self.error = True, error
         self._wake()
 
     async def next(self) -> Any:
-        """The next piece.
+        """Wait for the next piece.
 
         Raises:
-            StopAsyncIteration: there is none.
-            Exception: why the stream has ended.
+            StopAsyncIteration: the stream has ended.
+            Exception: the stream has failed with it.
         """
         while not self.unread:
             if self.ended:
@@ -76,10 +76,11 @@ class Pieces:
 class Stream(Generic[R]):
     """An asynchronous iterator of one caller's pieces.
 
-    Its call leaves when its reader is cancelled, closes it or lets go of it; the batch ends when all left.
+    Its call leaves when its reader is cancelled, closes it or drops it; the batch is cancelled when all calls
+    have left.
 
     Args:
-        pieces: what comes.
+        pieces: the pieces.
         leave: takes the call out of its queue or batch.
     """
 
@@ -91,7 +92,7 @@ class Stream(Generic[R]):
         return self
 
     def __reduce__(self) -> Any:
-        # Nor copied: two would read the pieces of one call.
+        # This prevents copies, too: two readers would share the pieces of one call.
         raise TypeError("a stream cannot be pickled: read it, and pickle its pieces")
 
     async def __anext__(self) -> R:
@@ -103,11 +104,11 @@ class Stream(Generic[R]):
         return piece
 
     async def aclose(self) -> None:
-        """Read no more of it."""
+        """Stop reading."""
         self.close()
 
     def close(self) -> None:
-        """As `aclose`."""
+        """Stop reading."""
         self._leave()
         self._pieces.unread.clear()
         self._pieces.end()

@@ -1,4 +1,4 @@
-"""A program that runs as a child process: its ready line, its output, its end."""
+"""A program in a child process: its ready line, its output, its end."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from penstock.local.ending import Guard, end_group
 from penstock.local.nodes import MARK, Node, read
 
 MAX_LINE = 1024 * 1024
-"""Characters of a line of output; what is longer is shown in parts."""
+"""The most characters of a line of output; a longer line is shown in parts."""
 
 Say = Callable[[str], None]
 """Takes a line of a child's output."""
 
 
 class NotReady(Exception):
-    """A child ended, or was ended, before it was ready."""
+    """A child ended, by itself or by a signal, before it was ready."""
 
 
 class IsApplication(Exception):
-    """A child found that its target has several nodes.
+    """The target of a child is an application.
 
     Args:
-        nodes: the one that clients call is the last.
+        nodes: its nodes; clients call the last one.
     """
 
     def __init__(self, nodes: list[Node]) -> None:
@@ -36,12 +36,12 @@ class IsApplication(Exception):
 
 
 class Child:
-    """`python -m PROGRAM` in a process group of its own; made by `start`.
+    """`python -m PROGRAM` in its own process group; made by `start`.
 
     Args:
-        process: as it was started.
-        name: how people call it.
-        say: takes its lines, without the ready line.
+        process: the started process.
+        name: its name in messages.
+        say: takes its lines, except for the ready line.
         guard: ends its group if this process ends first.
     """
 
@@ -57,13 +57,13 @@ class Child:
     async def start(
         cls, name: str, arguments: list[str], *, environment: Mapping[str, str], say: Say, guard: Guard
     ) -> Child:
-        """Start it.
+        """Start a child.
 
         Args:
-            name: how people call it.
-            arguments: behind `python -m`.
-            environment: all of its environment.
-            say: takes its lines, without the ready line.
+            name: its name in messages.
+            arguments: the arguments after `python -m`.
+            environment: its whole environment.
+            say: takes its lines, except for the ready line.
             guard: ends its group if this process ends first.
         """
         process = await asyncio.create_subprocess_exec(
@@ -80,16 +80,16 @@ class Child:
         return cls(process, name, say, guard)
 
     async def ready(self) -> dict[str, str]:
-        """Wait for the line `ready NAME=VALUE …`; returns its values.
+        """Wait for the line `ready NAME=VALUE …`; return its values.
 
         Raises:
-            NotReady: it ended before; its own last line says why.
-            IsApplication: it names the nodes instead.
+            NotReady: it ended before; its own last line has the cause.
+            IsApplication: it listed an application's nodes instead.
         """
         return await asyncio.shield(self._ready)
 
     async def ended(self) -> int:
-        """Wait for its end, and that of its output; returns its exit code, negative for a signal."""
+        """Wait for its end, and for that of its output; return its exit code, negative for a signal."""
         return await asyncio.shield(self._run)
 
     @property
@@ -98,15 +98,15 @@ class Child:
         return not self._run.done()
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal, if it runs."""
+        """Send it a signal, if it is running."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
     async def end(self, number: signal.Signals, seconds: float) -> None:
-        """Send a signal, wait for its end as long as this, then kill it with all that it started.
+        """Send a signal, wait for its end for some seconds, then kill it with all processes that it started.
 
-        One that is not ready has nothing to bring to an end, and is killed at once.
+        A child that is not ready has no work to complete, and is killed at once.
         """
         if self._ready.done():
             self.send(number)
@@ -114,7 +114,7 @@ class Child:
         await self.kill()
 
     async def kill(self) -> None:
-        """End it at once, with all that it started."""
+        """Kill it, with all processes that it started."""
         if self.running:
             end_group(self._process.pid)
         await self.ended()
@@ -123,7 +123,7 @@ class Child:
         outputs = ((self._process.stdout, self._line), (self._process.stderr, self._say))
         readers = [asyncio.create_task(_read(stream, take)) for stream, take in outputs if stream is not None]
         code = await self._process.wait()
-        # What it started may run on, and hold its output open.
+        # Processes that it started can run on, and keep its output open.
         end_group(self._process.pid)
         self._guard.remove(self._process.pid)
         await asyncio.gather(*readers)
@@ -131,7 +131,7 @@ class Child:
             self._ready.set_exception(
                 NotReady(f"the {self.name} ended with exit code {code} before it was ready")
             )
-            self._ready.exception()  # whoever waits gets it; nobody has to
+            self._ready.exception()  # mark as retrieved: possibly nothing waits for it
         return code
 
     def _line(self, line: str) -> None:
@@ -140,7 +140,7 @@ class Child:
             self._ready.set_result({name: value for name, _, value in fields})
         elif line.startswith(MARK) and not self._ready.done():
             self._ready.set_exception(IsApplication(read(line)))
-            self._ready.exception()  # whoever waits gets it; nobody has to
+            self._ready.exception()  # mark as retrieved: possibly nothing waits for it
         else:
             self._say(line)
 
@@ -158,10 +158,10 @@ async def _read(stream: asyncio.StreamReader, take: Say) -> None:
 
 
 class Children:
-    """All children of a session, those too that are being started.
+    """All children of a session, including those that are being started.
 
     Args:
-        guard: ends what is left if this process ends first.
+        guard: ends the remaining children if this process ends first.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -171,13 +171,13 @@ class Children:
     async def start(
         self, name: str, arguments: list[str], *, environment: Mapping[str, str], say: Say
     ) -> Child:
-        """Start one; arguments as for `Child.start`."""
+        """Start a child; arguments as for `Child.start`."""
         start = Child.start(name, arguments, environment=environment, say=say, guard=self._guard)
         starting = asyncio.create_task(start)
         self._starts = {each for each in self._starts if not each.done() or _runs(each)} | {starting}
         try:
             return await asyncio.shield(starting)
-        except asyncio.CancelledError:  # nobody else knows of it
+        except asyncio.CancelledError:  # the caller does not get the child, so end it here
             await (await starting).kill()
             raise
 
@@ -185,8 +185,8 @@ class Children:
         """End all of them.
 
         Args:
-            number: a signal to each.
-            seconds: what they have to end by themselves.
+            number: the signal to send.
+            seconds: time that they have to end by themselves.
         """
         started = [child for child in await asyncio.gather(*self._starts) if child.running]
         await asyncio.gather(*(child.end(number, seconds) for child in started))
@@ -197,10 +197,10 @@ def _runs(start: asyncio.Task[Child]) -> bool:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The user's environment without what would make one of our programs another than the command says.
+    """Return the user's environment without variables that would reconfigure our programs.
 
     Args:
-        more: variables beside it.
+        more: variables to add.
     """
     ours = ("PENSTOCK_", "KUBERNETES_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | more

@@ -1,8 +1,8 @@
-"""Ends what this process started, with all that those processes started, also if this one is killed.
+"""Ends the children of this process, with all processes that they started, even if this one is killed.
 
-Each child leads a process group of its own. A guard, forked before anything else runs, holds the numbers of
-the groups and one end of a pipe; when the pipe's other end is gone, because this process has ended in
-whatever way, the guard kills the groups that are left.
+Each child leads its own process group. A guard process, forked before anything else runs, holds the numbers
+of the groups and one end of a pipe. When the pipe's other end closes, because this process has ended in any
+way, the guard kills the remaining groups.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import signal
 
 
 def end_group(leader: int) -> None:
-    """Kill a child's process group: the child, if it runs, and what it started."""
+    """Kill a child's process group: the child, if it is running, and the processes that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 class Guard:
-    """The other process's end of it; made while this process has one thread and no event loop."""
+    """The guard, seen from this process; must be made while that has one thread and no event loop."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -30,25 +30,25 @@ class Guard:
         os.close(reading)
 
     def add(self, leader: int) -> None:
-        """A group is under guard."""
+        """Put a group under guard."""
         os.write(self._writing, b"+%d\n" % leader)
 
     def remove(self, leader: int) -> None:
-        """A group has ended, and its number may soon be another's."""
+        """Remove a group that has ended: its number can soon be reused."""
         os.write(self._writing, b"-%d\n" % leader)
 
     def close(self) -> None:
-        """End the guard and all groups that are left."""
+        """End the guard and all remaining groups."""
         os.close(self._writing)
         os.waitpid(self._pid, 0)
 
 
 def _guard(reading: int) -> None:
     try:
-        os.setsid()  # what is sent to this process's group, by a terminal or a person, is not for the guard
+        os.setsid()  # signals to this process's group, by a terminal or a user, must not end the guard
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        # Whoever reads this process's output waits for the end of all who can write to it.
+        # Close the inherited output: its reader waits until all processes that can write to it have ended.
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
@@ -60,4 +60,4 @@ def _guard(reading: int) -> None:
         for leader in groups:
             end_group(leader)
     finally:
-        os._exit(0)  # NB: nothing of the process that was forked runs here
+        os._exit(0)  # NB: skips all clean-up of the forked process

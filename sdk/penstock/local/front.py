@@ -1,4 +1,4 @@
-"""The router before the pairs: one process that stays, and sends to the generation that it is turned to."""
+"""The router before the pairs: one lasting process, which sends requests to the current generation."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from penstock.local.terminal import Terminal
 from penstock_wire.contract import RECONFIGURE_PATH
 
 HOLD = "600s"
-"""How long a request waits for a model that loads, or that a mistake keeps from starting; its own timeout may
-end first."""
+"""How long a request waits for a model that is loading, or that fails to start; its own timeout can end
+first."""
 
 
 class Front:
-    """The router: the front door is the endpoint that clients call, each other one has a port of its own.
+    """The router: its main port serves the endpoint that clients call, every other endpoint has its own port.
 
     Args:
-        port: where clients ask; 0 = any that is free.
-        folder: where this session keeps its files.
+        port: port for clients; 0 = any free one.
+        folder: folder of this session's files.
         children: starts the program.
-        terminal: takes what it writes.
+        terminal: takes the program's output.
     """
 
     def __init__(self, port: int, *, folder: Path, children: Children, terminal: Terminal) -> None:
@@ -40,10 +40,10 @@ class Front:
         self._child: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
 
     async def start(self, name: str) -> str:
-        """Start it with one endpoint and nobody to send to: requests wait; returns its address.
+        """Start the router with one endpoint without targets, so that requests wait; return its address.
 
         Args:
-            name: of the endpoint.
+            name: name of the endpoint.
 
         Raises:
             NotReady: it ended before it listened.
@@ -64,10 +64,10 @@ class Front:
         return data
 
     def urls(self, names: Sequence[str]) -> dict[str, str]:
-        """The URLs of the endpoints that only other nodes call; a name keeps its port.
+        """Return the URLs of the endpoints that only other nodes call; a name keeps its port.
 
         Args:
-            names: all of them, the one that clients call as the last.
+            names: all endpoints; clients call the last one.
         """
         for name in names[:-1]:
             if name not in self._ports:
@@ -75,11 +75,11 @@ class Front:
         return {name: f"http://{HOST}:{self._ports[name]}" for name in names[:-1]}
 
     def serve(self, names: Sequence[str], targets: Mapping[str, str]) -> None:
-        """Have these endpoints and no others, and send what comes from now on to these sidecars.
+        """Replace the endpoints, and send new requests to these sidecars.
 
         Args:
-            names: the one that clients call as the last.
-            targets: addresses by name; requests for an endpoint without one wait.
+            names: the endpoints; clients call the last one.
+            targets: sidecar addresses by name; requests for an endpoint without an address wait.
         """
         self._names = tuple(names)
         self._targets = dict(targets)
@@ -100,5 +100,5 @@ class Front:
             self._child.result().send(signal.SIGHUP)
 
     async def ended(self) -> str:
-        """Wait until it ends, which it should not; returns what to say of it."""
+        """Wait until the router ends, which it should not; return a message about it."""
         return f"the router ended with exit code {await (await self._child).ended()}"

@@ -1,4 +1,4 @@
-"""One generation of the target: a pair for each of its nodes, which come and go together."""
+"""One generation of the target: a pair for each of its nodes, started and ended together."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from penstock.local.terminal import Terminal
 from penstock_wire.http.client.pool import H1Upstream
 
 MakePair = Callable[[Node, Mapping[str, str]], Pair]
-"""Makes the pair of a node whose handles find endpoints at some URLs."""
+"""Makes the pair of a node, given the URLs of the endpoints for its handles."""
 
 
 class Generation:
-    """Started once.
+    """A generation of the target; can be started once.
 
     Args:
-        options: of the command.
-        front: gives ports to endpoints.
+        options: options of the command.
+        front: assigns ports to endpoints.
         make: see `MakePair`.
     """
 
     def __init__(self, options: Options, *, front: Front, make: MakePair) -> None:
         self.pairs: list[Pair] = []
-        """Of the node that clients call, the last."""
+        """The pairs; the last is that of the node that clients call."""
         self._options = options
         self._front = front
         self._make = make
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the nodes, in the order of `pairs`."""
+        """The names of the nodes, in the order of `pairs`."""
         return tuple(pair.name for pair in self.pairs)
 
     @property
     def targets(self) -> dict[str, str]:
-        """Addresses of the sidecars by node."""
+        """The sidecars' addresses by node."""
         return {pair.name: pair.address for pair in self.pairs}
 
     async def start(self, *, alone: bool) -> None:
-        """Start all and wait until they would take requests.
+        """Start all pairs and wait until they can take requests.
 
         Args:
-            alone: whether there is none before it: then each node is called as soon as it is ready, also by
-                the constructors of those that come later.
+            alone: whether no other generation is serving: then each node is called as soon as it is ready,
+                also by the constructors of later nodes.
 
         Raises:
-            NotReady: a program ended before; all are ended then.
+            NotReady: a program ended before; all are then ended.
         """
         options = self._options
         only = Node(name=options.name, target=options.target, init_kwargs=dict(options.init_kwargs))
@@ -91,7 +91,7 @@ class Generation:
             raise
 
     async def ended(self) -> str:
-        """Wait until a program ends; returns what to say of it."""
+        """Wait until a program ends; return a message about it."""
         ends = [asyncio.create_task(pair.ended()) for pair in self.pairs]
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -101,19 +101,19 @@ class Generation:
         return "; ".join(task.result() for task in done)
 
     async def retire(self) -> None:
-        """Let all answer what they have taken, callers before those that they call, then end them."""
+        """Let all pairs answer their accepted requests, callers before called nodes, and end them."""
         for pair in reversed(self.pairs):
             await pair.retire()
 
     async def kill(self) -> None:
-        """End all at once."""
+        """Kill all pairs."""
         await asyncio.gather(*(pair.kill() for pair in self.pairs))
 
 
 def pair_maker(
     options: Options, folder: Path, children: Children, upstream: H1Upstream, terminal: Terminal
 ) -> MakePair:
-    """Make a function that makes the pairs of a session; arguments as of `Pair`."""
+    """Make a function that makes the pairs of a session; arguments as for `Pair`."""
 
     def make(node: Node, urls: Mapping[str, str]) -> Pair:
         return Pair(

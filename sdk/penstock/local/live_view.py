@@ -1,4 +1,4 @@
-"""Queue and batches of a sidecar in a line for people, from what its admin port shows."""
+"""Renders a sidecar's queue and batches as a line for people, from the pages of its admin port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAMPLE = re.compile(rf"^penstock_sidecar_({'|'.join(NAMES)}) (\S+)$", re.MULTIL
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the page `/queue`."""
+    """The members of the page `/queue`."""
 
     queued: int
     ongoing: int
@@ -24,8 +24,8 @@ class Look:
     """One look at a sidecar.
 
     Args:
-        at: when, by a monotonic clock.
-        queue: what waits and what is with the model.
+        at: its time, by a monotonic clock.
+        queue: the numbers of queued and ongoing items.
         counts: the samples of `NAMES`.
     """
 
@@ -40,7 +40,7 @@ def read(queue: bytes, metrics: bytes, *, at: float | None = None) -> Look:
     Args:
         queue: the body of `/queue`.
         metrics: the body of `/metrics`.
-        at: when they were asked for; now, if not said.
+        at: when they were requested; None: now.
     """
     counts = {name: float(value) for name, value in _SAMPLE.findall(metrics.decode())}
     at = time.monotonic() if at is None else at
@@ -51,8 +51,8 @@ def line(name: str, before: Look | None, now: Look) -> str:
     """Make the line of the live view for one sidecar.
 
     Args:
-        name: of its backend.
-        before: the look before this, for what happened since.
+        name: name of its backend.
+        before: the previous look, for rates since then.
         now: the latest look.
     """
     text = f"{name}  queued {now.queue.queued}  in the model {now.queue.ongoing}"

@@ -1,4 +1,4 @@
-"""The nodes to serve: one class, or those of an application, as the process that imported it lists them."""
+"""The nodes to serve: one class, or an application's nodes, as listed by the process that imported it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.composition import Application
 from penstock.errors import LoadError
 
 MARK = "application "
-"""Begins the line with the nodes."""
+"""The prefix of the line with the nodes."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """One backend and its endpoint.
 
     Args:
-        name: of both.
+        name: name of both.
         target: `module:Class` or `module:function`.
         init_kwargs: keyword arguments of the class.
         settings: its sidecar's settings document; None = the user's file.
@@ -32,15 +32,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def application_line(application: Application, init_kwargs: Mapping[str, Any]) -> str:
-    """The nodes of an application, the one that clients call as the last.
+    """Make the line with an application's nodes; clients call the last one.
 
     Args:
-        application: its graph.
-        init_kwargs: those of the command line, which an application does not take.
+        application: the application.
+        init_kwargs: init kwargs of the command line; an application does not take any.
 
     Raises:
         LoadError: there are init kwargs.
-        CompositionError: its nodes cannot run in processes of their own.
+        CompositionError: its nodes cannot run in separate processes.
     """
     if init_kwargs:
         raise LoadError("expected no init kwargs for an application, whose classes are bound to theirs")
@@ -57,5 +57,5 @@ def application_line(application: Application, init_kwargs: Mapping[str, Any]) -
 
 
 def read(line: str) -> list[Node]:
-    """The nodes of such a line."""
+    """Read the nodes from a line of `application_line`."""
     return msgspec.json.decode(line.removeprefix(MARK).encode(), type=list[Node])

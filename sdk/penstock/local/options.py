@@ -18,15 +18,15 @@ MAX_BATCH = 4096
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Of one call of the command.
+    """The parsed options of one run of the command.
 
     Args:
         target: `module:Class`, `module:function` or `module:application`.
         init_kwargs: keyword arguments of the class.
-        port: where clients ask; 0 = any that is free.
-        batch: items of a batch at most; None = the sidecar's default, or what `settings` says.
+        port: port for clients; 0 = any free one.
+        batch: the most items of a batch; None = the sidecar's default, or the value in `settings`.
         settings: a sidecar's settings file.
-        reload: whether a change of the source files starts the target anew.
+        reload: restart the target when a source file changes.
     """
 
     target: str
@@ -38,7 +38,7 @@ class Options:
 
     @property
     def name(self) -> str:
-        """The name of the backend and its endpoint: the target's, in the form that Kubernetes takes."""
+        """The name of the backend and its endpoint: the target's name in a form that Kubernetes accepts."""
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", self.target.rpartition(":")[2])
         return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "model"
 

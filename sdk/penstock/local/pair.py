@@ -1,4 +1,4 @@
-"""A model server and the sidecar before it, as in one pod: started together, ended one after the other."""
+"""A model server and its sidecar, as in one pod: started together, ended one after the other."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from penstock_wire.http.client.pool import H1Upstream
 
 LOOK_SECONDS = 0.02
 TELL_SECONDS = 2.0
-"""A sidecar that is not ready so long after its model is said to be, with its reason."""
+"""Time until a warning with the sidecar's reason, if it is not ready after its model."""
 LEAVE_SECONDS = 1
-"""A sidecar that leaves takes requests for so long: the router has turned to its successor before."""
+"""How long a leaving sidecar still takes requests: by then the router sends to its successor."""
 DRAIN_SECONDS = 30
 MODEL_SECONDS = 30
 
 
 class Pair:
-    """One generation of the target.
+    """The model server and the sidecar of one node, in one generation.
 
     Args:
-        node: what to serve, and how it is batched.
-        options: of the command.
-        urls: where its handles find endpoints, by name.
-        folder: where this session keeps its files.
+        node: the node, with its settings of batching.
+        options: options of the command.
+        urls: URLs of the endpoints for its handles, by name.
+        folder: folder of this session's files.
         children: starts the programs.
-        upstream: for questions to the sidecar.
-        terminal: takes what they write.
+        upstream: sends requests to the sidecar's admin port.
+        terminal: takes the programs' output.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Pair:
         terminal: Terminal,
     ) -> None:
         self.name = node.name
-        """Of the node."""
+        """Name of the node."""
         self._node = node
         self._options = options
         self._urls = urls
@@ -68,11 +68,11 @@ class Pair:
         return f"{HOST}:{self._data_port}"
 
     async def start(self) -> None:
-        """Start both and wait until the sidecar would take requests.
+        """Start both and wait until the sidecar can take requests.
 
         Raises:
-            NotReady: one of them ended before; both are ended then.
-            IsApplication: there are several nodes; both are ended then.
+            NotReady: one of them ended before; both are then ended.
+            IsApplication: the target is an application; both are then ended.
         """
         model_port, self._data_port, self._admin_port = free_port(), free_port(), free_port()
         try:
@@ -85,7 +85,7 @@ class Pair:
             raise
 
     async def ended(self) -> str:
-        """Wait until one of both ends; returns what to say of it."""
+        """Wait until one of both ends; return a message about it."""
         ends = {asyncio.create_task(child.ended()): child for child in self._started}
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -95,17 +95,17 @@ class Pair:
         return "; ".join(f"the {ends[task].name} ended with exit code {task.result()}" for task in done)
 
     async def retire(self) -> None:
-        """Let it answer what it has taken, then end it; nothing new is sent to it any more."""
+        """Let the pair answer its accepted requests, and end it; it gets no new ones."""
         model, sidecar = self._started
         await sidecar.end(signal.SIGTERM, LEAVE_SECONDS + DRAIN_SECONDS + 5)
         await model.end(signal.SIGTERM, MODEL_SECONDS)
 
     async def kill(self) -> None:
-        """End both at once."""
+        """Kill both."""
         await asyncio.gather(*(child.kill() for child in self._started))
 
     async def ask(self, path: str) -> tuple[int, bytes]:
-        """Ask the sidecar's admin port; status 0 while it does not answer."""
+        """Get a page of the sidecar's admin port; status 0 if it does not answer."""
         request = Request(method="GET", target=path, headers=((b"host", HOST.encode()),), body=b"")
         try:
             answer = await self._upstream.send(HOST, self._admin_port, request, timeout=1.0)
@@ -124,7 +124,7 @@ class Pair:
         return child
 
     def _called(self, program: str) -> str:
-        """How lines and errors call a program: by its node, too, where there are several."""
+        """Name of a program in lines and errors; for an application, with the node's name."""
         return f"{self.name} {program}" if self._node.settings is not None else program
 
     async def _until_ready(self, sidecar: Child) -> None:
@@ -151,8 +151,8 @@ class Pair:
         ]  # fmt: skip
 
     def _model_environment(self) -> dict[str, str]:
-        # What the model prints is shown as it comes. Python takes a file that was changed within a second and
-        # has its old length for the one that it compiled before, unless it keeps nothing.
+        # Unbuffered, so that output is shown at once. No bytecode with --reload: Python would use the old one
+        # for a file that was changed within the same second and has its old length.
         kept = {"PYTHONDONTWRITEBYTECODE": "1"} if self._options.reload else {}
         known = {contract.ENDPOINTS_ENV: json.dumps(dict(self._urls))} if self._urls else {}
         return environment(PYTHONUNBUFFERED="1", **kept, **known, **{contract.BACKEND_ENV: self.name})

@@ -1,4 +1,4 @@
-"""Ports of this machine: one that is free for a child, and whether the user's is."""
+"""Finds free ports for children, and checks the user's port."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ HOST = "127.0.0.1"
 
 
 class PortTaken(Exception):
-    """The port that the user named cannot be listened on; the text says what to do."""
+    """The user's port cannot be listened on; the message has a way out."""
 
 
 _LISTENED = range(20_000, 32_000)
-"""Ports below those from which a kernel takes the ones of outgoing connections (Linux, macOS): what is free
-among these does not become taken by chance before the child listens."""
+"""Ports below the range for outgoing connections (Linux, macOS): a free one is not taken by chance before the
+child listens on it."""
 
 _given: deque[int] = deque(maxlen=1000)
-"""Ports that were given lately: who was given one may not listen on it yet."""
+"""Ports that were returned recently: their children possibly do not listen yet."""
 
 
 def free_port() -> int:
-    """A port on which nobody listens, and another one each time.
+    """Return a free port, another one each time.
 
-    A child that finds it taken all the same says so and is not ready.
+    If it is taken all the same, the child reports that and does not become ready.
     """
     for port in [*(port for port in random.sample(_LISTENED, 50) if port not in _given), 0]:
         with socket.socket() as tried:
@@ -39,10 +39,10 @@ def free_port() -> int:
 
 
 def check(port: int) -> None:
-    """Find out whether a port can be listened on.
+    """Check that it is possible to listen on a port.
 
     Raises:
-        PortTaken: it cannot.
+        PortTaken: it is not possible.
     """
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""`penstock run`, from its start to Ctrl-C: generations of the target come and go behind one router."""
+"""Runs `penstock run` from start to Ctrl-C: generations of the target come and go behind one router."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from penstock_wire.process import on_signal, run
 
 VIEW_SECONDS = 0.5
 END_SECONDS = 4.0
-"""What children have to end after Ctrl-C: the model's hook `close` may take 3 s."""
+"""Time that children have to end after Ctrl-C: the model's hook `close` can take 3 s."""
 
 
 def serve(options: Options) -> int:
-    """Run until Ctrl-C; returns the exit code.
+    """Run until Ctrl-C; return the exit code.
 
     Args:
-        options: what was asked for.
+        options: options of the command.
     """
     try:
         check(options.port)
@@ -52,11 +52,11 @@ async def _session(options: Options, folder: Path, guard: Guard) -> int:
 
 
 class Session:
-    """Made inside the running loop.
+    """One run of the command; must be made inside the running loop.
 
     Args:
-        options: what was asked for.
-        folder: for files of this session.
+        options: options of the command.
+        folder: folder of this session's files.
         guard: ends the children if this process is killed.
     """
 
@@ -77,7 +77,7 @@ class Session:
         self._at_once = asyncio.Event()
 
     async def run(self) -> int:
-        """Serve until a signal, or until something ends that is not started anew; returns the exit code."""
+        """Serve until a signal, or until a program ends that is not restarted; return the exit code."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # `nohup`
                 on_signal(number, self._signalled)
@@ -101,7 +101,7 @@ class Session:
         self._stop.set()
 
     async def _end(self) -> None:
-        """End all children as Ctrl-C does; after a while, or a second Ctrl-C, by force."""
+        """End all children by SIGINT; after a while, or at a second Ctrl-C, kill them."""
         ending = asyncio.create_task(self._children.end(signal.SIGINT, END_SECONDS))
         at_once = asyncio.create_task(self._at_once.wait())
         await asyncio.wait((ending, at_once), return_when=asyncio.FIRST_COMPLETED)
@@ -111,7 +111,7 @@ class Session:
         await self._children.end(signal.SIGKILL, 0.0)
 
     async def _keep_front(self) -> None:
-        """Start the router; ends when it does."""
+        """Start the router, and return when it has ended."""
         try:
             self._address.set_result(await self._front.start(self._options.name))
             self._say_error(await self._front.ended())
@@ -119,9 +119,9 @@ class Session:
             self._say_error(str(error))
 
     async def _follow(self) -> None:
-        """Start the target, and again after each change; ends where that cannot be."""
+        """Start the target, and again after each change; return if it fails and is not restarted."""
         while True:
-            # NB: looked at before the target is imported, so that no change between both is missed.
+            # NB: list the files before the target is imported, so that no change is missed.
             files = await asyncio.to_thread(source_files.look, Path.cwd()) if self._options.reload else {}
             starting = asyncio.create_task(self._replace())
             change = asyncio.create_task(self._next_change(files))
@@ -144,14 +144,14 @@ class Session:
             self._say(f"changed: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}")
 
     async def _next_change(self, files: source_files.State) -> list[str]:
-        """The paths of the next change; where none is waited for, nothing, once the target has ended."""
+        """Wait for the next change and return its paths; without --reload, wait for the target's end."""
         if self._options.reload:
             return await source_files.changed(Path.cwd(), files)
         await self._over.wait()
         return []
 
     async def _replace(self) -> None:
-        """Start a generation; when it is ready, send all that comes to it, and let the one before end."""
+        """Start a generation; when it is ready, send new requests to it, and retire the previous one."""
         fresh = Generation(self._options, front=self._front, make=self._make)
         await fresh.start(alone=self._current is None)
         address = await asyncio.shield(self._address)
@@ -169,10 +169,10 @@ class Session:
             print(f"ready {url}  (to try it: {url}{DOCS_PATH})", flush=True)
 
     async def _watch(self, generation: Generation) -> None:
-        """See to what is to be done where a generation ends while it serves."""
+        """Handle the end of a generation while it serves."""
         error = await generation.ended()
         if generation is not self._current:
-            return  # it was to end
+            return  # it was retired
         self._current = None
         self._front.serve(generation.names, {})
         self._say_error(error)
@@ -182,7 +182,7 @@ class Session:
         await generation.kill()
 
     async def _view(self) -> None:
-        """Show queue and batches, on a terminal."""
+        """Show queue and batches, if on a terminal."""
         before: dict[Pair, live_view.Look] = {}
         while True:
             await asyncio.sleep(VIEW_SECONDS)

@@ -1,4 +1,4 @@
-"""Which Python files of the user's there are, and that they changed: by looking, a few times a second."""
+"""Lists the user's Python files, and detects changes by polling a few times a second."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 LOOK_SECONDS = 0.25
 SHARE = 0.05
-"""Of a processor's time that looking may take: large folders are looked at less often."""
+"""The share of a processor's time that polling can take: large folders are polled less often."""
 NOT_SOURCE = ("__pycache__", "node_modules", "site-packages")
 
 State = dict[str, tuple[int, int, int]]
-"""Inode, time of change and size by path."""
+"""Inode, modification time and size by path."""
 
 
 def look(folder: Path) -> State:
-    """The Python files below a folder, as they are now; hidden folders and virtual environments are left out.
+    """List the Python files below a folder; hidden folders and virtual environments are left out.
 
     Args:
-        folder: where to begin.
+        folder: the folder.
     """
     files: State = {}
     folders = [str(folder)]
@@ -28,7 +28,7 @@ def look(folder: Path) -> State:
         try:
             with os.scandir(folders.pop()) as listed:
                 entries = list(listed)
-        except OSError:  # it went meanwhile, or is not ours to read
+        except OSError:  # it was deleted meanwhile, or cannot be read
             continue
         if any(entry.name == "pyvenv.cfg" for entry in entries):
             continue
@@ -46,11 +46,11 @@ def look(folder: Path) -> State:
 
 
 async def changed(folder: Path, before: State) -> list[str]:
-    """Wait for a change and until no other follows at once; returns the files that changed.
+    """Wait for a change, and until no other follows at once; return the files that changed.
 
     Args:
         folder: as for `look`.
-        before: what `look` returned.
+        before: the earlier result of `look`.
     """
     last = before
     while True:

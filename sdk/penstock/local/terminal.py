@@ -1,4 +1,4 @@
-"""The output for people: log lines and, only on a terminal, a view below them that is redrawn in place."""
+"""Writes the output for people: log lines and, on a terminal, a view below them that is redrawn in place."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ UP = "\x1b[1A"
 COLOURS = {"error": "\x1b[31m", "warning": "\x1b[33m"}
 PLAIN = "\x1b[0m"
 UNTOLD = ("backend has no targets",)
-"""Messages about what this command does on purpose."""
+"""Hidden messages: this command causes them on purpose."""
 
 
 class Terminal:
     """Writes lines; the view stays below them.
 
     Args:
-        out: where to.
-        live: whether `out` can redraw lines; without that there is no view and no colour.
+        out: the output stream.
+        live: whether `out` can redraw lines; else there is no view and no colour.
     """
 
     def __init__(self, out: TextIO, *, live: bool) -> None:
@@ -36,7 +36,7 @@ class Terminal:
 
         Args:
             text: the line.
-            level: of a log line; errors and warnings have a colour on a terminal.
+            level: level of a log line; errors and warnings have a colour on a terminal.
         """
         if self.live and level in COLOURS:
             text = f"{COLOURS[level]}{text}{PLAIN}"
@@ -44,7 +44,7 @@ class Terminal:
             self._write(self._erased() + text + "\n" + "".join(self._view))
 
     def show(self, lines: Sequence[str]) -> None:
-        """Have these lines as the view, in place of those that were."""
+        """Replace the lines of the view."""
         if not self.live:
             return
         width = shutil.get_terminal_size().columns - 1
@@ -54,7 +54,7 @@ class Terminal:
             self._write(erased + "".join(self._view))
 
     def child_line(self, name: str, line: str) -> None:
-        """Write a line of a child: its logs in words, anything else as it is, behind the child's name."""
+        """Write a line of a child after the child's name: a log line in words, any other unchanged."""
         fields = _log_fields(line)
         if fields is None:
             self.say(f"{name:<8}| {line}")
@@ -71,7 +71,7 @@ class Terminal:
 
 
 def _log_fields(line: str) -> dict[str, Any] | None:
-    """The members of a line that `penstock_wire.process.log` wrote; None for any other line."""
+    """Parse the members of a line by `penstock_wire.process.log`; None for any other line."""
     if not line.startswith('{"time"'):
         return None
     try:
@@ -82,10 +82,10 @@ def _log_fields(line: str) -> dict[str, Any] | None:
 
 
 def readable(name: str, fields: dict[str, Any]) -> str:
-    """A log line for a person: the time of day, who says it, how grave it is, the message, its values.
+    """Format a log line for people: program, time of day, level if grave, message, values.
 
     Args:
-        name: of the child.
+        name: name of the child.
         fields: the members of its JSON line.
     """
     try:
