@@ -1,8 +1,8 @@
-"""Whom a reporter trusts to have signed the operator's certificate.
+"""The authorities by which a reporter checks the operator's certificate.
 
-Two sources, as with settings: the file that is mounted beside them, and the operator's answers, which bring a
-change at once. An authority that either names is trusted: a rotation puts it in both long before it uses a
-new one and takes an old one out of both.
+Two sources, as with settings: the file mounted beside them, and the operator's answers, which bring a change
+at once. An authority in either is trusted: a rotation adds a new one to both long before it uses it, and
+removes an old one from both.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from penstock_wire.errors import DocumentError
 from penstock_wire.process import log
 
 HEADER = b"x-penstock-authorities"
-"""Of a report: which authorities the process has, as `digest` writes them."""
+"""Header field of a report: the process's authorities, as `digest` writes them."""
 
 
 def digest(authorities: bytes) -> str:
-    """A short name for a set of authorities.
+    """Return a short name for a set of authorities.
 
     Args:
         authorities: their certificates, PEM.
@@ -28,15 +28,15 @@ def digest(authorities: bytes) -> str:
 
 
 def client_context(authorities: bytes) -> ssl.SSLContext:
-    """A client's TLS context that trusts these authorities alone, and checks the server's name.
+    """Make a client's TLS context that trusts only these authorities, and checks the server's name.
 
     Args:
-        authorities: their certificates, PEM; none: no server can be trusted.
+        authorities: their certificates, PEM; if empty, no server is trusted.
 
     Raises:
         DocumentError: they cannot be read.
     """
-    # NB: not ssl.create_default_context: it loads the system's authorities, which are not asked here.
+    # NB: not ssl.create_default_context: it loads the system's authorities, which must not count here.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     if authorities.strip():
@@ -51,7 +51,7 @@ class Trust:
     """The authorities of one process.
 
     Args:
-        path: the mounted file, read anew at each new connection.
+        path: the mounted file, read again for each new connection.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,14 +65,14 @@ class Trust:
 
     @property
     def digest(self) -> bytes:
-        """The latest answer's authorities, or the file's, by name."""
+        """The digest of the latest answer's authorities, or else of the file's."""
         return digest(self._received or self._file).encode()
 
     def take(self, authorities: str) -> None:
-        """Take what the operator's answer says.
+        """Take the authorities of an operator's answer.
 
         Args:
-            authorities: certificates, PEM; those that cannot be used are logged and change nothing.
+            authorities: certificates, PEM; unusable ones are logged and change nothing.
         """
         received = authorities.encode()
         try:
@@ -84,7 +84,7 @@ class Trust:
         log("authorities received", digest=digest(received))
 
     def context(self) -> ssl.SSLContext:
-        """What to check the operator's certificate with now; made anew only where a source has changed."""
+        """Return the TLS context to check the operator with; it is rebuilt only if a source has changed."""
         self._read()
         source = (self._file, self._received)
         if self._made is None or source != self._made_from:

@@ -1,4 +1,4 @@
-"""What all documents share: JSON or YAML in, struct out, `v: 1` checked, one clear error."""
+"""Reads documents: JSON or YAML in, struct out, `v: 1` checked, one clear error."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def decode(kind: type[T], data: bytes, *, what: str, text: bool = False, by_hand
 
     Args:
         kind: the struct.
-        data: JSON, or YAML where `text` is set.
-        what: what the document is, for the error message.
-        text: the document may be YAML (files that people write).
-        by_hand: a person wrote it: unknown members are refused, durations may be text (`handwritten`).
+        data: JSON, or YAML if `text` is set.
+        what: name of the document, for the error message.
+        text: the document can be YAML (files that people write).
+        by_hand: a user wrote it: unknown members are refused, durations can be text (`handwritten`).
 
     Raises:
-        DocumentError: not readable, not of the expected shape, or of an unknown version; by hand, with a
-            member that is unknown.
+        DocumentError: the document is unreadable, does not have the expected shape, or has an unknown
+            version; if written by hand, it has an unknown member.
     """
     if not text and not by_hand:
         return _straight(kind, data, what=what)
@@ -64,7 +64,7 @@ _TYPES = {b"[": "list", b'"': "str", b"n": "NoneType", b"t": "bool", b"f": "bool
 
 
 def _straight(kind: type[T], data: bytes, *, what: str) -> T:
-    """Decode JSON into the struct, with nothing made of the members that it has not."""
+    """Decode JSON into the struct; members that the struct lacks are skipped without making objects."""
     try:
         straight = bytes(_HEAD.decode(data).v)
         if straight != b"%d" % VERSION:
@@ -82,10 +82,10 @@ def _straight(kind: type[T], data: bytes, *, what: str) -> T:
 
 
 def _json_or_yaml(data: bytes) -> Any:
-    """Parse what a person or a program wrote: as YAML only what is not JSON.
+    """Parse a document as JSON and, only if it is not JSON, as YAML.
 
-    JSON is what the operator writes and what is mounted. A YAML parser takes a hundred times as long for it,
-    and makes other values of some of it: ``1e-7`` is a string there.
+    The operator and mounted files use JSON. A YAML parser takes a hundred times as long for it, and reads
+    some of it differently: ``1e-7`` is a string there.
     """
     try:
         return msgspec.json.decode(data)

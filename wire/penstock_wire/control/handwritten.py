@@ -1,7 +1,7 @@
-"""Settings files that a person wrote: what the document does not know is refused, durations may be text.
+"""Reads settings files that a user wrote: unknown members are refused, durations can be text.
 
-On the wire unknown members are ignored, so that a newer operator can talk to an older pod. In a file that a
-person wrote an unknown member is a slip: the person believes that it has an effect.
+On the wire unknown members are ignored, so that an older pod understands a newer operator. In a file that a
+user wrote an unknown member is a slip: the user believes that it has an effect.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def read(document: Any, kind: Any, *, what: str) -> Any:
     """Check a document's members and put durations into milliseconds.
 
     Args:
-        document: what the file holds, as plain values.
-        kind: the struct that it is to become.
-        what: what the document is, for the error message.
+        document: the file's content, as plain values.
+        kind: the struct that it will become.
+        what: name of the document, for the error message.
 
     Returns:
         The document with each duration such as `batchWaitTimeout: 20ms` as `batchWaitTimeoutMs: 20`. Values
-        of a wrong type are left as they are, for the conversion to refuse.
+        of a wrong type stay as they are: the conversion refuses them.
 
     Raises:
-        DocumentError: a member is unknown, is missing, is there twice, is no duration, or has none of its
-            listed values; says where, and what is near or allowed.
+        DocumentError: a member is unknown, is missing, is there twice, is not a duration, or has none of its
+            listed values; the message says where, and what is near or allowed.
     """
     return _Reader(kind, what).value(document, kind, "$")
 
@@ -42,8 +42,8 @@ class _Reader:
     """Reads one document.
 
     Args:
-        root: the struct that the document is to become.
-        what: what the document is.
+        root: the struct that the document will become.
+        what: name of the document.
     """
 
     def __init__(self, root: Any, what: str) -> None:
@@ -116,7 +116,7 @@ def _types(kind: Any) -> dict[str, Any]:
 
 
 def _options(kind: Any) -> list[Any]:
-    """The types that a value may have: the members of a union, without what annotates them or is absent."""
+    """Return the types that a value can have: a union's members, without annotations and `UnsetType`."""
     origin = get_origin(kind)
     if origin is Annotated:
         return _options(get_args(kind)[0])
@@ -126,10 +126,10 @@ def _options(kind: Any) -> list[Any]:
 
 
 def _allowed(value: str | int, options: list[Any]) -> str:
-    """What a member with a list of values may be, where this is none of it; else empty."""
+    """Return the values that a member can have if it lists them and this is none of them; else empty."""
     listed = [each for option in options if get_origin(option) is Literal for each in get_args(option)]
     others = [option for option in options if get_origin(option) is not Literal and option is not type(None)]
-    # NB: True is 1 for Python, and of another type for a document.
+    # NB: in Python True equals 1; in a document they are of different types.
     if not listed or type(value) in others or any(type(value) is type(e) and value == e for e in listed):
         return ""
     numbers = ["a number"] if int in others else []
@@ -145,11 +145,11 @@ _KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
     dict: ("a mapping", (dict,)),
     type(None): ("null", (type(None),)),
 }
-"""By a member's type, what it is called and what a document has for it."""
+"""For each type of a member: its name in messages, and the types of a document's values for it."""
 
 
 def _wanted(value: Any, options: list[Any]) -> str:
-    """What kind of value a member is to have, where this is of none; else empty."""
+    """Return the kinds of value that a member can have if this value is of none of them; else empty."""
     names = []
     for option in options:
         kind = dict if _is_struct(option) else get_origin(option) or option
@@ -158,7 +158,7 @@ def _wanted(value: Any, options: list[Any]) -> str:
         if kind not in _KINDS:
             return ""
         name, types_of = _KINDS[kind]
-        # NB: True is an int for Python, and none for a document.
+        # NB: in Python True is an int; in a document it is not.
         if isinstance(value, types_of) and (kind is bool or not isinstance(value, bool)):
             return ""
         names.append(name)
@@ -166,7 +166,7 @@ def _wanted(value: Any, options: list[Any]) -> str:
 
 
 def _places(kind: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Every member of a document with the path of the object that holds it; durations by both names."""
+    """Yield every member of a document with the path of the object that holds it; durations by both names."""
     for option in _options(kind):
         if get_origin(option) is tuple:
             yield from _places(get_args(option)[0], f"{path}[]")

@@ -1,4 +1,4 @@
-"""How long the thread that serves waits for a processor, as Linux counts it: a report says so of its node."""
+"""Measures how long the serving thread waits for a processor, as Linux counts it; part of each report."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
 """Three numbers of the calling thread: nanoseconds run, nanoseconds runnable without running, time slices."""
 SHORTEST_SECONDS = 0.5
-"""A share is taken over at least so long; who asks sooner gets the last one."""
+"""The shortest span that a share is taken over; a call before its end gets the last share."""
 
 
 class ProcessorWait:
-    """The share of time for which the calling thread was runnable and not running.
+    """The share of time in which the calling thread was runnable and not running.
 
     The kernel counts a thread as waiting while others have the processors, and also while its control group
-    is throttled (a limit of CPU is used up): either way it is short of processors. A thread that sleeps does
+    is throttled (its CPU limit is used up): in both cases it is short of processors. A sleeping thread does
     not wait, however full its node is.
 
     Args:
-        path: the kernel's counters; must be read in the thread that they are of.
+        path: the kernel's counters; must be read in the thread that they describe.
         clock: seconds, monotonic.
     """
 
@@ -32,7 +32,7 @@ class ProcessorWait:
         self._waited = self._read()
 
     def share(self) -> float | None:
-        """From 0 to 1, since the last share was taken; None where the kernel does not say."""
+        """Return the share since the last one was taken, 0 to 1; None if the kernel has no counters."""
         now = self._clock()
         span = now - self._since
         if span < SHORTEST_SECONDS:
@@ -42,7 +42,7 @@ class ProcessorWait:
         if before is None or waited is None:
             self._last = None
         else:
-            # NB: a wait that began before the span is counted when it ends: it may be more than the span.
+            # NB: a wait that began before the span counts when it ends, so it can exceed the span.
             self._last = min(1.0, max(0.0, (waited - before) / 1e9 / span))
         return self._last
 

@@ -1,4 +1,4 @@
-"""Reports: what sidecars and routers send to the operator once a second, and its answers."""
+"""Reports, which sidecars and routers send to the operator once a second, and the operator's answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_wire.errors import DocumentError
 State = Literal["starting", "loading", "ready", "draining"]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
-"""A number that every reader of JSON has, and that sums and divides without overflow."""
+"""A number that every JSON reader represents exactly, and that sums and divides without overflow."""
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Measure = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
@@ -24,15 +24,15 @@ Code = Annotated[str, msgspec.Meta(max_length=64)]
 
 Path = Annotated[str, msgspec.Meta(max_length=256)]
 MAX_CAUSE = 256
-"""Characters of what a mirror's report says of why a request was not copied."""
+"""Most characters of a cause in a mirror's report."""
 Cause = Annotated[str, msgspec.Meta(max_length=MAX_CAUSE)]
-"""Where in a JSON document."""
+"""Why a mirror's copy got no answer, in words."""
 
 MAX_DIFFERENCES = 5
-"""Differing paths that are kept of a mirror at most."""
+"""Most differing paths that are kept per mirror."""
 
 MAX_CLASSES = 64
-"""Service curves in one report at most."""
+"""Most service curves in one report."""
 
 # NB: without the annotation mypyc makes a new tuple of floats wherever it is used.
 FIRST_BYTE_SECONDS: tuple[float, ...] = (
@@ -42,16 +42,17 @@ FIRST_BYTE_SECONDS: tuple[float, ...] = (
     *(1.0, 1.5, 2.0, 3.0, 5.0, 7.0),
     *(10.0, 15.0, 20.0, 30.0, 60.0, 120.0),
 )
-"""Upper bounds of the counts in `BackendTotals.seconds`, inclusive; a further count has those beyond them.
+"""Upper bounds of the counts in `BackendTotals.seconds`, inclusive; one more count has those beyond them.
 
-Six steps to each tenfold: what takes 200 ms longer is in another bucket from 20 ms to 0.5 s, and what takes
-1.7 times as long from 1 ms to 30 s. They never change: who counts and who reads may be of two versions."""
+Six steps per factor of ten: an answer that takes 200 ms longer falls into another bucket from 20 ms to 0.5 s,
+and one that takes 1.7 times as long from 1 ms to 30 s. They never change: writer and reader can differ in
+version."""
 
 FIRST_BYTE_BUCKETS = len(FIRST_BYTE_SECONDS) + 1
 
 
 class Items(msgspec.Struct, frozen=True, kw_only=True):
-    """Items now: `queued` wait, `ongoing` are with the model. Their sum is the load."""
+    """Items now: `queued` wait, `ongoing` are in the model. Their sum is the load."""
 
     queued: Count = 0
     ongoing: Count = 0
@@ -61,9 +62,9 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Counts since the process started, so that a lost report loses nothing.
 
     Args:
-        arrived: items of requests that could be read.
-        answered: items that got an answer of the model.
-        refused: items that got an error of ours, by reason.
+        arrived: items of readable requests.
+        answered: items that the model answered.
+        refused: items that the sidecar answered with an error, by reason.
         batches: batches sent.
         batch_items: items in those batches.
     """
@@ -79,9 +80,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A service curve L(W) = a + b·W of one class of requests.
 
     Args:
-        a_ms: milliseconds a batch of any size takes.
+        a_ms: milliseconds that a batch of any size takes.
         b_ms: milliseconds that each item adds.
-        n: batches it rests on.
+        n: number of batches that the curve was fitted to.
     """
 
     a_ms: Measure
@@ -90,12 +91,12 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Reconfigure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How the model took the latest `userConfig`.
+    """The outcome of the latest `userConfig`.
 
     Args:
         version: the settings version that brought it.
-        ok: whether the model took it.
-        message: what the model said where it did not.
+        ok: whether the model accepted it.
+        message: the model's words if it did not.
     """
 
     version: Count
@@ -116,12 +117,12 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         items: the queue now.
         oldest_age_ms: how long the oldest queued item has waited.
         totals: since the process started.
-        message: why it is not ready, for people.
+        message: why it is not ready, in words.
         fit: service curves by key class (the path).
-        slots: batches that may be with the model at once now.
-        reconfigure: how the latest `userConfig` was taken, None where there was none.
-        processor_wait: share of the time since the last report in which the thread that serves waited for a
-            processor (`processor_wait`); None where it is unknown.
+        slots: batches that can be in the model at once now.
+        reconfigure: outcome of the latest `userConfig`, None if there was none.
+        processor_wait: share of the time since the last report in which the serving thread waited for a
+            processor (`processor_wait`); None if unknown.
     """
 
     v: int = documents.VERSION
@@ -143,23 +144,23 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Requests of one endpoint to one backend, since the router started.
 
-    `errors`, `refused` and `seconds` are of the draw alone, so that two backends can be compared: of the
-    requests that got this backend by weight, each once, when the head of its answer went out or its client
-    left. Not those that match a rule of the backend, since others send them than the rest, and not a
-    mirror's copies. Those with a key count: a key gets its backend by weight, too, but all its requests get
-    the same. A request that no pod was asked for counts for the backend that was drawn for it. Routers of
-    older versions send none of the three.
+    `errors`, `refused` and `seconds` count the draw alone, so that two backends can be compared: the requests
+    that got this backend by weight, each once, when the head of its answer went out or its client left. Not
+    those that match a rule of the backend, since their clients differ from the rest, and not a mirror's
+    copies. Requests with a key count: a key gets its backend by weight, too, but all its requests get the
+    same. A request that was sent to no pod counts for the backend that was drawn for it. Routers of older
+    versions send none of the three.
 
     Args:
         requests: requests whose last try went to this backend.
         codes: of those, by status of the answer.
         retries: tries on another pod.
-        held: of its requests, those that wait in the router now.
-        errors: of the draw, answers with a status of 500 or above, and refusals with 429.
+        held: those of its requests that wait in the router now.
+        errors: in the draw, answers with a status of 500 or above, and refusals with 429.
         refused: of these, those that the router or a sidecar gave instead of the model, by reason.
-        seconds: of the draw, how many had their answer's head (or their client left) within the bounds of
-            `FIRST_BYTE_SECONDS` from their arrival on, and the last how many took longer. Empty for none;
-            their sum is the number of requests of the draw.
+        seconds: the draw's requests by the time from arrival to the head of the answer (or until their client
+            left), within the bounds of `FIRST_BYTE_SECONDS`; the last count is of those beyond. Empty for
+            none; their sum is the number of requests of the draw.
     """
 
     requests: Count = 0
@@ -172,14 +173,14 @@ class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where a mirror's answer first differed from that of the backend that served.
+    """The place where a mirror's answer first differed from the answer of the backend that served.
 
     Args:
-        path: where; `$` for the whole answer.
-        kind: how, one word.
-        expected: what stood there in the served answer: a type of JSON or a status, never a value.
+        path: the place; `$` for the whole answer.
+        kind: the kind of difference, one word.
+        expected: what the served answer has there: a type of JSON or a status, never a value.
         found: the same of the mirror's.
-        count: comparisons that ended at this path (whatever its indexes) in this way.
+        count: comparisons that ended at this path (with any indexes) in this way.
     """
 
     path: Path
@@ -190,20 +191,20 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class MirrorTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Copies of one endpoint's requests for one mirror, since the router started.
+    """Totals of one mirror's copies of one endpoint's requests, since the router started.
 
     Args:
         sent: copies that were sent.
         dropped: requests that were drawn and not copied, by reason.
         unanswered: copies that were sent and not answered by the mirror's model, by reason.
-        causes: what the first of these was, in words, by its reason.
-        codes: of those that were sent and are over, by status of the answer.
+        causes: the first of these for each reason, in words.
+        codes: copies that were sent and are over, by status of the answer.
         compared: pairs of answers that were compared.
         differing: of those, the pairs that differ, by kind.
         skipped: pairs of answers that were not compared, by reason.
         answered: copies that the mirror's model answered.
-        seconds: how long these answers took in all.
-        served_seconds: how long the served answers to the same requests took.
+        seconds: total time of these answers.
+        served_seconds: total time of the served answers to the same requests.
         first: the first differing paths.
     """
 
@@ -222,11 +223,11 @@ class MirrorTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One endpoint in one router.
+    """The state of one endpoint in one router.
 
     Args:
         listening: its port is bound.
-        error: why not, where it is not.
+        error: why it is not bound; empty if it is.
         held: requests that wait for a ready pod now.
         oldest_held_ms: how long the oldest of them has waited.
         backends: totals by backend name.
@@ -259,12 +260,12 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
-    """What the operator answers.
+    """The operator's answer to a report.
 
     Args:
-        next_report_ms: when to report again.
-        settings: the settings document as one JSON object, where the reporter's version is behind.
-        authorities: certificates of those who sign the operator's, PEM, where the reporter knows others.
+        next_report_ms: time until the next report.
+        settings: the settings document as one JSON object, if the reporter's version is behind.
+        authorities: certificates that can sign the operator's, PEM, if the reporter has others.
     """
 
     v: int = documents.VERSION
@@ -284,7 +285,7 @@ def decode_router(data: bytes) -> RouterReport:
 
 
 class _ReadAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A `ReportAnswer` as it is read: msgspec takes no object for `Raw | None`, and null for `Raw`."""
+    """A `ReportAnswer` for decoding: msgspec accepts no object for `Raw | None`, but null for `Raw`."""
 
     v: int
     next_report_ms: int = 1000
@@ -293,7 +294,7 @@ class _ReadAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
-    """Decode the operator's answer (raises DocumentError); the settings document's bytes stand beside it."""
+    """Decode the operator's answer (raises DocumentError); also return the bytes of the settings document."""
     try:
         read = msgspec.json.decode(data, type=_ReadAnswer)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -311,5 +312,5 @@ def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
 
 
 def encode(document: Any) -> bytes:
-    """The bytes of a report or an answer."""
+    """Encode a report or an answer as JSON."""
     return msgspec.json.encode(document)

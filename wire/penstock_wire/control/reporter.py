@@ -1,4 +1,4 @@
-"""The flow of control of a data-plane process: its report up, newer settings down, about once a second."""
+"""Sends a data-plane process's report to the operator about once a second and takes newer settings."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from penstock_wire.process import log
 
 INTERVAL_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
-"""The longest interval that an operator can ask for; beyond it a pod would look like a dead one."""
+"""The longest interval that an operator can ask for; beyond it a pod would look dead."""
 TIMEOUT_SECONDS = 5.0
 CONNECT_SECONDS = 2.0
-"""With the handshake. Not longer: after a change of leader the first tries may go to a pod that is gone."""
+"""Includes the handshake. Short: after a change of leader the first tries can go to a pod that is gone."""
 LONGEST_RETRY_SECONDS = 2.0
 IDLE_SECONDS = 70.0
-"""How long the connection is kept: beyond the longest interval, so that a report costs no handshake."""
+"""How long an idle connection is kept: beyond the longest interval, so that a report costs no handshake."""
 UNTRUSTED = "the operator's certificate is not trusted"
 
 
 class Reporter:
-    """Posts reports until cancelled, on a connection of its own that is kept.
+    """Posts reports until cancelled, on one persistent connection.
 
     Args:
         url: base URL of the operator, `https://host:port`. With `http://` everything, the token too, travels
             in plain text: for a process on one's own machine, and for pods that an older operator rendered.
         kind: `sidecar` or `router`: the path `/reports/<kind>`.
-        token_file: the projected service-account token, read anew each time since it is rotated; None = none.
-        authorities: file with the certificates of those who may sign the operator's, which `https` needs.
+        token_file: the projected service-account token, read each time since it is rotated; None = none.
+        authorities: file with the certificates that can sign the operator's; required with `https`.
         make: makes the report's bytes; its argument is the sequence number.
-        on_settings: takes the settings document's bytes of an answer.
+        on_settings: takes the bytes of an answer's settings document.
 
     Raises:
         ValueError: the URL cannot be used.
@@ -81,11 +81,11 @@ class Reporter:
         self._failures = 0
 
     def report_now(self) -> None:
-        """Report at once: the first arrival after idleness, a change of state."""
+        """Report at once, after the first arrival since idleness or a change of state."""
         self._now.set()
 
     async def run(self) -> None:
-        """Report until cancelled; a failure is logged once and tried again at the next turn."""
+        """Report until cancelled; a failure is logged once and retried at the next turn."""
         try:
             while True:
                 interval = await self._turn()
@@ -99,7 +99,7 @@ class Reporter:
             await self._upstream.close()
 
     async def _turn(self) -> float:
-        """Report; returns the seconds until the next."""
+        """Report; return the seconds until the next report."""
         try:
             interval = await self._report()
         except (UpstreamError, DocumentError, OSError) as error:
@@ -107,8 +107,8 @@ class Reporter:
                 self._told = str(error)
                 untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
                 log(UNTRUSTED if untrusted else "report failed", level="warning", error=str(error))
-            # Not all at the same time: they lost the same operator in the same moment, and each of their
-            # handshakes costs the next one more than a report.
+            # Spread the retries: all reporters lost the same operator at the same moment, and each handshake
+            # delays the next one more than a report does.
             self._failures += 1
             seconds = min(LONGEST_RETRY_SECONDS, INTERVAL_SECONDS * 1.25**self._failures)
             return seconds * random.uniform(0.6, 1.2)  # noqa: S311 - jitter
@@ -118,7 +118,7 @@ class Reporter:
         return interval
 
     async def _report(self) -> float:
-        """Send one report; returns the seconds until the next."""
+        """Send one report; return the seconds until the next."""
         self._sequence += 1
         headers = [(b"host", join(self._host, self._port).encode()), (b"content-type", b"application/json")]
         if self._token_file is not None:

@@ -12,25 +12,25 @@ from penstock_wire.control.traffic_rules import Match, OnMissing, SessionAffinit
 from penstock_wire.errors import DocumentError
 
 ORIGIN_PATTERN = r"^[a-z][a-z0-9+.-]*://(\[[0-9a-f:]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?$"
-"""An origin as browsers send it: scheme, host and, where it is not the scheme's own, port."""
+"""An origin as browsers send it: scheme, host and, if it is not the scheme's default, port."""
 ANY_ORIGIN = "*"
 HEADER_PATTERN = r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$"
 """The name of a header field (RFC 9110 section 5.1), without `*`."""
 IGNORED_PATH_PATTERN = r"^\$(\.([A-Za-z0-9_-]+|\*)|\[([0-9]{1,9}|\*|'[^'\\]+')\])+$"
-"""A path of JSON that a comparison ignores: `$.usage`, `$.predictions[*].id`, `$['a name']`."""
+"""A JSON path that a comparison ignores: `$.usage`, `$.predictions[*].id`, `$['a name']`."""
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-"""A method that an endpoint may list."""
+"""A method that an endpoint can list."""
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
 class ColdStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What happens to requests while no pod of the chosen backend is ready and can be reached.
+    """The handling of requests while no pod of the chosen backend is ready and reachable.
 
     Args:
-        timeout_ms: how long a request is held at most.
-        max_pending: requests held at most for one endpoint in one router.
-        overflow_status: HTTP status of a request beyond them.
+        timeout_ms: longest time that a request is held.
+        max_pending: most requests held for one endpoint in one router.
+        overflow_status: HTTP status of a request beyond that number.
     """
 
     timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 120_000
@@ -39,12 +39,12 @@ class ColdStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How long an answer may take, where an endpoint's `timeout_ms` alone does not say it.
+    """Limits of an answer's time, beside an endpoint's `timeout_ms`.
 
     Args:
         first_byte_ms: until the head of an answer, at most `timeout_ms`; None = `timeout_ms`.
         idle_ms: between two pieces of a streamed answer, and without a byte either way in a tunnel; None =
-            the time that the request had for its head, and ten minutes in a tunnel.
+            the time that the request had for its head; in a tunnel, ten minutes.
         total_ms: from a request's arrival to the end of its answer or tunnel; None = no limit.
     """
 
@@ -54,12 +54,12 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Cors(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Which web pages may call an endpoint and read its answers.
+    """The web pages that can call an endpoint and read its answers.
 
     Args:
         origins: origins of the pages; `*` for all.
-        headers: request fields that pages may send beside those that they always may.
-        credentials: whether they may send cookies and other credentials; not with all origins.
+        headers: request fields that pages can send beside those that are always allowed.
+        credentials: whether pages can send cookies and other credentials; not with all origins.
     """
 
     origins: tuple[str, ...] = ()
@@ -73,8 +73,8 @@ class WeightedBackend(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     Args:
         name: name of the ModelBackend; its pods come from the EndpointSlices of its Service.
         weight: its share, relative to the others'.
-        match: rules; a request that matches one is its own, whatever the weights. The first backend of the
-            list that has such a rule gets the request.
+        match: rules; a request that matches one goes here, whatever the weights. The first backend of the
+            list with a matching rule gets the request.
         targets: `host:port` of its sidecars, for a router that runs alone.
     """
 
@@ -85,12 +85,12 @@ class WeightedBackend(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class Compare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How a mirror's answers are compared with those of the backends that serve.
+    """The way in which a mirror's answers are compared with the served ones.
 
     Args:
-        ignore: paths of JSON that are left out, with all below them (`IGNORED_PATH_PATTERN`).
-        tolerance: two numbers are alike where they differ by no more than this times the larger of 1 and
-            their magnitudes.
+        ignore: JSON paths that are left out, with all below them (`IGNORED_PATH_PATTERN`).
+        tolerance: two numbers are equal if they differ by at most this times the larger of 1 and their
+            magnitudes.
     """
 
     ignore: tuple[str, ...] = ()
@@ -98,16 +98,16 @@ class Compare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Mirror(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A backend that gets copies of an endpoint's requests, and whose answers no client gets.
+    """A backend that gets copies of an endpoint's requests; clients never get its answers.
 
     Args:
         name: as in `WeightedBackend`.
-        percent: of the requests, so many are copied.
-        match: rules; only requests that match one are copied; empty = whatever they say.
-        priority_header: the field by which its sidecars know a request's priority, in lower case; empty
-            where they know none.
-        priority_level: the least urgent level that they have; 1 where they have no other.
-        compare: how its answers are compared; None = they are not.
+        percent: percentage of the requests that is copied.
+        match: rules; only requests that match one are copied; empty = all.
+        priority_header: the field that gives its sidecars a request's priority, in lower case; empty if they
+            use none.
+        priority_level: its least urgent level; 1 if it has no other.
+        compare: how its answers are compared; None = not at all.
         targets: as in `WeightedBackend`.
     """
 
@@ -127,23 +127,23 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         name: its name.
         port: the port every router pod listens on for it; None = the front door only (a router alone).
         route: path prefix at the front door, on whole segments, stripped; None = `/<name>`; empty = none.
-        methods: methods it takes; empty = any.
-        timeout_ms: time for a request that brings none, and the most that one may ask for.
+        methods: methods that it accepts; empty = any.
+        timeout_ms: time for a request that brings none, and the most that a request can ask for.
         timeouts: further limits of time; None = none.
         max_body_bytes: of a request's body; None = no limit.
-        retries: tries on other pods after the first, only where nothing was executed.
-        cold_start: holding.
-        cors: which web pages may read the answers; None = what the model answers passes as it is.
-        backends: who serves it.
-        on_missing: what becomes of the requests of a backend that does not exist: the others share them, or
+        retries: tries on other pods after the first, only if nothing was executed.
+        cold_start: how requests are held while no pod is ready.
+        cors: web pages that can read the answers; None = the model's own CORS fields pass unchanged.
+        backends: the backends that serve it.
+        on_missing: what happens to the requests of a backend that does not exist: the others share them, or
             they fail at once.
-        session_affinity: by what requests come to the same pod, beside `x-penstock-shard-key`; None = by no
-            other.
-        static: answers of the router's own.
-        closed: paths that are refused in every spelling: those where a sidecar alone may ask its model.
-        mirrors: who gets copies of its requests.
+        session_affinity: what keeps requests on the same pod, beside `x-penstock-shard-key`; None = nothing
+            else.
+        static: answers that the router itself gives.
+        closed: paths that are refused in every spelling: only a sidecar can use them on its model.
+        mirrors: the backends that get copies of its requests.
         leaving: other routers serve it by now. Each answer at its port closes the connection, so that its
-            clients go there before this router ends to serve it.
+            clients move there before this router stops serving it.
     """
 
     name: str
@@ -183,7 +183,7 @@ def decode(
 ) -> RouterSettings:
     """Decode router settings (raises DocumentError; see `documents.decode`).
 
-    By hand, what a ModelEndpoint or a TrafficSplit may not have is refused, too.
+    If written by hand, settings that a ModelEndpoint or a TrafficSplit cannot have are refused, too.
     """
     settings = documents.decode(RouterSettings, data, what=what, text=text, by_hand=by_hand)
     for endpoint in settings.endpoints:
@@ -199,7 +199,7 @@ def decode(
 
 
 def _slip(endpoint: Endpoint) -> str:
-    """What of an endpoint can have no effect; empty where nothing is wrong."""
+    """Return which setting of an endpoint cannot have an effect; empty if nothing is wrong."""
     known = get_args(Method)
     for index, method in enumerate(endpoint.methods):
         if method not in known:
@@ -215,7 +215,7 @@ def _slip(endpoint: Endpoint) -> str:
 
 
 def _traffic_slip(endpoint: Endpoint) -> str:
-    """What of the rules by which an endpoint chooses cannot be meant; empty where nothing is wrong."""
+    """Return what is wrong with an endpoint's rules, affinity or static answers; empty if nothing is."""
     ruled = [(f"backends[{index}]", backend.match) for index, backend in enumerate(endpoint.backends)]
     ruled += [(f"mirrors[{index}]", mirror.match) for index, mirror in enumerate(endpoint.mirrors)]
     for where, rules in ruled:
@@ -231,7 +231,7 @@ def _traffic_slip(endpoint: Endpoint) -> str:
 
 
 def _fault(cors: Cors) -> str:
-    """What is wrong with a `cors`; empty where nothing is."""
+    """Return what is wrong with a `cors`; empty if nothing is."""
     for origin in cors.origins:
         if origin != ANY_ORIGIN and not re.fullmatch(ORIGIN_PATTERN, origin):
             return f"origins: expected * or an origin such as https://app.example, found {origin!r}"
@@ -244,7 +244,7 @@ def _fault(cors: Cors) -> str:
 
 
 def _mirror_fault(endpoint: Endpoint) -> str:
-    """What is wrong with an endpoint's mirrors; empty where nothing is."""
+    """Return what is wrong with an endpoint's mirrors; empty if nothing is."""
     serving = {backend.name for backend in endpoint.backends}
     seen: set[str] = set()
     for index, mirror in enumerate(endpoint.mirrors):
@@ -268,5 +268,5 @@ def _mirror_fault(endpoint: Endpoint) -> str:
 
 
 def encode(settings: RouterSettings) -> bytes:
-    """The document's bytes: equal settings are equal bytes."""
+    """Encode settings as JSON: equal settings are equal bytes."""
     return msgspec.json.encode(settings)

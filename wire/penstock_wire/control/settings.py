@@ -1,4 +1,4 @@
-"""Settings that the operator sends to a sidecar: hot fields only (what rolls travels as arguments)."""
+"""Settings that the operator sends to a sidecar: those that change without a rollout (others: arguments)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from penstock_wire.durations import format_ms
 from penstock_wire.errors import DocumentError
 
 UNKNOWN_QUEUE = 1024
-"""Items that may wait by default while it is not known how fast they are answered."""
+"""Items that can wait by default while the rate of answers is unknown."""
 MOST_QUEUED = 1_000_000
-"""Items that may wait by default at most."""
+"""Upper bound of the items that can wait by default."""
 
 
 class Priority(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -21,8 +21,8 @@ class Priority(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Args:
         levels: how many there are; 1 = none.
-        default: level of a request that names none.
-        header: the field that names it.
+        default: level of a request without that field.
+        header: the field that gives the level.
     """
 
     levels: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1
@@ -31,35 +31,35 @@ class Priority(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Fairness(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An equal share of the slots for each value of a header field.
+    """Equal shares of the slots, one for each value of a header field.
 
     Args:
-        header: the field; requests without it share one share.
+        header: the field; all requests without it have one share together.
     """
 
     header: str
 
 
 class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A BatchPolicy's spec with the defaults filled; durations in milliseconds.
+    """A BatchPolicy's spec with its defaults filled in; durations in milliseconds.
 
     Args:
-        max_batch_size: items in one batch at most.
-        max_batch_bytes: bytes of items in one batch at most.
-        batch_wait_timeout_ms: how long a part-full batch may wait while a slot is free, from the arrival of
-            the key's oldest item; 0 = not at all; absent = half of a batch's time at most, and only for
-            callers who are about to ask again. Never null: sidecars of before know a number only.
-        max_concurrent_batches: slots: batches in the model at once; `auto` finds out what pays.
-        latency_objective_ms: the deadline that admission, dropping and batch size go by; None = the client's.
-        default_timeout_ms: deadline of a request that brings none.
-        max_queued_items: items that may wait; None = what is answered within a deadline, see `queue_limit`;
-            0 = no queue.
-        overflow_status: status of a refusal for a full queue.
+        max_batch_size: most items in one batch.
+        max_batch_bytes: most bytes of items in one batch.
+        batch_wait_timeout_ms: how long a part-full batch can wait while a slot is free, from the arrival of
+            the key's oldest item; 0 = not at all; absent = at most half of a batch's time, and only for
+            clients that are about to send again. Never null: older sidecars accept only a number.
+        max_concurrent_batches: slots: batches in the model at once; `auto` finds the number that pays.
+        latency_objective_ms: the deadline for admission, dropping and batch size; None = the client's.
+        default_timeout_ms: deadline of a request without one.
+        max_queued_items: items that can wait; None = as many as are answered within a deadline, see
+            `queue_limit`; 0 = no queue.
+        overflow_status: status of a refusal because the queue is full.
         batch_key_headers: header names whose values must be equal within a batch.
         on_batch_error: whether a failed batch is halved and run again to find the request that fails it;
-            None = as fits the protocol.
+            None = the protocol's default.
         priority: levels of urgency.
-        fairness: the senders that share the slots, None = no shares.
+        fairness: the header field that divides the slots into shares, None = no shares.
     """
 
     max_batch_size: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
@@ -76,11 +76,11 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     fairness: Fairness | None = None
 
     def queue_limit(self, slots: int, answered: float = 0.0) -> int:
-        """Items that may wait, with the derived default filled in: as many as are answered within a deadline.
+        """Return how many items can wait; the derived default is as many as are answered within a deadline.
 
         Args:
-            slots: batches that may be in the model at once now.
-            answered: items that one slot answers within a deadline, 0 where that is not known.
+            slots: batches that can be in the model at once now.
+            answered: items that one slot answers within a deadline, 0 if unknown.
         """
         if self.max_queued_items is not None:
             return self.max_queued_items
@@ -89,15 +89,15 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
-    """What a sidecar obeys until it gets other settings.
+    """The settings of a sidecar.
 
     Args:
         v: version of the document's form.
-        version: counts the changes; the higher wins. None in a file that somebody wrote by hand.
+        version: counts the changes; the higher wins. None in a file that a user wrote.
         backend: name of the ModelBackend.
         batching: how to batch.
-        max_ongoing_requests: requests that are with the model at once where nothing is batched.
-        user_config: what the model is reconfigured with, any JSON; None = nothing.
+        max_ongoing_requests: requests in the model at once if nothing is batched.
+        user_config: any JSON to reconfigure the model with; None = nothing.
     """
 
     v: int = documents.VERSION
@@ -111,7 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 def decode(data: bytes, *, what: str = "settings", text: bool = False, by_hand: bool = False) -> Settings:
     """Decode settings (raises DocumentError; see `documents.decode`).
 
-    By hand, what a BatchPolicy may not have is refused, too.
+    If written by hand, settings that a BatchPolicy cannot have are refused, too.
     """
     settings = documents.decode(Settings, data, what=what, text=text, by_hand=by_hand)
     batching = settings.batching
@@ -125,5 +125,5 @@ def decode(data: bytes, *, what: str = "settings", text: bool = False, by_hand: 
 
 
 def encode(settings: Any) -> bytes:
-    """The document's bytes: JSON, members in a fixed order, so that equal settings are equal bytes."""
+    """Encode settings as JSON with members in a fixed order: equal settings are equal bytes."""
     return msgspec.json.encode(settings)

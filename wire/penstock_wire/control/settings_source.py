@@ -1,8 +1,8 @@
-"""Where settings come from: a file (a mounted ConfigMap, or one that a person edits) and the report channel.
+"""Reads settings from a file (a mounted ConfigMap, or one that a user edits) and from the report channel.
 
-One rule for both: a document with a `version` obeys it, the higher wins, from whichever channel. Documents
-without one, which only a process without `--report-to` may have, count each change as new. A document that
-cannot be used is logged and changes nothing.
+One rule for both: of documents with a `version`, the higher wins, from whichever channel. Documents without
+one, which only a process without `--report-to` accepts, count each change as new. A document that cannot be
+used is logged and changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Versioned(Protocol):
 
     @property
     def version(self) -> int | None:
-        """Counts the changes; None where they are not counted."""
+        """The number of changes so far; None if they are not counted."""
         ...
 
 
@@ -35,7 +35,7 @@ class SettingsSource(Generic[T]):
     """Holds the document in effect and hands each newer one to `apply`.
 
     Args:
-        path: the file, or None where there is none.
+        path: the file, or None if there is none.
         decode: bytes (JSON or YAML) to document; raises DocumentError.
         apply: takes a newer document, whole, between two steps of the event loop.
         versioned_only: refuse documents without a version (a process that reports to an operator).
@@ -62,12 +62,12 @@ class SettingsSource(Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """Whether the latest document could not be used, or the file could not be read."""
+        """Whether the latest document was unusable, or the file could not be read."""
         return self._refused or self._unread is not None
 
     @property
     def version(self) -> int:
-        """Version of the document in effect; 0 for none or an uncounted one."""
+        """Version of the document in effect; 0 if there is none or it has no version."""
         return (self.current.version or 0) if self.current is not None else 0
 
     def offer(self, data: bytes, *, origin: str) -> bool:
@@ -100,7 +100,7 @@ class SettingsSource(Generic[T]):
         return True
 
     def read_file(self) -> bool:
-        """Read the file if it changed; returns whether a newer document took effect."""
+        """Read the file if it changed; return whether a newer document took effect."""
         if self._path is None:
             return False
         try:
@@ -123,7 +123,7 @@ class SettingsSource(Generic[T]):
         self._wake.set()
 
     async def watch(self) -> None:
-        """Follow the file until cancelled; a change is taken up within a second."""
+        """Follow the file until cancelled; a change takes effect within a second."""
         while True:
             self.read_file()
             try:

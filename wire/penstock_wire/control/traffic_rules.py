@@ -1,11 +1,11 @@
-"""What of a request decides who gets it: match rules, session affinity, answers of an endpoint's own.
+"""Rules that choose a request's backend and pod, and an endpoint's static answers.
 
-Members of a router's settings (`router_settings.Endpoint`), and checks of what a schema cannot say.
+Members of a router's settings (`router_settings.Endpoint`), with checks that a schema cannot express.
 
-Regular expressions are RE2's: they match in time linear in the value, whatever the expression and the value
-are, as no expression with backtracking does (one of twenty characters can stop Python's `re` for hours). It
-is also the dialect that the apiserver checks them by, since CEL's `matches` is RE2 in Go. The time for each
-byte grows with the expression, so its size is bounded, as is the value (`MAX_REGEX_VALUE`).
+Regular expressions are RE2's: they match in time linear in the value, unlike any engine that backtracks (an
+expression of twenty characters can block Python's `re` for hours). The apiserver checks them by the same
+dialect, since CEL's `matches` is RE2 in Go. The time per byte grows with the expression, so its size is
+bounded, as is the value's (`MAX_REGEX_VALUE`).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 OnMissing = Literal["Share", "Fail"]
-"""What becomes of the share of a backend that does not exist."""
+"""What happens to the share of a backend that does not exist."""
 
 MAX_REGEX = 256
-"""Characters of a regular expression at most."""
+"""Most characters of a regular expression."""
 MAX_REGEX_SIZE = 1000
-"""Instructions of a compiled expression at most."""
+"""Most instructions of a compiled expression."""
 MAX_REGEX_VALUE = 1024
-"""A value that is longer in bytes matches no regular expression."""
+"""Most bytes of a value that a regular expression can match; a longer one never matches."""
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A rule that a request matches by one header field or one cookie.
+    """A rule that matches requests by one header field or one cookie.
 
     Args:
         header: name of the field, in any case; or
@@ -44,7 +44,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class AffinityCookie(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The cookie by which a client comes back to its pod.
+    """The cookie that brings a client back to its pod.
 
     Args:
         name: its name.
@@ -56,7 +56,7 @@ class AffinityCookie(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SessionAffinity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """By what requests come to the same backend and pod; one of both.
+    """The header field or the cookie (one of them) that keeps requests on the same backend and pod.
 
     Args:
         header: name of a header field.
@@ -68,7 +68,7 @@ class SessionAffinity(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class StaticAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An answer that the router gives itself to GET and HEAD.
+    """An answer to GET and HEAD that the router itself gives.
 
     Args:
         path: the path, without the route and without a query.
@@ -82,8 +82,8 @@ class StaticAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def options() -> Any:
-    """How RE2 reads expressions, as `re2.Options`: bytes, and no message on standard error."""
-    import re2  # it brings 3 MB of memory, which only those pay who have an expression
+    """Return the `re2.Options` for all expressions: bytes, and no message on standard error."""
+    import re2  # costs 3 MB of memory, so only processes with an expression load it
 
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
@@ -93,7 +93,7 @@ def options() -> Any:
 
 
 def regex_fault(expression: str) -> str:
-    """What is wrong with a regular expression; empty where nothing is.
+    """Return what is wrong with a regular expression; empty if nothing is.
 
     Args:
         expression: as a user wrote it.
@@ -117,7 +117,7 @@ def regex_fault(expression: str) -> str:
 
 
 def match_slip(rule: Match) -> str:
-    """What is wrong with a rule, with the member that is; empty where nothing is."""
+    """Return what is wrong with a rule, after the name of the member at fault; empty if nothing is."""
     names = [name for name in ("header", "cookie") if getattr(rule, name)]
     if len(names) != 1:
         return f": expected one of header and cookie, found {_listed(names)}"
@@ -129,7 +129,7 @@ def match_slip(rule: Match) -> str:
 
 
 def affinity_slip(affinity: SessionAffinity) -> str:
-    """What is wrong with a session affinity; empty where nothing is."""
+    """Return what is wrong with a session affinity; empty if nothing is."""
     if bool(affinity.header) == (affinity.cookie is not None and bool(affinity.cookie.name)):
         named = _listed([name for name in ("header", "cookie") if getattr(affinity, name)])
         return f": expected one of header and cookie, with a name, found {named}"
@@ -137,7 +137,7 @@ def affinity_slip(affinity: SessionAffinity) -> str:
 
 
 def static_slip(answers: tuple[StaticAnswer, ...]) -> str:
-    """What is wrong with answers of an endpoint's own; empty where nothing is."""
+    """Return what is wrong with an endpoint's static answers; empty if nothing is."""
     seen: set[str] = set()
     for index, answer in enumerate(answers):
         if not answer.path.startswith("/") or "?" in answer.path or "#" in answer.path:

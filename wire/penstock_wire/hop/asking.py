@@ -1,4 +1,4 @@
-"""Asking a sidecar for a hop: an HTTP/1.1 upgrade on a connection of its own."""
+"""Asks a sidecar for a hop by an HTTP/1.1 upgrade on a separate connection."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock_wire.hop.client import HopClient, HopPool
 from penstock_wire.process import log
 
 ASK_SECONDS = 5.0
-"""For a connection, and the answer whether it becomes a hop."""
+"""For connecting and for the answer to the upgrade."""
 ASK_AGAIN_SECONDS = 60.0
-"""A server that knows no hop, or would have none now, is left alone for so long."""
+"""How long a server that refused the upgrade is not asked again."""
 MEET_SECONDS = 1.0
-"""One that took no connection, or has ended one without an answer, and one that has ended a hop, likewise."""
+"""The same for a server that refused or dropped the connection, or ended a hop."""
 _MAX_HEAD_BYTES = 8192
 _ASK = b"OPTIONS * HTTP/1.1\r\nhost: %b\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n"
 _SWITCHES = b"HTTP/1.1 101 "
@@ -24,12 +24,12 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 
 async def ask(pool: HopPool, key: tuple[str, int], made: Callable[[HopClient], object]) -> HopClient | float:
-    """A hop to a server; where it would have none, after how many seconds it may be asked again.
+    """Return a hop to a server, or the seconds until the server can be asked again if it makes none.
 
     Args:
-        pool: where it will belong.
+        pool: the pool that the hop will belong to.
         key: host and port of the server.
-        made: called with the hop before it takes a frame, or anything else is.
+        made: called with the hop before it takes its first frame and before this returns.
     """
     loop = asyncio.get_running_loop()
     asked = _Asked(pool, key, loop, made)
@@ -50,7 +50,7 @@ async def ask(pool: HopPool, key: tuple[str, int], made: Callable[[HopClient], o
 
 
 class _Asked:
-    """A connection whose server was asked whether it becomes a hop; an `asyncio.Protocol`."""
+    """A connection on which a server was asked for a hop; an `asyncio.Protocol`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class _Asked:
         self._received = b""
 
     def give_up(self) -> None:
-        """Nobody waits for the answer."""
+        """Close the connection: the answer is no longer wanted."""
         self.answer.cancel()
         if self._transport is not None:
             self._transport.abort()
@@ -113,7 +113,7 @@ class _Asked:
 
 
 def _agrees(head: bytes) -> bool:
-    """Whether the head of an answer switches to the hop's protocol, of this version."""
+    """Whether the head of an answer switches to this version of the hop's protocol."""
     lines = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
     named = [value.strip().lower() for name, _, value in lines if name.lower() == b"upgrade"]
     return head.startswith(_SWITCHES) and named == [frames.PROTOCOL]

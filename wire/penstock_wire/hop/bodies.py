@@ -1,7 +1,7 @@
-"""Bodies that cross the hop by pieces: what is sent as credit comes, what is read as it comes.
+"""Bodies that cross the hop piece by piece: sent as credit arrives, read as they arrive.
 
-A body's reader gives credit for what it has read, so that at most `frames.WINDOW` bytes of one body are on
-the way or unread, and a slow one holds up no other.
+A body's reader gives credit for the bytes that it has read. So at most `frames.WINDOW` bytes of one body are
+on the way or unread, and a slow reader does not hold up other bodies.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _pack = frames.HEADER.pack
 
 
 class Outlet:
-    """The connection that bodies come and leave by, as they see it: `link.Link`.
+    """The connection as bodies see it: `link.Link`.
 
-    A base class, not a Protocol, as `http.client.answer.Carrier`. No object is made of it.
+    A base class, not a Protocol, like `http.client.answer.Carrier`. It is never instantiated.
 
     Attributes:
-        choked: the peer takes nothing, or much waits to be sent.
+        choked: the peer accepts no bytes, or many wait to be sent.
     """
 
     choked: bool
@@ -35,21 +35,21 @@ class Outlet:
         raise NotImplementedError
 
     def block(self, sender: BodySender) -> None:
-        """Call a body's `pump` when the peer takes bytes again."""
+        """Call a body's `pump` when the peer accepts bytes again."""
         raise NotImplementedError
 
     def unblock(self, sender: BodySender) -> None:
-        """A body is not sent any further."""
+        """Cancel `block` for a body that is not sent any further."""
         raise NotImplementedError
 
 
 class BodySender:
-    """A body on its way out.
+    """An outgoing body.
 
     Args:
         outlet: the connection.
-        number: of its request.
-        over: called when its end was sent.
+        number: number of its request.
+        over: called when the end of the body was sent.
     """
 
     __slots__ = (
@@ -78,33 +78,33 @@ class BodySender:
 
     @property
     def is_stuck(self) -> bool:
-        """Bytes are there, and the peer has not said that it takes them."""
+        """Whether bytes wait and the peer has given no credit for them."""
         return bool(self._pieces) and self._credit <= 0
 
     @property
     def stopped(self) -> bool:
-        """Nothing more of it is sent."""
+        """Whether sending has ended."""
         return self._over is None
 
     def feed(self, piece: bytes) -> bool:
-        """Send a piece; False where it waits for the peer."""
+        """Send a piece; return False if some of it must wait for the peer."""
         if piece and self._over is not None:
             self._pieces.append(piece)
             self.pump()
         return not self._pieces
 
     def finish(self, piece: bytes = b"") -> None:
-        """That was all, behind a last piece."""
+        """End the body, after a last piece."""
         if piece and self._over is not None:
             self._pieces.append(piece)
         self._finished = True
         self.pump()
 
     def add(self, size: int) -> None:
-        """The peer takes so many bytes more.
+        """Add credit that the peer has given.
 
         Raises:
-            ValueError: it has given more than there ever is.
+            ValueError: the credit exceeds the window.
         """
         self._credit += size
         self.credits += 1
@@ -113,14 +113,14 @@ class BodySender:
         self.pump()
 
     def stop(self) -> None:
-        """Send no more of it."""
+        """Stop sending; bytes not yet sent are dropped."""
         self._over = None
         self._pieces.clear()
         self._outlet.unblock(self)
         self._wake()
 
     def pump(self) -> None:
-        """Send what may be sent."""
+        """Send as much as credit and connection allow."""
         outlet = self._outlet
         pieces = self._pieces
         over = self._over
@@ -157,7 +157,7 @@ class BodySender:
             self._wake()
 
     async def drained(self) -> None:
-        """Wait until all that was fed is sent, or nothing more is."""
+        """Wait until everything fed is sent, or sending has stopped."""
         while self._pieces:
             if self._waiter is None or self._waiter.done():
                 self._waiter = asyncio.get_running_loop().create_future()
@@ -169,11 +169,11 @@ class BodySender:
 
 
 class Allowance:
-    """What the peer may send of a body.
+    """Credit for a body that the peer sends.
 
     Args:
         outlet: the connection.
-        number: of the request.
+        number: number of its request.
     """
 
     __slots__ = ("_due", "_left", "_number", "_outlet")
@@ -185,17 +185,17 @@ class Allowance:
         self._due = 0
 
     def take(self, size: int) -> None:
-        """So many bytes came.
+        """Count received bytes against the credit.
 
         Raises:
-            ValueError: they are more than the peer had credit for.
+            ValueError: they exceed the credit.
         """
         self._left -= size
         if self._left < 0:
             raise ValueError(f"expected no more of a body than there was credit for, found {-self._left}")
 
     def give(self, size: int) -> None:
-        """So many bytes were read: the peer gets credit for as many, a good part of the window at a time."""
+        """Give credit for bytes that were read, at least a quarter of the window at a time."""
         self._due += size
         if self._due >= _WINDOW // 4:
             self._left += self._due
@@ -204,7 +204,7 @@ class Allowance:
 
 
 class BodyReceiver:
-    """A request's body as it comes; a `BodyReader`.
+    """A request's body that is read as it arrives; a `BodyReader`.
 
     Args:
         allowance: gives credit for what is read.
@@ -240,22 +240,22 @@ class BodyReceiver:
 
     @property
     def waited_for(self) -> bool:
-        """Somebody waits for the next piece."""
+        """Whether a reader waits for the next piece."""
         return self._waiter is not None
 
     def feed(self, piece: bytes) -> None:
-        """A piece came."""
+        """Add a piece that arrived."""
         if piece and not self._error:
             self._pieces.append(piece)
             self._wake()
 
     def finish(self) -> None:
-        """That was all."""
+        """Mark the end of the body."""
         self._ended = True
         self._wake()
 
     def fail(self, why: str) -> None:
-        """It ended early; what was not read yet is dropped."""
+        """Mark that the body ended early; unread pieces are dropped."""
         if not self._ended and not self._error:
             self._error = why
             self._pieces.clear()

@@ -1,4 +1,4 @@
-"""One request on a hop, as its client sees it: who waits for what of it, and until when."""
+"""One request on a hop, as its client sees it: its callbacks or futures, and its deadline."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Line(Protocol):
     where: str
 
     def expect_by(self, call: Call, deadline: float) -> None:
-        """Fail a call with a timeout at a time of the monotonic clock, unless it has another by then."""
+        """Fail a call with a timeout at a time of the monotonic clock, unless a new one is set by then."""
         ...
 
     def give_up(self, call: Call, error: Exception) -> None:
-        """End a call: the server is to stop its work."""
+        """End a call; the server stops its work."""
         ...
 
 
@@ -47,8 +47,8 @@ class Call(Carrier):
         line: its connection.
         loop: the running loop.
         number: its number there.
-        request: what is sent.
-        timeout: seconds for the answer, or for its head.
+        request: the request to send.
+        timeout: seconds until the answer, or its head.
     """
 
     def __init__(
@@ -57,22 +57,22 @@ class Call(Carrier):
         self.number = number
         self.deadline = math.inf
         self.answered = False  # the answer's head has come
-        self.allowance: Allowance | None = None  # of the answer, where it comes by pieces
-        self.sender: BodySender | None = None  # of the request, where it goes by pieces
+        self.allowance: Allowance | None = None  # of the answer, if it comes in pieces
+        self.sender: BodySender | None = None  # of the request, if it goes in pieces
         self.done: Done | None = None
         self.opened: Opened | None = None
         self.whole_bytes = 0
         self.waiter: asyncio.Future[Response] | None = None
         self.opening: asyncio.Future[Answer] | None = None
         self.idle_timeout = timeout
-        self.interim_bytes = 0  # of interim answers, which nothing holds back
+        self.interim_bytes = 0  # of interim answers, which credit does not bound
         self.head_only = request.method == "HEAD"
         self._line = line
         self._loop = loop
         self._timeout = timeout
         self._interim: Interim | None = request.interim
         self._pump: asyncio.Task[None] | None = None  # sends the request's stream
-        self._asking = False  # somebody waits for the next piece of the answer
+        self._asking = False  # a reader waits for the next piece of the answer
         self._body: Body | None = None
         self._status = 0
         self._headers: Headers = ()
@@ -84,7 +84,7 @@ class Call(Carrier):
     # -- the request ----------------------------------------------------------------------------------------
 
     def send_stream(self, sender: BodySender, stream: BodyReader, length: int | None) -> None:
-        """Send a body as it comes."""
+        """Send a body piece by piece as its stream yields it."""
         self.sender = sender
         self._pump = self._loop.create_task(self._send_stream(sender, stream, length))
 
@@ -92,7 +92,7 @@ class Call(Carrier):
         left = length
         where = self._line.where
         try:
-            # Only the peer's time counts: the stream's source bounds its own.
+            # Only the peer's time counts: the source of the stream has its own limit.
             self.deadline = math.inf
             while piece := await stream.read():
                 if left is not None:
@@ -109,7 +109,7 @@ class Call(Carrier):
             sender.finish()
             self._their_turn()
         except asyncio.CancelledError:
-            if self._pump is not None:  # not by this process
+            if self._pump is not None:  # not cancelled by this call
                 self._pump = None
                 self._line.give_up(self, ConnectionLost(f"the body for {where} was given up"))
             raise
@@ -118,19 +118,19 @@ class Call(Carrier):
             self._line.give_up(self, error)
 
     def _their_turn(self) -> None:
-        """The request's stream has ended, or the peer takes no more of it: it is the peer that is late."""
+        """Start the peer's timeout: the stream has ended, or the peer accepts no more of it."""
         if not self.answered:
             self._line.expect_by(self, time.monotonic() + self._timeout)
         elif self._asking:
             self._line.expect_by(self, time.monotonic() + self.idle_timeout)
 
     def kept(self) -> int:
-        """Bytes that are kept of an answer that is taken whole."""
+        """Return the bytes held of an answer that is collected whole."""
         pieces = len(self._pieces)
         return self._size + PIECE_BYTES * pieces if pieces else 0
 
     def stop_sending(self) -> None:
-        """The rest of the request's body is not wanted."""
+        """Stop sending the request's body: the rest is not wanted."""
         pump, self._pump = self._pump, None
         if pump is not None:
             pump.cancel()
@@ -141,7 +141,7 @@ class Call(Carrier):
     # -- the answer -----------------------------------------------------------------------------------------
 
     def interim(self, status: int, fields: Headers) -> None:
-        """An interim answer."""
+        """Pass on an interim answer."""
         if self._interim is not None and not self.answered:
             try:
                 self._interim(status, fields)
@@ -151,7 +151,7 @@ class Call(Carrier):
     def whole(
         self, status: int, headers: Headers, body: bytes, length: int | None, lines: bytes = b""
     ) -> None:
-        """The whole answer: give it to the caller."""
+        """Deliver a whole answer to the caller."""
         if self.sender is not None or self._pump is not None:
             self.stop_sending()
         self.answered = True
@@ -178,12 +178,12 @@ class Call(Carrier):
         self._hand_over(answer)
 
     def begins(self, status: int, headers: Headers, length: int | None) -> None:
-        """The answer's head, whose body follows."""
+        """Take the head of an answer that has its body in further frames."""
         self.answered = True
         self._status, self._headers, self._length = status, headers, length
         opened = self.opened
         long = opened is not None and (length is None or length > self.whole_bytes)
-        # NB: a body that is here whole is sent on: its reader may answer as it reads.
+        # NB: a whole request body is still sent to its end: the server can answer while it reads.
         if self._pump is not None and (status >= 300 or not (long or self.opening is not None)):
             self.stop_sending()
         if not long and self.opening is None:
@@ -199,11 +199,11 @@ class Call(Carrier):
             opening.set_result(answer)
 
     def piece(self, data: bytes, *, ended: bool) -> bool:
-        """A piece of the answer's body; whether that was all.
+        """Take a piece of the answer's body; return whether it was the last.
 
         Raises:
-            ValueError: it is longer than was said, or than there is credit for.
-            AnswerUnreadable: it is too long to be collected, or shorter than was said.
+            ValueError: the body exceeds its announced length or its credit.
+            AnswerUnreadable: the body is too long to be collected.
         """
         allowance = self.allowance
         if not self.answered or allowance is None:
@@ -235,7 +235,7 @@ class Call(Carrier):
         return ended
 
     def _hand_over(self, answer: Response | Answer) -> None:
-        """Call back; what the callee does wrong is no other call's business."""
+        """Call the callback; an exception in it must not affect other calls."""
         opened, self.opened = self.opened, None
         done, self.done = self.done, None
         try:
@@ -247,7 +247,7 @@ class Call(Carrier):
             log("answer's callback failed", level="error", error=repr(error))
 
     def fail(self, error: Exception) -> None:
-        """There will be no answer, or no end of it."""
+        """Fail the call: no answer, or no end of the answer, will come."""
         self._interim = None
         self._pieces = []
         self.stop_sending()
@@ -263,7 +263,7 @@ class Call(Carrier):
         done, opened = self.done, self.opened
         self.done = self.opened = None
         if done is not None or opened is not None:
-            # NB: not at once: a sender is not called back in the middle of its sending.
+            # NB: not at once: a sender must not be called back while it is sending.
             where = self._line.where
             failure = error if isinstance(error, UpstreamError) else UpstreamError(f"{where}: {error}")
             if done is not None:
@@ -272,12 +272,12 @@ class Call(Carrier):
                 self._loop.call_soon(opened, failure)
 
     def give_up(self) -> None:
-        """A `GiveUp`: no-op where the answer was given, be it its beginning."""
+        """A `GiveUp`: end the call; no-op if the answer, or its beginning, was delivered."""
         if self.done is not None or self.opened is not None:
             self._line.give_up(self, ConnectionLost(f"the exchange with {self._line.where} was given up"))
 
     def abandon(self) -> None:
-        """Nobody waits any more for what `send` or `open` returned."""
+        """End the call if its result is still due: the caller of `send` or `open` no longer waits."""
         if self.waiter is not None or self.opening is not None:
             self._line.give_up(self, ConnectionLost(f"the exchange with {self._line.where} was given up"))
 
@@ -286,7 +286,7 @@ class Call(Carrier):
     def expect(self) -> None:
         """See `Carrier.expect`."""
         self._asking = True
-        # NB: while the request's stream has nothing to send, the peer may have nothing to answer.
+        # NB: while the request's stream has nothing to send, the peer can have nothing to answer.
         if self._pump is None or (self.sender is not None and self.sender.is_stuck):
             self._line.expect_by(self, time.monotonic() + self.idle_timeout)
 
@@ -296,7 +296,7 @@ class Call(Carrier):
         self.deadline = math.inf
 
     def pause_reading(self) -> None:
-        """See `Carrier.pause_reading`: no credit is given until enough is read."""
+        """See `Carrier.pause_reading`: credit is held back until enough is read."""
 
     def resume_reading(self) -> None:
         """See `Carrier.resume_reading`."""

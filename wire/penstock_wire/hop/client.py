@@ -1,8 +1,8 @@
 """A router's end of a hop: many calls under way on one connection.
 
-A connection that ends takes all its calls along, but for those that cannot have been executed: what had not
-left this process; what the server said in its goodbye that it had not taken; and, where a kernel resets the
-connection, the request that was sent last of all, since a kernel does so only with bytes unread.
+When a connection ends, all its calls fail. These fail as surely not executed: requests that had not left this
+process; requests that the server's goodbye excludes; and, if a kernel resets the connection, the request that
+was sent last of all, since a kernel resets only a connection with unread bytes.
 """
 
 from __future__ import annotations
@@ -42,42 +42,42 @@ from penstock_wire.timers import EarliestTimer
 _pack: Final = frames.HEADER.pack
 _METHODS: Final = frozenset(METHODS.values())
 _LOOK_AGAIN = 0.001
-"""Seconds between two looks at the deadlines, at least."""
+"""Least seconds between two looks at the deadlines."""
 
 
 def _nothing() -> None:
-    """Nothing is to be done."""
+    """Do nothing."""
 
 
 class HopPool(Protocol):
-    """Where a connection belongs."""
+    """The pool that a connection belongs to."""
 
     def room(self, connection: HopClient, free: int, waiting: int, capacity: int) -> None:
-        """A server says how many items would begin at once, how many wait, and how many it takes at once."""
+        """Take a server's room: items that start at once now, that wait, and that start at once when idle."""
         ...
 
     def recalled(self, connection: HopClient, count: int) -> None:
-        """A server has handed back requests of so many items, of those that it was asked for."""
+        """Take the number of items whose requests a server has handed back after a recall."""
         ...
 
     def leaves(self, connection: HopClient) -> None:
-        """A connection takes no further request."""
+        """Remove a connection that accepts no further request."""
         ...
 
     def forget(self, connection: HopClient) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         ...
 
     def silent(self, connection: HopClient) -> None:
-        """A connection has ended because its peer's machine gave no sign of life."""
+        """Take note that a connection ended because its peer's machine gave no sign of life."""
         ...
 
 
 class HopClient(Link):
-    """One connection.
+    """The router's end of one connection.
 
     Args:
-        pool: where it belongs.
+        pool: the pool that it belongs to.
         key: host and port of the peer.
         loop: the running loop.
         transport: the connection.
@@ -98,11 +98,11 @@ class HopClient(Link):
         self._pool = pool
         self._calls: dict[int, Call] = {}
         self._number = 0  # of the last request
-        self._flushed = 0  # the last one that was given to the transport
-        self._tail = 0  # the one whose end is the last of what was sent; 0 = none's
+        self._flushed = 0  # the last request that was given to the transport
+        self._tail = 0  # the request that ends with the last bytes sent; 0 = none
         self._slots: list[heads.AnswerHead | None] = [None] * frames.SLOTS
         self._sent = heads.SlotTable()
-        self._latest: Headers | None = None  # fields, target and method that were sent last
+        self._latest: Headers | None = None  # fields of the last request; its target and method follow
         self._latest_target = ""
         self._latest_method = ""
         self._latest_slot = 0
@@ -112,7 +112,7 @@ class HopClient(Link):
 
     @property
     def busy(self) -> bool:
-        """A call is under way."""
+        """Whether a call is under way."""
         return bool(self._calls)
 
     def takes(self, request: Request) -> bool:
@@ -124,14 +124,14 @@ class HopClient(Link):
         if request.method not in _METHODS or self.transport.is_closing():
             return False
         if request.expects:
-            return False  # a hop has no answer to it
-        # NB: the loop may not have reported the end of one that has idled.
+            return False  # a hop cannot answer `Expect`
+        # NB: the loop may not yet have reported the end of an idle connection.
         return bool(self._calls) or (
             time.monotonic() - self.idle_since < LOOK_SECONDS or nothing_waits(self.transport)
         )
 
     def begin(self, request: Request, timeout: float, done: Done) -> Call:
-        """Send a request; `done` is called once, with its whole answer or its failure, never from here."""
+        """Send a request; `done` is called once, later, with its whole answer or its failure."""
         call = self._begin(request, timeout)
         call.done = done
         return call
@@ -139,7 +139,7 @@ class HopClient(Link):
     def begin_open(
         self, request: Request, timeout: float, idle: float, whole_bytes: int, opened: Opened
     ) -> Call:
-        """As `begin`, but what is longer than `whole_bytes` is given when its head is there."""
+        """Like `begin`, but an answer longer than `whole_bytes` is delivered when its head arrives."""
         call = self._begin(request, timeout)
         call.idle_timeout = idle
         call.whole_bytes = whole_bytes
@@ -153,7 +153,7 @@ class HopClient(Link):
         return call, waiter
 
     def open(self, request: Request, timeout: float, idle: float) -> tuple[Call, asyncio.Future[Answer]]:
-        """Send a request and its stream; the future gets the answer's beginning or the failure."""
+        """Send a request and its stream; the future gets the beginning of the answer, or the failure."""
         call = self._begin(request, timeout)
         call.idle_timeout = idle
         call.opening = opening = self._loop.create_future()
@@ -192,7 +192,7 @@ class HopClient(Link):
                 call.send_stream(sender, stream, length)
         call.deadline = deadline = time.monotonic() + timeout
         self._timer.ring_at(deadline)
-        if number >= frames.LAST_NUMBER - 1:  # none is left: the next ones go on another connection
+        if number >= frames.LAST_NUMBER - 1:  # numbers are used up: further requests need another connection
             self.reusable = False
             self._pool.leaves(self)
         return call
@@ -227,7 +227,7 @@ class HopClient(Link):
         return kept + sum([call.kept() for call in self._calls.values()])
 
     def recall(self, count: int) -> None:
-        """Ask for requests of so many items back that have not begun; they are answered as not executed."""
+        """Ask for unstarted requests of `count` items back; they are answered as not executed."""
         self.send(frames.recall(count))
 
     # -- answers in -----------------------------------------------------------------------------------------
@@ -250,8 +250,8 @@ class HopClient(Link):
             free, waiting, last = frames.read_room(data[start:end])
             if last > self._number:
                 raise ValueError(f"expected a number up to {self._number}, found {last}")
-            # What is on the way will take its part.
-            # NB: its slot is no head: it is the capacity. Older sidecars say 0, older routers ignore it.
+            # Requests that the server has not yet counted will use their part of the room.
+            # NB: the slot of this frame is the capacity. Older sidecars send 0, older routers ignore it.
             self._pool.room(self, max(0, free - (self._number - last)), waiting, slot)
         elif kind == frames.RECALL:
             self._pool.recalled(self, frames.read_number(data[start:end]))
@@ -365,7 +365,7 @@ class HopClient(Link):
     # -- the end --------------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
-        """A call is over."""
+        """Note that a call is over; close when the last one is and no more may come."""
         if not self._calls:
             self.idle_since = time.monotonic()
             if not self.reusable:
@@ -378,7 +378,7 @@ class HopClient(Link):
             self.transport.close()
 
     def _leave(self, last: int, why: str) -> None:
-        """The server takes nothing beyond a number."""
+        """Handle a goodbye: fail the calls that the server does not accept."""
         self.reusable = False
         self._pool.leaves(self)
         if why:
@@ -389,7 +389,7 @@ class HopClient(Link):
         self._rest()
 
     def retire(self) -> None:
-        """Send nothing more here."""
+        """Send no further requests here; close after the last answer."""
         self.reusable = False
         self._rest()
 
@@ -405,11 +405,11 @@ class HopClient(Link):
         self.fail(ConnectionLost(f"the connection to {self.where} was closed here"))
 
     def fail(self, error: Exception, unread: int = 0) -> None:
-        """End the connection; its calls fail with an error, but for those that were not executed.
+        """End the connection; its calls fail with an error, but those not executed fail as unread.
 
         Args:
-            error: why.
-            unread: the number of one that was surely not read.
+            error: the error.
+            unread: number of a request that was surely not read; 0 = none.
         """
         self.ended = True
         self.reusable = False
@@ -424,7 +424,7 @@ class HopClient(Link):
                 call.fail(error)
         self._timer.cancel()
         if isinstance(error, AnswerUnreadable):
-            self.transport.close()  # it gets the word why
+            self.transport.close()  # after sending the reason
         else:
             self.transport.abort()
 

@@ -1,4 +1,4 @@
-"""One request on a hop, as its server's service sees it."""
+"""One request on a hop, as the service of its server sees it."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ class HopExchange:
         self.number = number
         self.request = request
         self.gone: Callable[[], object] | None = None
-        # the request's body, where it comes by pieces
+        # the request's body, if it comes in pieces
         self.allowance: Allowance | None = None
         self.receiver: BodyReceiver | None = None
         self.pieces: list[bytes] = []
         self.body_bytes = 0
         self.length: int | None = None
-        # the answer's, likewise
+        # the answer's body, if it goes in pieces
         self.sender: BodySender | None = None
         self.task: asyncio.Task[None] | None = None
-        self.credits = 0  # that its client had given when it was looked at last
-        self.since = 0.0  # the last progress that its client made
+        self.credits = 0  # credits that its client had given at the last look
+        self.since = 0.0  # when its client last made progress
 
     def answer(self, response: Response) -> None:
         """See `Exchange.answer`."""
@@ -72,7 +72,7 @@ class HopExchange:
             streams.close_in_background(response.stream)
 
     def fail(self, error: BaseException) -> None:
-        """The service has raised: log it, answer 500."""
+        """Log an exception of the service and answer 500."""
         log("handler failed", level="error", error=repr(error))
         self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
 
@@ -82,7 +82,7 @@ class HopExchange:
             self.connection.interim(self, status, headers)
 
     def switch(self, headers: Headers) -> Tunnel:
-        """See `Exchange.switch`: no request on a hop asks for it."""
+        """See `Exchange.switch`: requests on a hop never ask for it."""
         raise ValueError("expected a request that asks to switch protocols")
 
     def write(self, data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Frames, as docs/wire.md has them: a header of 14 bytes, then a payload. Pure.
+"""Frames as in docs/wire.md: a header of 14 bytes, then a payload. Pure.
 
 A frame belongs to one request by its number, or to the connection (number 0). A client numbers its requests
 1, 2, 3, …; no number is used twice, so a late frame is never taken for another request's.
@@ -10,10 +10,10 @@ import struct
 from typing import Final
 
 PROTOCOL: Final = b"penstock-hop/1"
-"""What the `Upgrade` field asks for."""
+"""The value of the `Upgrade` field."""
 
 HEADER: Final = struct.Struct(">IIHBBH")
-"""Bytes of the payload, number, bytes of the payload that are own fields, kind, flags, slot."""
+"""Payload bytes, request number, bytes of own fields in the payload, kind, flags, slot."""
 HEADER_BYTES: Final = 14
 
 HEAD: Final = 1
@@ -36,52 +36,52 @@ ROOMS: Final = struct.Struct(">III")
 STATUS: Final = struct.Struct(">H")
 
 SLOTS = 128
-"""Heads that each side remembers of the other, by number; slot 0 is for one that is not worth it."""
+"""Heads that each side remembers of the other, by number; slot 0 is for a head that is not worth keeping."""
 SLOT_BYTES: Final = 2048
-"""Of a head in another slot than 0."""
+"""Most bytes of a head in a slot other than 0."""
 MAX_PAYLOAD: Final = 256 * 1024
 PIECE_BYTES: Final = 64 * 1024
-"""Of a body in one frame, at most: what waits behind it waits no longer."""
+"""Most bytes of a body in one frame, so that frames behind it do not wait long."""
 WINDOW: Final = 256 * 1024
-"""Bytes of one body that may be under way before its reader gives credit for more."""
+"""Most bytes of one body under way before its reader gives credit for more."""
 MAX_OWN: Final = 0xFFFF
 MAX_REQUESTS = 4096
-"""Requests under way on one connection."""
+"""Most requests under way on one connection."""
 MAX_CAPACITY: Final = 0xFFFF
 LAST_NUMBER: Final = 0xFFFFFFFF
-"""In a goodbye: whatever was sent is still taken, and nothing more is to be sent."""
+"""In a goodbye: requests already sent are still accepted, and no more may follow."""
 
 _pack: Final = HEADER.pack
 
 
 def frame(kind: int, number: int, payload: bytes = b"", *, flags: int = 0, slot: int = 0) -> bytes:
-    """A frame without own fields."""
+    """Make a frame without own fields."""
     return _pack(len(payload), number, 0, kind, flags, slot) + payload
 
 
 def credit(number: int, size: int) -> bytes:
-    """Credit for so many more bytes of a request's, or an answer's, body."""
+    """Make a frame that gives credit for more bytes of a request's, or an answer's, body."""
     return frame(CREDIT, number, NUMBER.pack(size))
 
 
 def room(free: int, waiting: int, last: int, capacity: int = 0) -> bytes:
-    """How many items can start at once that this client may send, and how many wait.
+    """Make a frame with the number of items that this client can send and that start at once, and the queue.
 
     Args:
-        free: items that would begin at once.
-        waiting: items of all clients that wait to begin.
-        last: the last request that this counts.
-        capacity: items that begin at once where none is there; 0 where nobody says.
+        free: items that would start at once.
+        waiting: items of all clients that wait to start.
+        last: the last request that these numbers include.
+        capacity: items that start at once on an idle server; 0 if unknown.
     """
     numbers = ROOMS.pack(min(free, LAST_NUMBER), min(waiting, LAST_NUMBER), last)
     return frame(ROOM, 0, numbers, slot=min(capacity, MAX_CAPACITY))
 
 
 def read_room(payload: bytes) -> tuple[int, int, int]:
-    """What a room's frame says.
+    """Return `free`, `waiting` and `last` of a room frame.
 
     Raises:
-        ValueError: nothing that can be read.
+        ValueError: the payload is unreadable.
     """
     if len(payload) != ROOMS.size:
         raise ValueError(f"expected three numbers of {ROOMS.size} bytes, found {len(payload)}")
@@ -90,20 +90,20 @@ def read_room(payload: bytes) -> tuple[int, int, int]:
 
 
 def recall(count: int) -> bytes:
-    """Asks for requests of so many items back that have not begun; the answer says how many came."""
+    """Make a frame that asks for `count` items of unstarted requests back; the answer has the real number."""
     return frame(RECALL, 0, NUMBER.pack(count))
 
 
 def goodbye(last: int, why: str = "") -> bytes:
-    """The last request that is taken, and why there is an end."""
+    """Make a frame with the last request that is accepted, and the reason for the end."""
     return frame(GOODBYE, 0, NUMBER.pack(last) + why.encode("utf-8", "replace")[:500])
 
 
 def read_number(payload: bytes) -> int:
-    """The number that a credit, or a goodbye, begins with.
+    """Return the number at the start of a credit's or a goodbye's payload.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the payload is too short.
     """
     if len(payload) < NUMBER.size:
         raise ValueError(f"expected a number of {NUMBER.size} bytes, found {len(payload)}")
@@ -111,15 +111,15 @@ def read_number(payload: bytes) -> int:
 
 
 def read_length(data: bytes, start: int, end: int) -> int:
-    """The length of a body.
+    """Return the length of a body.
 
     Args:
-        data: where it is.
-        start: where it begins.
-        end: where the payload ends.
+        data: the bytes that hold the length.
+        start: its offset.
+        end: end of the payload.
 
     Raises:
-        ValueError: there is none, or it is more than any body has.
+        ValueError: the length is missing or impossibly large.
     """
     if end - start < LONG.size:
         raise ValueError(f"expected a length of {LONG.size} bytes, found {end - start}")

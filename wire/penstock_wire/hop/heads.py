@@ -1,8 +1,8 @@
 r"""Heads on the hop: lines as in HTTP/1.1, sent once and then referred to by a slot's number. Pure.
 
-A request's head is `METHOD target`, an answer's its status; field lines follow, each with CR LF. What differs
-from request to request (its id, its time) is not in the head: these *own* fields come with the request, in
-the same form. Both are checked as the HTTP/1.1 front checks a head: what it refuses is refused here.
+A request's head is `METHOD target`, an answer's is its status; field lines follow, each with CR LF. Fields
+that differ from request to request (its id, its time) are not in the head: these *own* fields come with the
+request, in the same form. Both are checked, and refused, as the HTTP/1.1 front does with a head.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from penstock_wire.http.server import limits
 OWN: Final = frozenset(
     {REQUEST_ID, TIMEOUT_MS, b"traceparent", b"tracestate", b"x-forwarded-for", b"x-real-ip"}
 )
-"""Fields of requests that are sent with each, not in the head that many share."""
+"""Fields that each request sends itself, outside the head that many requests share."""
 NOT_SENT: Final = PER_CONNECTION | {b"expect"}
 
 MAX_KNOWN: Final = 256
-"""Heads that all connections of a listener share."""
+"""Most heads that all connections of a listener share."""
 
 _COMMON = {name: name for name in (*OWN, QUEUE, SERVER_TIMING)}
-"""Names that come with nearly each request or answer: known to be names, and one object each."""
+"""Names in nearly every request or answer: known to be valid, and one object each."""
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _MOST_LINES = limits.MAX_FIELDS
 _TIMING_LINE: Final = SERVER_TIMING + b": "
@@ -46,14 +46,14 @@ _QUEUE_LINE: Final = b"\r\n" + QUEUE + b": "
 
 
 class RequestHead:
-    """What the requests of one head share, as it was read.
+    """The shared head of requests, decoded.
 
     Args:
         method: the method.
         target: path and query.
         fields: the fields.
         size: bytes of target and fields.
-        error: why no request may have this head; None where it may.
+        error: why requests cannot have this head; None if they can.
     """
 
     __slots__ = ("error", "fields", "method", "size", "target")
@@ -69,7 +69,7 @@ class RequestHead:
 
 
 class AnswerHead:
-    """What the answers of one head share, as it was read.
+    """The shared head of answers, decoded.
 
     Args:
         status: the status.
@@ -84,11 +84,11 @@ class AnswerHead:
 
 
 class SlotTable:
-    """The sending side of a table of heads: which slot a head has, or gets.
+    """The sending side of a table of heads: the slot that a head has, or gets.
 
-    A head gets a slot of its own when it is sent for the second time: until then it is in slot 0, for as many
-    requests as follow each other with it. Clients choose heads, and a router has a table for each pod: of
-    heads that were sent once there is no more than a hash, and those of many fields have no slot.
+    A head gets its own slot when it is sent for the second time: until then it is in slot 0, for all
+    consecutive requests with it. Clients choose heads, and a router has a table per pod: a head that was sent
+    once costs only a hash, and a head of many fields gets no slot.
     """
 
     __slots__ = ("_keys", "_latest", "_latest_slot", "_next", "_seen", "_slots")
@@ -102,19 +102,19 @@ class SlotTable:
         self._latest_slot = 0
 
     def find(self, key: Hashable) -> int:
-        """The slot of a head that the peer has; -1 where it has to be sent."""
+        """Return the slot of a head that the peer has; -1 if it must be sent."""
         slot = self._slots.get(key)
         if slot is not None:
             return slot
         return 0 if key == self._keys[0] else -1
 
     def put(self, key: Hashable, size: int, fields: int = 0) -> int:
-        """The slot in which a head is to be sent, which the peer then has.
+        """Choose the slot for a head that is about to be sent; from then on the peer has it.
 
         Args:
-            key: of the head.
+            key: identifies the head.
             size: bytes of the head.
-            fields: how many it has.
+            fields: number of its fields.
         """
         short, known = size <= frames.SLOT_BYTES and fields <= MAX_FIELDS, hash(key)
         if not short or known not in self._seen:
@@ -136,10 +136,10 @@ class SlotTable:
 
 
 def split(headers: Headers) -> tuple[Headers, Headers]:
-    """A request's fields for its head, and its own; both in order.
+    """Split a request's fields into those of its head and its own; both in order.
 
     Args:
-        headers: as they are to be sent.
+        headers: the fields to send.
     """
     shared: list[tuple[bytes, bytes]] = []
     own: list[tuple[bytes, bytes]] = []
@@ -149,10 +149,10 @@ def split(headers: Headers) -> tuple[Headers, Headers]:
 
 
 def write_lines(fields: Headers) -> bytes:
-    """Field lines, but for fields that concern one connection.
+    """Render field lines, without fields that concern one connection.
 
     Raises:
-        ValueError: fields that would be read as others.
+        ValueError: a field would be read as a different one.
     """
     lines: list[bytes] = []
     for name, value in fields:
@@ -161,7 +161,7 @@ def write_lines(fields: Headers) -> bytes:
                 raise ValueError("expected header fields with a name in lower case")
             if name in NOT_SENT:
                 continue
-        # NB: most of what is written with each request is letters and digits, which is seen sooner.
+        # NB: most values are letters and digits only, and `isalnum` is the faster check.
         if not value.isalnum() and value.translate(None, IN_VALUES):
             raise ValueError("expected header fields of one line each")
         lines.append(b"%b: %b\r\n" % (name, value))
@@ -169,10 +169,10 @@ def write_lines(fields: Headers) -> bytes:
 
 
 def read_lines(block: bytes) -> list[tuple[bytes, bytes]]:
-    """The fields of a block of lines.
+    """Parse a block of field lines.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the block is malformed.
     """
     lines = block.split(b"\r\n")
     if lines.pop():
@@ -195,16 +195,16 @@ def read_lines(block: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def write_request(method: str, target: str, fields: Headers, where: str) -> bytes:
-    """The head of a request.
+    """Render the head of a request.
 
     Args:
         method: the method.
         target: path and query.
-        fields: the fields that it shares with others.
-        where: the host that it gets where it names none.
+        fields: the fields that it shares with other requests.
+        where: the value of `Host` if the fields have none.
 
     Raises:
-        ValueError: the peer would not take it.
+        ValueError: the peer would refuse it.
     """
     first = f"{method} {target}".encode("latin-1", "replace")
     if method not in _METHODS or first.count(b" ") != 1 or first.translate(None, IN_VALUES):
@@ -218,11 +218,11 @@ _METHODS: Final = frozenset(heads.METHODS.values())
 
 
 def read_request(block: bytes, most: int) -> RequestHead:
-    """The head of a request, checked as the HTTP/1.1 front would; its `error` is what that would answer.
+    """Parse the head of a request with the HTTP/1.1 front's checks; `error` is the front's answer to a fault.
 
     Args:
         block: its lines.
-        most: bytes of target and fields.
+        most: limit for the bytes of target and fields.
     """
     try:
         return _read_request(block, most)
@@ -260,7 +260,7 @@ def _read_request(block: bytes, most: int) -> RequestHead:
 
 
 class KnownHeads:
-    """Heads of requests that were read before, for all connections of a listener: routers send the same."""
+    """Cache of decoded request heads, for all connections of a listener: routers send the same heads."""
 
     __slots__ = ("_heads",)
 
@@ -268,11 +268,11 @@ class KnownHeads:
         self._heads: dict[bytes, RequestHead] = {}
 
     def read(self, block: bytes, most: int) -> RequestHead:
-        """What a head says; the same object for the same bytes.
+        """Return the decoded head; the same object for the same bytes.
 
         Args:
             block: the head.
-            most: bytes of target and fields.
+            most: limit for the bytes of target and fields.
         """
         known = self._heads.get(block)
         if known is None:
@@ -285,7 +285,7 @@ class KnownHeads:
 
 
 def read_own(block: bytes) -> list[tuple[bytes, bytes]]:
-    """The fields that a request alone has.
+    """Parse a request's own fields.
 
     Raises:
         PenstockError: 400.
@@ -303,10 +303,10 @@ def read_own(block: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def write_answer(status: int, fields: Headers) -> bytes:
-    """The head of an answer.
+    """Render the head of an answer.
 
     Raises:
-        ValueError: no final status, or fields that would be read as others.
+        ValueError: the status is not final, or a field would be read as a different one.
     """
     if not 200 <= status <= 599:
         raise ValueError(f"expected a final status, found {status}")
@@ -314,10 +314,10 @@ def write_answer(status: int, fields: Headers) -> bytes:
 
 
 def read_answer(block: bytes) -> AnswerHead:
-    """The head of an answer; fields that concern one connection are dropped.
+    """Parse the head of an answer; fields that concern one connection are dropped.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the head is malformed.
     """
     first, _, rest = block.partition(b"\r\n")
     if len(first) != 3 or not first.isdigit() or not 200 <= int(first) <= 599:
@@ -326,18 +326,18 @@ def read_answer(block: bytes) -> AnswerHead:
 
 
 def read_answer_lines(block: bytes) -> Headers:
-    """The fields that an answer alone has, without those that concern one connection.
+    """Parse an answer's own fields; fields that concern one connection are dropped.
 
     Raises:
-        ValueError: they are none.
+        ValueError: the lines are malformed.
     """
     return end_to_end(read_lines(block))
 
 
 def are_usual(block: bytes) -> bool:
-    """Whether an answer's own lines are what a sidecar writes with nearly each: well-formed ones.
+    """Whether an answer's own lines are well-formed and those that a sidecar writes with nearly each answer.
 
-    In this order, and nothing else: `server-timing`, where it says that, `x-request-id`, `x-penstock-queue`.
+    In this order, and nothing else: `server-timing` (optional), `x-request-id`, `x-penstock-queue`.
 
     Args:
         block: the lines.
@@ -350,7 +350,7 @@ def are_usual(block: bytes) -> bool:
     before = block[: at + 1]
     if not before.endswith(_QUEUE_LINE):
         return False
-    # NB: that many controls are the ends of the lines that are looked for, so nothing else ends a line.
+    # NB: this many controls are the ends of the expected lines, so no other line can end in between.
     controls = before.translate(_CONTROLS_AS_SPACES).count(b" ")
     if before.startswith(_ID_LINE):
         return controls == 2
@@ -365,5 +365,5 @@ def are_usual(block: bytes) -> bool:
 
 
 def end_to_end(fields: list[tuple[bytes, bytes]]) -> Headers:
-    """An answer's fields without those that concern one connection, which a server has no reason to send."""
+    """Return an answer's fields without those that concern one connection (a server should send none)."""
     return tuple([field for field in fields if field[0] not in PER_CONNECTION])

@@ -1,7 +1,7 @@
-"""What both ends of a hop do: frames out in one write a turn of the loop, frames in as they come.
+"""The part of a hop that both ends share: one write per turn of the loop, frames are taken as they arrive.
 
-A server pauses reading while its peer takes nothing; a client never does, so that the two cannot wait for
-each other. What a client holds is bounded by the credit that it gives for each body.
+A server pauses reading while its peer accepts nothing; a client never does, so that they cannot block each
+other. A client's memory is bounded by the credit that it gives for each body.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNBOUNDED: Final = MemoryBound()
 class Link(Outlet):
     """One end of a connection.
 
-    To the loop an `asyncio.Protocol`, by its methods (`connection_base.AnswerSide`).
+    For the loop it is an `asyncio.Protocol` by its methods (see `connection_base.AnswerSide`).
 
     Args:
         loop: the running loop.
@@ -32,24 +32,24 @@ class Link(Outlet):
     def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
         self.transport = transport
         self.ended = False  # no further frame is read
-        self.choked = False  # the peer takes nothing, or much waits to be sent
+        self.choked = False  # the peer accepts no bytes, or many wait to be sent
         self.memory: MemoryBound = _UNBOUNDED
-        """What all connections of the process may keep."""
+        """Bounds the memory of all connections of the process."""
         self._loop = loop
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._scheduled = False  # `_flush` will be called
         self._paused = False
-        self._blocked: dict[BodySender, None] = {}  # bodies that wait for the peer to take bytes
-        self._parts: list[bytes] = []  # of a frame that has not come whole
+        self._blocked: dict[BodySender, None] = {}  # bodies that wait for the peer to accept bytes
+        self._parts: list[bytes] = []  # of an incomplete frame
         self._held = 0  # bytes in them
-        self._need = 0  # bytes until it is worth to look
-        self._frames = 0  # that came
+        self._need = 0  # bytes in them before parsing is worthwhile
+        self._frames = 0  # frames received
 
     # -- out ------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Send at the end of this turn of the loop, behind what was sent before."""
+        """Send at the end of this turn of the loop, after all earlier data."""
         self._out.append(data)
         self._out_bytes += len(data)
         if self._out_bytes >= _FLUSH_BYTES:
@@ -59,11 +59,11 @@ class Link(Outlet):
             self._loop.call_soon(self._flush)
 
     def block(self, sender: BodySender) -> None:
-        """Call a body's `pump` when the peer takes bytes again."""
+        """Call a body's `pump` when the peer accepts bytes again."""
         self._blocked[sender] = None
 
     def unblock(self, sender: BodySender) -> None:
-        """A body is not sent any further."""
+        """Cancel `block` for a body that is not sent any further."""
         self._blocked.pop(sender, None)
 
     def _flush(self) -> None:
@@ -77,7 +77,7 @@ class Link(Outlet):
         self._pump()
 
     def _pump(self) -> None:
-        """Send a piece of each body that waits, as long as the peer takes them."""
+        """Send a piece of each waiting body, as long as the peer accepts them."""
         while self._blocked and not self.choked:
             sender = next(iter(self._blocked))
             del self._blocked[sender]
@@ -111,7 +111,7 @@ class Link(Outlet):
         size = len(data)
         need = _HEADER_BYTES
         while size - offset >= _HEADER_BYTES:
-            # NB: compiled, this takes a tenth of what `HEADER.unpack_from` does, which makes six objects.
+            # NB: compiled, this takes a tenth of the time of `HEADER.unpack_from`, which makes six objects.
             length = _number(data, offset)
             own = data[offset + 8] * 256 + data[offset + 9]
             if length > _MAX_PAYLOAD or own > length:
@@ -153,25 +153,25 @@ class Link(Outlet):
         """Take a frame.
 
         Args:
-            kind: as in `frames`, like the next two.
-            flags: see there.
-            slot: see there.
-            number: the request's.
-            own: bytes of its own fields.
-            data: where its payload is.
-            start: where that begins.
-            end: where it ends.
+            kind: as in `frames`.
+            flags: as in `frames`.
+            slot: as in `frames`.
+            number: number of its request.
+            own: bytes of own fields in its payload.
+            data: the bytes that hold its payload.
+            start: start of the payload.
+            end: end of the payload.
 
         Raises:
-            ValueError: the peer does not keep to the protocol: the connection ends.
+            ValueError: the peer violates the protocol: the connection ends.
         """
         raise NotImplementedError
 
     def broken(self, why: str) -> None:
-        """The peer does not keep to the protocol: end the connection."""
+        """End the connection because the peer violates the protocol."""
         raise NotImplementedError
 
 
 def _number(data: bytes, at: int) -> int:
-    """The number of four bytes at a place."""
+    """Read the four-byte number at an offset."""
     return ((data[at] * 256 + data[at + 1]) * 256 + data[at + 2]) * 256 + data[at + 3]

@@ -2,11 +2,11 @@
 
 In words:
 
-- `_exchanges` has what was taken and not answered to the end, `_receiving` those of them whose bodies come.
-- What is wrong with a request alone (its head, its body's size) is answered there; what no client of ours
-  sends (an unknown number or slot, bytes without credit) ends the connection, with a word why.
-- An end is announced: first "send nothing more", what is on the way being taken still, then "nothing beyond
-  this number is taken". The client closes, so that no reset overtakes what was written.
+- `_exchanges` has the requests without a complete answer, `_receiving` those of them with incomplete bodies.
+- A fault of one request (its head, its body's size) is answered there; a fault that no Penstock client makes
+  (an unknown number or slot, bytes without credit) ends the connection, with the reason.
+- An end is announced: first "send nothing more", while requests on the way are still accepted, then "nothing
+  beyond this number is accepted". The client closes, so that no reset overtakes what was written.
 
 Its limits are those of the HTTP/1.1 connections that it counts among (`http.server.limits`).
 """
@@ -40,24 +40,24 @@ _PIECE: Final = frames.PIECE_BYTES
 
 
 Room = tuple[int, int, int]
-"""Items that a client may send and that begin at once, those of all clients that wait to begin, and those
-that begin at once where none is there."""
+"""Items that a client can send and that start at once, items of all clients that wait to start, and items
+that start at once on an idle server."""
 
 
 class Rooms(Protocol):
-    """Says how much room there is: `successor.HopSuccessor`."""
+    """Gives the room: `successor.HopSuccessor`."""
 
     def share(self) -> Room:
-        """What a client is to know."""
+        """Return the room to announce to one client."""
         ...
 
     def leave(self, connection: HopConnection) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         ...
 
 
 class HopConnection(Link):
-    """One connection.
+    """The sidecar's end of one connection.
 
     Args:
         front: its front.
@@ -65,8 +65,8 @@ class HopConnection(Link):
         loop: the running loop.
         transport: the connection.
         peer: the client's address.
-        known: heads that came before.
-        rooms: says how much room there is; None where nobody knows.
+        known: cache of decoded heads.
+        rooms: gives the room; None if it is unknown.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class HopConnection(Link):
     ) -> None:
         super().__init__(loop, transport)
         self._rooms = rooms
-        self._told: Room = (0, 0, 0)  # what was said of the room last
-        self._told_last = 0  # the last request that this counted
+        self._told: Room = (0, 0, 0)  # the room announced last
+        self._told_last = 0  # the last request that it included
         self._recalls = False  # the client asks for requests back
-        self._asked_back = 0  # so many items
-        self._turned = False  # there begins or ends to be room, or a queue
+        self._asked_back = 0  # items that it asks for
+        self._turned = False  # room, or a queue, has begun or ended
         self._front = front
         self._listener = listener
         self._service = listener.service
@@ -94,17 +94,17 @@ class HopConnection(Link):
         self._known = known
         self._slots: list[heads.RequestHead | None] = [None] * frames.SLOTS
         self._sent = heads.SlotTable()
-        self._latest: Headers | None = None  # the answer's fields that were sent last
+        self._latest: Headers | None = None  # the fields of the last answer
         self._latest_status = 0
         self._latest_slot = 0
-        self._last = 0  # the last number that was taken
+        self._last = 0  # the last accepted number
         self._exchanges: dict[int, HopExchange] = {}
         self._receiving: dict[int, HopExchange] = {}
         self._leaving = _STAYS
         self._since = front.now  # the last progress
         self._stuck_since = 0.0
         self._stuck_bytes = 0
-        self._frames_seen = -1  # when there was a part of a frame
+        self._frames_seen = -1  # `_frames` when an incomplete frame was seen last
         self._parts_since = 0.0
 
     # -- requests in ----------------------------------------------------------------------------------------
@@ -149,9 +149,9 @@ class HopConnection(Link):
             raise ValueError(f"expected a client's frame, found kind {kind}")
 
     def _recall(self) -> None:
-        """Hand requests back that have not begun, up to so many items, those that came last first.
+        """Hand back unstarted requests of at most as many items as asked for, the latest first.
 
-        Once a turn of the loop, however often the client asks: each time all requests may be looked at.
+        Once per turn of the loop, however often the client asks: each time it can look at all requests.
         """
         count, self._asked_back = self._asked_back, 0
         self._recalls = False
@@ -165,7 +165,7 @@ class HopConnection(Link):
         self.send(frames.recall(done))
 
     def room_is(self, room: Room) -> None:
-        """Tell the client where there begins or ends to be room, or a queue; behind the answers of this turn.
+        """Announce the room, after the answers of this turn, if room or a queue has begun or ended.
 
         Args:
             room: see `Rooms.share`.
@@ -184,8 +184,8 @@ class HopConnection(Link):
         if self._rooms is not None and (self._turned or self._out) and self._leaving == _STAYS:
             self._turned = False
             room = self._rooms.share()
-            # NB: a client takes what it sends off the room that it was told of, and takes nothing to wait
-            # once something was handed back, until it is told anew.
+            # NB: a client subtracts what it sends from the announced room, and after a recall assumes that
+            # nothing waits, until the next announcement.
             if room != self._told or recalled or (room[0] and self._told_last != self._last):
                 self._told, self._told_last = room, self._last
                 free, waiting, capacity = room
@@ -193,7 +193,7 @@ class HopConnection(Link):
         super()._flush()
 
     def _check_past(self, number: int) -> None:
-        """Refuse a number that has not come; one that was answered may be named yet.
+        """Refuse a number that has not come; frames can still name one that was answered.
 
         Raises:
             ValueError: it has not come.
@@ -205,7 +205,7 @@ class HopConnection(Link):
         if number <= self._last:
             raise ValueError(f"expected a number beyond {self._last}, found {number}")
         if self._leaving == _LEFT:
-            return  # it was sent before our goodbye was read
+            return  # it was sent before the client read our goodbye
         head = self._slots[slot] if slot < frames.SLOTS else None
         if head is None:
             raise ValueError(f"expected a slot with a head, found {slot}")
@@ -264,11 +264,11 @@ class HopConnection(Link):
             exchange.fail(error)
 
     def _begin_body(self, exchange: HopExchange, length: int | None) -> None:
-        """Ask whether the body is to be a stream, and refuse one that is too large to be whole."""
+        """Ask whether the body is to be a stream; refuse a whole one that is too large."""
         request = exchange.request
         wanted = self._listener.streams
         if wanted is not None and (length is None or length > self._listener.whole_bytes):
-            request.length = length  # what is asked about
+            request.length = length  # for `wanted`
             try:
                 stream = wanted(request)
             except Exception as error:
@@ -364,7 +364,7 @@ class HopConnection(Link):
             self.send(_pack(own + len(body), number, own, frames.ANSWER, frames.END, slot) + lines + body)
             self._end(exchange)
             return
-        # An answer to HEAD may describe a body that it leaves out.
+        # An answer to HEAD can describe a body that it leaves out.
         length = len(body) if stream is None and response.length is None else response.length
         if status in NO_BODY_STATUS or (bodiless and not length and response.length is None):
             length = None
@@ -435,13 +435,13 @@ class HopConnection(Link):
             exchange.task = None
 
     def _break_off(self, exchange: HopExchange) -> None:
-        """An answer ends before its end; no client takes what was sent for the whole."""
+        """End an answer early, so that no client takes the part that was sent for the whole."""
         if exchange.number in self._exchanges:
             self.send(frames.frame(frames.CANCEL, exchange.number))
             self._end(exchange)
 
     def _end(self, exchange: HopExchange) -> None:
-        """An answer was sent, or is sent no further."""
+        """Remove an exchange that was answered, or that is not answered any further."""
         self._exchanges.pop(exchange.number, None)
         self._since = self._front.now
         if exchange.sender is not None:
@@ -450,7 +450,7 @@ class HopConnection(Link):
             self._receive_no_more(exchange, "the request was answered before its end")
 
     def _drop(self, exchange: HopExchange, why: str) -> None:
-        """An exchange has ended early: its service is called."""
+        """End an exchange early and call its service's `gone`."""
         self._receive_no_more(exchange, why)
         self._end(exchange)
         if exchange.task is not None:
@@ -463,7 +463,7 @@ class HopConnection(Link):
             except Exception as error:
                 log("handler failed", level="error", error=repr(error))
 
-    # -- reading pauses while the client takes nothing ------------------------------------------------------
+    # -- reading pauses while the client accepts nothing ----------------------------------------------------
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -482,7 +482,7 @@ class HopConnection(Link):
     # -- time and the end -----------------------------------------------------------------------------------
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`; the exchanges' services are called."""
+        """See `asyncio.Protocol`; calls `gone` of each exchange."""
         self.ended = True
         self._front.connections.discard(self)
         self._listener.leave(self)
@@ -492,7 +492,7 @@ class HopConnection(Link):
             self._drop(exchange, "the client went away")
 
     def eof_received(self) -> bool:
-        """The client has closed."""
+        """See `asyncio.Protocol`."""
         return False
 
     def broken(self, why: str) -> None:
@@ -502,7 +502,7 @@ class HopConnection(Link):
         self._finish()
 
     def _finish(self) -> None:
-        """Read nothing more, send what is there to send, and close."""
+        """Read nothing more, send what waits to be sent, and close."""
         self.ended = True
         self._leaving = _LEFT
         self._flush()
@@ -538,13 +538,13 @@ class HopConnection(Link):
         return now - exchange.since > limits.BODY_SECONDS + limits.SWEEP_SECONDS
 
     def expire(self) -> None:
-        """The client kept us waiting too long: end what is late."""
+        """End what is late because the client took too long."""
         if self._paused or self._parts:
             self.transport.abort()
         elif not self._exchanges:
             if self._leaving != _LEFT:
                 self.close_if_idle()
-            elif self.transport.is_closing():  # it waits for a client that takes nothing
+            elif self.transport.is_closing():  # the transport waits for a client that accepts nothing
                 self.transport.abort()
             else:
                 self.transport.close()
@@ -565,13 +565,13 @@ class HopConnection(Link):
                     gone()
 
     def send_away(self) -> None:
-        """Ask the client to send nothing more here; what it sends before it has read that is taken."""
+        """Ask the client to send nothing more; requests sent before it reads that are still accepted."""
         if self._leaving == _STAYS and not self.ended:
             self._leaving = _LEAVES
             self.send(frames.goodbye(frames.LAST_NUMBER))
 
     def close_if_idle(self) -> None:
-        """Take nothing more; the client closes when what was taken is answered."""
+        """Accept nothing more; the client closes when the accepted requests are answered."""
         if self._leaving != _LEFT and not self.ended:
             self._leaving = _LEFT
             self._since = self._front.now

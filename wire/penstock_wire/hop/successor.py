@@ -1,4 +1,4 @@
-"""What a listener gives its connections to that become hops."""
+"""Serves a listener's connections that become hops."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class HopSuccessor:
     """A `Successor` for one listener.
 
     Args:
-        room: how many items would begin at once, how many wait to begin, and how many begin at once where
-            none is there; None where nobody knows.
+        room: returns the items that would start at once, the items that wait to start, and the items that
+            start at once on an idle server; None if this is unknown.
     """
 
     __slots__ = ("_known", "_room", "connections")
@@ -27,7 +27,7 @@ class HopSuccessor:
         self._known = heads.KnownHeads()
         self._room = room
         self.connections: set[HopConnection] = set()
-        """Those that are told of the room."""
+        """Connections that get room frames."""
 
     def __call__(
         self,
@@ -37,7 +37,7 @@ class HopSuccessor:
         transport: asyncio.Transport,
         peer: str,
     ) -> HopConnection:
-        """What serves a connection from here on."""
+        """Make the object that serves a connection from here on."""
         rooms = None if self._room is None else self
         made = HopConnection(front, listener, loop, transport, peer, self._known, rooms)
         if rooms is not None:
@@ -46,7 +46,7 @@ class HopSuccessor:
         return made
 
     def share(self) -> Room:
-        """See `Rooms.share`: no client knows what the others send, so each is told a part of it."""
+        """See `Rooms.share`: clients do not see each other's requests, so each gets a part of the room."""
         if self._room is None:
             return 0, 0, 0
         free, waiting, capacity = self._room()
@@ -57,7 +57,7 @@ class HopSuccessor:
         self.connections.discard(connection)
 
     def changed(self) -> None:
-        """There may be room, or a queue: tell the clients where that begins or ends."""
+        """Send clients the room if room or a queue has begun or ended."""
         if self._room is None or not self.connections:
             return
         room = self.share()

@@ -1,9 +1,9 @@
-"""`Upstream` over hops where a pod has one, and over pooled HTTP/1.1 everywhere else.
+"""Sends requests over hops to pods that have one, and over pooled HTTP/1.1 to all others; an `Upstream`.
 
-Whoever is known to be a sidecar (`keep`), or has answered with `x-penstock-queue`, is asked on a connection
-of its own to make that a hop. Until it does, requests go over HTTP/1.1, as all do that a hop does not carry:
-those that ask to switch protocols, want a fresh connection, or ask whether to send their body (`Expect`). No
-request waits for the asking.
+A server that is known to be a sidecar (`keep`), or has answered with `x-penstock-queue`, is asked for a hop
+on a separate connection. Until it agrees, requests go over HTTP/1.1, as do all requests that a hop does not
+carry: those that ask to switch protocols, want a fresh connection, or ask whether to send their body
+(`Expect`). Requests never wait for the upgrade.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from penstock_wire.http import Done, GiveUp, Opened, Request, Response, Upstream
 from penstock_wire.http.client.pool import H1Upstream
 
 IDLE_SECONDS = 60.0
-"""How long a hop without requests is kept: less than the sidecar does."""
+"""How long a hop without requests is kept: less than the sidecar keeps it."""
 MAX_ASKING: Final = 32
-"""Servers that are asked for a hop at once, beyond those that a request met."""
+"""Most upgrades under way at once for kept servers; those that an answer triggers are not limited."""
 MAX_REFUSED: Final = 4096
-"""Servers without a hop that are remembered."""
+"""Most servers without a hop that are remembered."""
 _Key = tuple[str, int]
 
 
@@ -33,7 +33,7 @@ class HopUpstream:
     """An `Upstream`.
 
     Args:
-        plain: sends over HTTP/1.1; it looks after the hops' signs of life as after its own connections'.
+        plain: sends over HTTP/1.1; it watches hops for silent peers as it does its own connections.
     """
 
     def __init__(self, plain: H1Upstream) -> None:
@@ -46,31 +46,31 @@ class HopUpstream:
         self._next_meet: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self.on_room: Callable[[_Key, int, int, int], None] | None = None
-        """Called when a server says how many items would begin there at once, how many wait, and how many it
-        takes at once in all (0 where it does not say); -1, 0 and 0 where it says nothing any more."""
+        """Called with the numbers of a server's room frame: items that would start at once, items that wait,
+        and items that start at once on an idle server (0 = unknown); -1, 0, 0 when they become unknown."""
         self.on_recalled: Callable[[_Key, int], None] | None = None
-        """Called when a server has handed back what it was asked for (`recall`): how many, after the last of
-        their answers."""
+        """Called when a server has handed requests back (`recall`), with the number of items, after the last
+        of their answers."""
 
     def keep(self, keys: Collection[_Key]) -> None:
-        """Have a hop to each of these sidecars, before its first request too: it says how much room it has.
+        """Keep a hop to each of these sidecars, also before its first request, to learn how much room it has.
 
         Args:
-            keys: hosts and ports; those that are not among them any more may end when they idle.
+            keys: hosts and ports; hops to other servers can end when idle.
         """
         self._kept = dict.fromkeys(keys)
         self._meet()
 
     def recall(self, host: str, port: int, count: int) -> bool:
-        """Ask a server for requests back that have not begun; they are answered as not executed.
+        """Ask a server to hand back requests that have not started; they are answered as not executed.
 
         Args:
             host: address of the server.
             port: its port.
-            count: how many items; the last request may bring more.
+            count: how many items; the last request can exceed it.
 
         Returns:
-            Whether it was asked: there is a hop to it.
+            Whether it was asked, that is, whether a hop to it exists.
         """
         hop = self._hops.get((host, port))
         if hop is None or hop.ended:
@@ -187,7 +187,7 @@ class HopUpstream:
     # -- asking for a hop -----------------------------------------------------------------------------------
 
     def _learn(self, key: _Key, headers: Headers) -> None:
-        """A server has answered over HTTP/1.1: where it is a sidecar, ask for a hop."""
+        """Ask a server for a hop if its answer over HTTP/1.1 shows that it is a sidecar."""
         if key in self._hops or not self._may_ask(key):
             return
         if get(headers, QUEUE) is None:
@@ -196,7 +196,7 @@ class HopUpstream:
         self._asking[key] = asyncio.get_running_loop().create_task(self._ask(key))
 
     def _may_ask(self, key: _Key) -> bool:
-        """Whether a server that has no hop is to be asked for one, where it is a sidecar."""
+        """Whether a server without a hop can be asked for one now."""
         until = self._refused.get(key)
         if until is not None:
             if time.monotonic() < until:
@@ -214,9 +214,9 @@ class HopUpstream:
             self._leave_alone(key, hop)
 
     def _made(self, retirements: int, hop: HopClient) -> None:
-        """A server has agreed; there were so many retirements when it was asked.
+        """Take a new hop into use; `retirements` is their count when the server was asked.
 
-        NB: in that turn of the loop, in which it may also say how much room it has, and end.
+        NB: called in the same turn of the loop in which the hop can already send its room, and end.
         """
         self._plain.adopt(hop)
         if retirements != self._retirements:
@@ -237,7 +237,7 @@ class HopUpstream:
             self._next_meet = asyncio.get_running_loop().call_later(MEET_SECONDS, self._meet)
 
     def _meet(self) -> None:
-        """Ask those for a hop that are to have one and have none."""
+        """Ask the kept servers that have no hop for one."""
         if self._next_meet is not None:
             self._next_meet.cancel()
             self._next_meet = None
@@ -261,7 +261,7 @@ class HopUpstream:
         if self._hops:
             self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS / 4, self._close_idle)
 
-    # -- what connections say (`client.HopPool`) ------------------------------------------------------------
+    # -- calls from connections (`client.HopPool`) ----------------------------------------------------------
 
     def forget(self, connection: HopClient) -> None:
         """See `HopPool.forget`."""

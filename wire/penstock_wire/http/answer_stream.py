@@ -1,4 +1,4 @@
-"""The body of an upstream's answer on its way to a client, for a router or a sidecar that passes it on."""
+"""The body of an upstream's answer on its way to a client, for a router or a sidecar that forwards it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from penstock_wire.http import ClientGone, UpstreamAnswer
 
 
 class AnswerStream:
-    """A `Response`'s stream of an answer's pieces: what the client does not take is not read.
+    """A `Response`'s stream of an answer's pieces: it reads only as fast as the client accepts bytes.
 
     Args:
-        answer: whose body; it is aborted where it is read no further.
-        ended: called once: with None when the body's end came, else with what ended it early: `ClientGone`
-            where the client did, or where no more of it is wanted.
+        answer: the answer; it is aborted if its body is read no further.
+        ended: called once: with None at the body's end, else with the error that ended it early:
+            `ClientGone` if the client left, or if the rest is no longer wanted.
     """
 
     __slots__ = ("_answer", "_ended")
@@ -24,12 +24,12 @@ class AnswerStream:
         self._ended: Callable[[Exception | None], None] | None = ended
 
     def then(self, ended: Callable[[Exception | None], None]) -> None:
-        """Call this at the end, too, as the stream's own is called.
+        """Call a further function at the end.
 
-        NB: it must not hold the stream: one that nobody begins to read ends when nothing holds it.
+        NB: it must not hold the stream: a stream that is never iterated ends when nothing refers to it.
 
         Args:
-            ended: called after the stream's own; at once where that was.
+            ended: called after the stream's own `ended`; at once if the stream has ended.
         """
         first = self._ended
         if first is None:
@@ -46,13 +46,13 @@ class AnswerStream:
         return self
 
     async def __anext__(self) -> bytes:
-        """The next piece; raises what ended the exchange, so that the server cuts the client's connection."""
+        """Return the next piece; raise the error that ended the exchange: the server then cuts the client."""
         try:
             piece = await self._answer.stream.read()
-        except Exception as error:  # the client's own, too, whose body may still be on the way
+        except Exception as error:  # also the client's own, as its body can still be on the way
             self._end(error)
             raise
-        except BaseException:  # cancelled: whatever ends the reading, `ended` is called
+        except BaseException:  # cancelled: `ended` is called however the reading ends
             self._give_up()
             raise
         if not piece:
@@ -61,15 +61,15 @@ class AnswerStream:
         return piece
 
     def kept(self) -> int:
-        """Bytes that have come and were not read."""
+        """Return the number of received and unread bytes."""
         return self._answer.kept()
 
     async def aclose(self) -> None:
-        """Nobody reads any more; no-op where it has ended."""
+        """Stop: the stream is read no further; no-op if it has ended."""
         self._give_up()
 
     def __del__(self) -> None:
-        # NB: a client may leave between the answer's head and its first piece, before the iteration begins.
+        # NB: a client can leave between the answer's head and its first piece, before the iteration begins.
         self._give_up()
 
     def _give_up(self) -> None:

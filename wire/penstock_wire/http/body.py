@@ -1,4 +1,4 @@
-"""What is read piece by piece: a body, and a connection whose two sides have switched protocols."""
+"""Readers: a body read piece by piece, and a connection that has switched protocols."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class BodyReader(Protocol):
     """A body that is received as it is read."""
 
     async def read(self) -> bytes:
-        """The next piece, of any size but 0; b"" at the end.
+        """Return the next piece, of any size but 0; b"" at the end.
 
         Raises:
             ClientGone: a request's body ended early.
@@ -20,14 +20,14 @@ class BodyReader(Protocol):
 
 
 class Tunnel(Protocol):
-    """A connection whose two sides have switched to a protocol that is theirs alone."""
+    """A connection that has switched to a protocol that only its two sides understand."""
 
     async def read(self) -> bytes:
-        """The next bytes, of any number but 0; b"" when the peer will send no more."""
+        """Return the next bytes, of any number but 0; b"" when the peer will send no more."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send, and wait while the peer takes nothing.
+        """Send, and wait while the peer accepts nothing.
 
         Raises:
             ClientGone, ConnectionLost: the peer is gone.
@@ -44,7 +44,7 @@ class Tunnel(Protocol):
 
 
 class BodyTooLong(Exception):
-    """A body has more bytes than may be taken."""
+    """A body exceeds its limit."""
 
 
 async def read_whole(
@@ -54,11 +54,11 @@ async def read_whole(
 
     Args:
         body: what to read.
-        limit: bytes of it at most.
-        received: called after each piece with the bytes so far; may raise to stop.
+        limit: most bytes of it.
+        received: called after each piece with the bytes so far; can raise to stop.
 
     Raises:
-        BodyTooLong: it is longer, hardly more than `limit` was read.
+        BodyTooLong: it is longer; reading stopped at the piece that exceeded `limit`.
         ClientGone, UpstreamError: as `BodyReader.read`.
     """
     pieces = []

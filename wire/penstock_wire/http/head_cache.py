@@ -1,11 +1,11 @@
-"""Heads that came before: the same bytes mean the same, so they need not be read again.
+"""Caches heads by their bytes: equal bytes have equal meaning, so they are parsed and checked once.
 
-Most clients send the same head with each of their requests, and those of one program are alike; so are the
-answers of one service. What the parser and the checks behind it have made of such a head is kept by its
-bytes. Only heads are kept that do not end their connection and whose whole message came in one piece, so that
-nothing depends on what the parser has seen before.
+Most clients send the same head with each of their requests, and the heads of one program are alike; so are
+the answers of one service. The result of parsing and checking a head is kept by its bytes. A head is kept
+only if it does not end its connection and its whole message came in one piece, so that nothing depends on
+what the parser has seen before.
 
-Where heads are all different (each with a request id), looking is in vain: after some misses it rests.
+If heads are all different (each with a request id), lookups are useless: after some misses the cache rests.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Final
 from penstock_wire.headers import Headers
 
 MAX_HEADS: Final = 256
-"""Heads kept at most; when there are more, all are forgotten."""
+"""Most heads kept; at the limit all are dropped."""
 MAX_HEAD_BYTES: Final = 2048
 """Longer heads are not kept."""
 MAX_FIELDS: Final = 48
-"""Nor are those with more fields: two hundred short ones take ten times their bytes (`FIELD_BYTES`)."""
+"""Heads with more fields are not kept: 200 short ones take ten times their bytes (`FIELD_BYTES`)."""
 MISSES: Final = 256
-"""Looks in vain, beyond three for each that was not, before it rests."""
+"""Misses, beyond three for each hit, before the cache rests."""
 REST: Final = 16_384
-"""Messages for which it rests."""
+"""Number of messages for which it rests."""
 FIELD_BYTES: Final = 128
-"""Bytes that a field takes beside those of its name and value: a tuple and two objects."""
+"""Bytes of a field beside its name's and value's: a tuple and two objects."""
 _END: Final = b"\r\n\r\n"
 _KEEPS: Final = frozenset({b"keep-alive", b"Keep-Alive"})
 
 
 class CachedHead:
-    """A head as it was read.
+    """A parsed head.
 
     Args:
         fields: the end-to-end fields.
-        length: bytes of the body behind it.
+        length: bytes of its body.
     """
 
     __slots__ = ("fields", "length", "raw", "size")
@@ -44,9 +44,9 @@ class CachedHead:
         self.fields = fields
         self.length = length
         self.raw = b"\r\n"
-        """Its bytes, once it is kept; until then some that begin no message."""
+        """Its bytes once it is kept; until then bytes that begin no message."""
         self.size = 0
-        """Bytes of memory that it takes, about, once it is kept."""
+        """Approximate memory in bytes, once it is kept."""
 
 
 class RequestHead(CachedHead):
@@ -67,7 +67,7 @@ class RequestHead(CachedHead):
 
 
 class ResponseHead(CachedHead):
-    """The head of an answer to another method than HEAD; other members as in `CachedHead`.
+    """The head of an answer to a method other than HEAD; other members as in `CachedHead`.
 
     Args:
         status: from 200 to 299.
@@ -81,7 +81,7 @@ class ResponseHead(CachedHead):
 
 
 class HeadCache:
-    """The heads that came to one listener, or of the answers that came to one client: never both."""
+    """The heads of one listener's requests, or of the answers to one client: never both."""
 
     __slots__ = ("_credit", "_heads", "_rest")
 
@@ -94,7 +94,7 @@ class HeadCache:
         return len(self._heads)
 
     def awake(self) -> bool:
-        """Whether it is worth while to look for the next head; asked once for each message."""
+        """Whether to look up the next head; called once for each message."""
         if self._credit > 0:
             return True
         self._rest += 1
@@ -104,14 +104,14 @@ class HeadCache:
         return False
 
     def find(self, data: bytes, last: CachedHead | None) -> CachedHead | None:
-        """The head of a whole message.
+        """Look up the head of a whole message.
 
         Args:
-            data: what was received where a message may begin.
+            data: received bytes at a place where a message can begin.
             last: the head that came last on the same connection, which is likely to come again.
 
         Returns:
-            The head, where `data` is it and its body, to the last byte; else None.
+            The head if `data` is exactly it and its body; else None.
         """
         if last is not None and len(data) - len(last.raw) == last.length and data.startswith(last.raw):
             return last
@@ -125,11 +125,11 @@ class HeadCache:
         return None
 
     def learn(self, data: bytes, head: CachedHead) -> None:
-        """Keep a head that the parser has read.
+        """Keep a parsed head.
 
         Args:
-            data: what was received.
-            head: what was read of it last; kept only if it is all of `data`, its body included.
+            data: received bytes.
+            head: the last head parsed from it; kept only if it and its body are all of `data`.
         """
         end = data.find(_END) + 4
         if not 4 <= end <= MAX_HEAD_BYTES or len(data) - end != head.length or len(head.fields) > MAX_FIELDS:
@@ -142,10 +142,10 @@ class HeadCache:
 
 
 class KnownAnswers:
-    """What one connection of a client takes from a cache of answers' heads, and puts there.
+    """One client connection's use of a cache of answers' heads.
 
     Args:
-        cache: of all its connections.
+        cache: the cache of all connections of the client.
     """
 
     __slots__ = ("_cache", "_last", "_learning")
@@ -156,10 +156,10 @@ class KnownAnswers:
         self._learning = False
 
     def find(self, data: bytes) -> ResponseHead | None:
-        """The head of a whole answer that came before; see `HeadCache.find`.
+        """Look up the head of a whole answer; see `HeadCache.find`.
 
         Args:
-            data: what was received where an answer may begin.
+            data: received bytes at a place where an answer can begin.
         """
         self._learning = self._cache.awake()
         if not self._learning:
@@ -178,12 +178,12 @@ class KnownAnswers:
         framing: list[tuple[bytes, bytes]],
         fields: list[tuple[bytes, bytes]],
     ) -> None:
-        """Keep the head of an answer that the parser has read, where it was looked for before.
+        """Keep the parsed head of an answer, if `find` has looked for it.
 
         Args:
-            data: what was received, in one piece.
+            data: received bytes, in one piece.
             status: from 200 to 299.
-            length: bytes of its body; None where its head does not say.
+            length: bytes of its body; None if its head has no length.
             framing: its fields that concern the connection.
             fields: its other fields.
         """

@@ -1,11 +1,12 @@
-"""How much memory all connections of a process keep together, and who makes way where that is too much.
+"""Bounds the memory that all connections of a process keep together, and chooses which make way beyond it.
 
-Nothing is counted up and down: whatever comes in by a socket is taken for kept (`MemoryBound.room` is less by
-it) until there is no room left; only then all connections are asked what they really keep. So the bound holds
-at each moment, a request costs one subtraction, and no way on which memory is let go can be forgotten.
+There is no running count of kept bytes: all received bytes count as kept (`MemoryBound.room` shrinks by them)
+until no room is left; only then are all connections asked for what they really keep. So the bound always
+holds, a request costs one subtraction, and no path that frees memory can be forgotten.
 
-Where too much is kept, those who keep most make way, of those who keep about as much the ones that have kept
-it longest, until an eighth of the bound is free: who keeps little, or not for long, is not concerned.
+If too much is kept, the connections that keep most make way, and among those that keep about as much the ones
+that have kept it longest, until an eighth of the bound is free: a connection that keeps little, or not for
+long, is not affected.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.process import log
 
 UNBOUNDED: Final = 1 << 60
-"""Bytes that nobody receives."""
+"""A number of bytes that is never reached."""
 RECEIPT_BYTES: Final = 1024
-"""What is made of each receipt, beside its bytes: a request with its parts, or a piece of a body."""
+"""Bytes of the objects made of each receipt, beside its data: a request's parts, or a piece of a body."""
 PIECE_BYTES: Final = 64
-"""Of an object that holds some bytes, beside them."""
+"""Overhead of an object that holds some bytes."""
 CONNECTION_BYTES: Final = 8 * 1024
-"""Of a connection that keeps nothing, with the parts of the request that is under way on it."""
+"""Bytes of an otherwise empty connection, with the parts of the request under way on it."""
 REQUEST_BYTES: Final = 512
-"""Of each request, beside its head and body."""
+"""Bytes of each request, beside its head and body."""
 LOOK_SHARE: Final = 8
-"""Where less than one part in so many is free, some make way until as much is."""
+"""If less than one part in this many is free, connections make way until that much is."""
 ALIKE_BITS: Final = 2
-"""Who keeps less than 4 times as much keeps about as much."""
+"""Connections whose sizes differ by less than a factor of 4 keep about as much."""
 LOG_SECONDS: Final = 1.0
 RETRY_AFTER_SECONDS: Final = 1.0
 
@@ -39,24 +40,24 @@ class Keeper(Protocol):
     """A connection that keeps memory."""
 
     def kept(self) -> int:
-        """Bytes that it keeps, and what is kept elsewhere for it alone."""
+        """Return the bytes that it keeps, including those kept elsewhere for it alone."""
         ...
 
     def kept_since(self) -> float:
-        """When what it keeps began to come, in seconds of the monotonic clock."""
+        """Return when the kept bytes began to come, in seconds of the monotonic clock."""
         ...
 
     def give_way(self) -> bool:
-        """Let go of what it keeps; False where it ends by itself."""
+        """Let go of what it keeps; return False if it is ending already."""
         ...
 
 
 class MemoryBound:
-    """A bound of what all connections of a process keep together.
+    """A bound on the memory that all connections of a process keep together.
 
     Args:
         most: bytes; 0 = unbounded.
-        trim: called at each look; it gives what is free back to the machine.
+        trim: called at each look; it returns free memory to the machine.
     """
 
     __slots__ = ("_logged", "_trim", "connections", "gave_way", "most", "others", "room")
@@ -64,30 +65,30 @@ class MemoryBound:
     def __init__(self, most: int = 0, trim: Callable[[], object] = lambda: None) -> None:
         self.most = most
         self.room = most or UNBOUNDED
-        """Bytes that may come before there is a look: less than are free, never more."""
+        """Bytes that can come before the next look: at most as many as are free."""
         self.connections: Collection[Keeper] = ()
-        """Who is asked, and may have to make way."""
+        """Connections that are asked, and can have to make way."""
         self.others: list[Callable[[], int]] = []
-        """What else is asked for bytes that are kept."""
+        """Functions that return further kept bytes."""
         self.gave_way = 0
         """Connections that had to make way."""
         self._logged = 0.0
         self._trim = trim
 
     def came(self, size: int) -> None:
-        """So many bytes came in by a socket."""
+        """Count bytes that came in by a socket."""
         size += RECEIPT_BYTES
         if size > self.room:
-            self.look()  # before these count: nobody keeps them yet
+            self.look()  # before these count: no connection keeps them yet
         self.room -= size
 
     def kept(self) -> int:
-        """Bytes that are kept now."""
+        """Return the bytes that are kept now."""
         kept = sum([connection.kept() for connection in self.connections])
         return kept + sum([other() for other in self.others])
 
     def look(self) -> None:
-        """Look how much is kept; where that is too much, have connections make way."""
+        """Measure how much is kept; if it is too much, make connections give way."""
         if not self.most:
             self.room = UNBOUNDED
             return
@@ -107,7 +108,7 @@ class MemoryBound:
                 missing -= size
                 count += 1
         self.gave_way += count
-        # NB: where too much is kept on nobody's account, the next look is no sooner for that.
+        # NB: even if too much is kept outside of connections, the next look must not come sooner.
         self.room = wanted
         now = time.monotonic()
         if now - self._logged >= LOG_SECONDS:
@@ -116,12 +117,12 @@ class MemoryBound:
 
 
 def _rank(entry: tuple[int, Keeper]) -> tuple[int, float]:
-    """By this connections make way: the least first."""
+    """Sort key for giving way: the least first."""
     size, connection = entry
     return -(size.bit_length() // ALIKE_BITS), connection.kept_since()
 
 
 def no_room() -> PenstockError:
-    """The answer to a request that makes way."""
+    """Return the answer to a request that gives way."""
     detail = "all connections together keep too much, and this one was among those that keep most for longest"
     return PenstockError(Reason.NO_MEMORY, detail, retry_after=RETRY_AFTER_SECONDS)

@@ -1,7 +1,7 @@
-"""A request and an answer; `http` says what they are for.
+"""A request and an answer, as the Protocols of `http` use them.
 
-NB: where this module is compiled, so must be a module with a subclass: what reads a class that Python may
-extend looks each attribute up by its name.
+NB: if this module is compiled, so must be each module with a subclass: otherwise Python code could extend the
+classes, and each access to an attribute would be a lookup by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Interim = Callable[[int, Headers], None]
 
 CONTINUE: Final = 100
-"""The status by which a server asks for the body behind `expect` (RFC 9110 section 10.1.1)."""
+"""The status that asks for the body after `expect` (RFC 9110 section 10.1.1)."""
 
 NO_BODY_STATUS: Final = frozenset({204, 304})
 """Final answers without a body, whatever their fields say (RFC 9110 sections 15.3.5 and 15.4.5)."""
@@ -32,26 +32,26 @@ class Request:
     Args:
         method: upper-case method.
         target: path and query as received, percent-encoding untouched.
-        headers: end-to-end fields, names in lower case. Requests that share the very same object are cheaper
-            to send; what differs among them is then in `lines`.
-        body: the whole body; empty where there is a stream.
+        headers: end-to-end fields, names in lower case. Requests that share the same object are cheaper to
+            send; fields that differ among them are then in `lines`.
+        body: the whole body; empty if there is a stream.
         peer: the client's address, for logs.
-        stream: the body as it comes, where it is not whole.
-        length: bytes of the stream, None where its sender did not say.
+        stream: the body as it comes, if it is not whole.
+        length: bytes of the stream, None if its sender gave none.
         upgrade: the protocol that the client asks to switch to, as sent (`websocket`); empty for none.
         interim: gets the status and the fields of each interim answer (RFC 9110 section 15.2) but 101; None
-            drops them. 100 is for this connection alone, and comes where it `expects`.
+            drops them. 100 concerns this connection alone, and comes only with `expects`.
         fresh: send it on a new connection.
-        lines: further fields, of this request alone, of one that is sent: each with its line's end (CR LF).
-            They are sent as they are, so their maker must know their bytes.
+        lines: further fields of this request alone, for sending: each with its line's end (CR LF). They are
+            sent unchecked, so their maker must know their bytes.
 
-    `expects` asks the server, of one that is sent, whether it wants the stream (`Expect`).
+    `expects`, for sending, asks the server whether it wants the stream (`Expect`).
 
-    `shared` are the first of `headers` of one that was received, where they are an object that many requests
-    have: what is made of them once holds for all of these. None = nobody knows.
+    `shared` are the first of a received request's `headers`, if many requests share them as one object:
+    results derived from them hold for all of these requests. None = unknown.
 
-    `recall` may be set by who has taken it: called, it hands the request back unless any of it has begun to
-    be executed (it is answered as not executed), and says how many items that were; 0 where it did not.
+    `recall` can be set by the service that has taken the request. It hands the request back (answered as not
+    executed) unless any of it has started, and returns the number of its items, else 0.
     """
 
     __slots__ = (
@@ -105,7 +105,7 @@ class Request:
 
     @property
     def fields(self) -> Headers:
-        """All fields: `headers`, and behind them what `lines` hold."""
+        """All fields: `headers`, then those in `lines`."""
         return self.headers + _fields_of(self.lines)
 
     @property
@@ -117,21 +117,20 @@ class Request:
 class Response:
     """An answer; fields as in `Request`.
 
-    A stream is sent as it comes, chunked unless `length` is given. When it raises, the connection is cut
-    before the body's end, so that no client takes a part for the whole. Its `aclose` is called when the
-    client goes away, where it has one.
+    A stream is sent as it comes, chunked unless `length` is given. If it raises, the connection is cut before
+    the body's end, so that no client takes a part for the whole. Its `aclose`, if it has one, is called when
+    the client leaves.
 
     Args:
         status: the status code.
-        headers: end-to-end fields. Answers that share the very same object are cheaper to send.
-        body: the whole body; empty where there is a stream.
+        headers: end-to-end fields. Answers that share the same object are cheaper to send.
+        body: the whole body; empty if there is a stream.
         stream: the body as it comes.
-        length: bytes of the stream, or of the body that an answer to HEAD leaves out; None where it is not
-            knows.
+        length: bytes of the stream, or of the body that an answer to HEAD leaves out; None if unknown.
 
-    `lines` are further fields, each with its line's end (CR LF), of this answer alone: of one that is sent
-    what the service itself says, and of one that was received what a sidecar says. They are sent as they
-    are, so their maker must know their bytes.
+    `lines` are further fields of this answer alone, each with its line's end (CR LF): in an answer to send,
+    the service's own; in a received answer, the sidecar's. They are sent unchecked, so their maker must know
+    their bytes.
     """
 
     __slots__ = ("body", "headers", "length", "lines", "status", "stream")
@@ -153,7 +152,7 @@ class Response:
 
     @property
     def fields(self) -> Headers:
-        """All fields: `headers`, and behind them what `lines` hold."""
+        """All fields: `headers`, then those in `lines`."""
         return self.headers + _fields_of(self.lines)
 
     def __repr__(self) -> str:

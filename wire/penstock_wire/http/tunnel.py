@@ -1,4 +1,4 @@
-"""Carries bytes between two connections that have switched protocols, for a router or a sidecar between."""
+"""Carries bytes between two connections that have switched protocols, for a router or a sidecar."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import asyncio
 from penstock_wire.http import Tunnel
 
 IDLE_SECONDS = 600.0
-"""A tunnel in which nothing goes either way for longer is closed, where nobody says how long."""
+"""Default time without a byte either way after which a tunnel is closed."""
 
 
 class TunnelIdle(Exception):
-    """Nothing went either way for too long."""
+    """No byte went either way for too long."""
 
 
 class _Watch:
-    """Ends a tunnel's two halves when nothing has gone either way for so many seconds."""
+    """Ends a tunnel's two halves when no byte has gone either way for some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -26,15 +26,15 @@ class _Watch:
         self.idle = False
 
     def data_passed(self) -> None:
-        """Something went."""
+        """Note that bytes have passed."""
         self._heard = self._loop.time()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._timer.cancel()
 
     def _look(self) -> None:
-        # NB: one timer for all the pieces since it was set, of which a busy tunnel has thousands a second.
+        # NB: one timer for all pieces since it was set: a busy tunnel has thousands of pieces a second.
         left = self._heard + self._seconds - self._loop.time()
         if left > 0.0:
             self._timer = self._loop.call_later(left, self._look)
@@ -69,7 +69,7 @@ async def join(tunnel: Tunnel, other: Tunnel, idle: float) -> None:
                 task.result()
         finally:
             await _stop(forth)
-    except BaseException:  # a cancellation too: neither side may be left open
+    except BaseException:  # a cancellation too: neither side can stay open
         tunnel.abort()
         other.abort()
         raise
@@ -90,4 +90,4 @@ async def _stop(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait({task})
     if not task.cancelled():
-        task.exception()  # it is known by now
+        task.exception()  # mark it as retrieved: it was handled above

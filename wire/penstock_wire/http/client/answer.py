@@ -1,4 +1,4 @@
-"""What `H1Upstream.open` gives: the beginning of an answer, its body as it is read, a tunnel."""
+"""The result of `H1Upstream.open`: the beginning of an answer, its body as it is read, a tunnel."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from penstock_wire.http import BodyReader, ConnectionLost, Tunnel
 from penstock_wire.http.memory import PIECE_BYTES
 
 HIGH_BYTES = 512 * 1024
-"""Received and not yet read: above it the peer is made to wait."""
+"""Received and unread bytes above which the peer must wait."""
 LOW_BYTES = 128 * 1024
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""Of a body that is collected whole."""
+"""Most bytes of a body that is collected whole."""
 
 
 class Carrier:
-    """The connection that a body or a tunnel comes from, as they see it: `connection.Connection`.
+    """The connection, as its bodies and tunnels see it: `connection.Connection`.
 
     A base class, not a Protocol: mypyc compiles calls of a class's methods directly, but not those of a
-    Protocol's. No object is made of it.
+    Protocol's. It is never instantiated.
 
     Attributes:
         where: host and port of the peer, for messages.
         transport: the connection's transport.
-        writable: resolved when the peer takes bytes again; None while it takes them.
+        writable: resolved when the peer accepts bytes again; None while it accepts them.
     """
 
     where: str
@@ -33,23 +33,23 @@ class Carrier:
     writable: asyncio.Future[None] | None
 
     def expect(self) -> None:
-        """A reader waits for the next piece."""
+        """Note that a reader waits for the next piece."""
         raise NotImplementedError
 
     def relax(self) -> None:
-        """No reader waits any more."""
+        """Note that no reader waits any more."""
         raise NotImplementedError
 
     def pause_reading(self) -> None:
-        """Receive no more for now."""
+        """Pause receiving."""
         raise NotImplementedError
 
     def resume_reading(self) -> None:
-        """Receive again."""
+        """Resume receiving."""
         raise NotImplementedError
 
     def drop_body(self, body: Body) -> None:
-        """A body is read no further."""
+        """End a body that is read no further."""
         raise NotImplementedError
 
 
@@ -57,7 +57,7 @@ class Body:
     """A `BodyReader` that a connection fills.
 
     Args:
-        connection: what fills it.
+        connection: the connection that fills it.
     """
 
     __slots__ = ("_buffered", "_connection", "_ended", "_error", "_pieces", "_waiter")
@@ -94,11 +94,11 @@ class Body:
 
     @property
     def ended(self) -> bool:
-        """The end has come; pieces before it may be unread."""
+        """Whether the end has come; pieces before it can be unread."""
         return self._ended
 
     def whole(self) -> bytes | None:
-        """The rest of the body where it has come to its end already; it is read then."""
+        """Take the rest of the body if its end has come already; else return None."""
         if not self._ended:
             return None
         pieces, self._pieces = self._pieces, collections.deque()
@@ -106,24 +106,24 @@ class Body:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _relax(self) -> None:
-        # NB: once over, the connection may serve another exchange, whose time is not ours.
+        # NB: after the end, the connection can serve another exchange with its own deadline.
         if not self._ended and self._error is None:
             self._connection.relax()
 
     def kept(self) -> int:
-        """Bytes that have come and were not read."""
+        """Return the received and unread bytes."""
         return self._buffered + PIECE_BYTES * len(self._pieces)
 
     def abort(self) -> None:
-        """Let go of the connection, unless the end was there."""
+        """Drop the body; this gives up the exchange, unless the body's end had come."""
         self._pieces.clear()
         self._buffered = 0
         self._connection.drop_body(self)
 
-    # What the connection does
+    # Calls from the connection
 
     def feed(self, piece: bytes) -> None:
-        """A piece came."""
+        """Add a received piece."""
         if not piece:
             return
         self._pieces.append(piece)
@@ -133,12 +133,12 @@ class Body:
         self._wake()
 
     def finish(self) -> None:
-        """The end came."""
+        """Mark the end of the body."""
         self._ended = True
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """No end will come; what is here can still be read."""
+        """Mark that no end will come; received pieces can still be read."""
         if not self._ended:
             self._error = error
         self._wake()
@@ -192,7 +192,7 @@ class UpstreamTunnel:
         self._ended = False
 
     async def read(self) -> bytes:
-        """See `Tunnel.read`; raises ConnectionLost where the peer was reset."""
+        """See `Tunnel.read`; raises ConnectionLost if the peer reset the connection."""
         data = await self._body.read()
         if not data and self._ended:
             self._connection.transport.close()  # both halves are over
@@ -221,7 +221,7 @@ class UpstreamTunnel:
             transport.write_eof()
 
     def kept(self) -> int:
-        """Bytes that are on their way in it, either way."""
+        """Return the bytes under way in it, in both directions."""
         return self._body.kept() + self._connection.transport.get_write_buffer_size()
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""Connects to a server. It is not in `pool` since mypyc would compile its `async with` wrongly."""
+"""Connects to a server; separate from `pool` because mypyc would compile its `async with` wrongly."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 async def connect(connection: Connection, *, seconds: float, tls: ssl.SSLContext | None) -> None:
-    """Connect to the peer that a connection is for.
+    """Connect to a connection's peer.
 
     Args:
-        connection: it gets the transport.
-        seconds: how long that may take, with the handshake where there is one.
-        tls: what to check the server with; None = plain text.
+        connection: the connection, which gets the transport.
+        seconds: time limit, including the handshake if there is one.
+        tls: the context to check the server with; None = plain text.
 
     Raises:
-        ConnectFailed: there is no connection.
-        ConnectTimeout: there was none in that time.
+        ConnectFailed: no connection could be made.
+        ConnectTimeout: no connection was made within the limit.
     """
     host, port = connection.key
     try:

@@ -5,11 +5,11 @@ States::
     IDLE ──begin──► HEAD ──final head──► BODY ──its end──► IDLE (back to the pool) or closed
                      └──101, asked for──► TUNNEL ──both sides have ended──► closed
 
-The parser (llhttp) reads heads and chunks. A body of known length passes it by once the head is read: the
-pieces go on as they were received. One timer a connection looks at `_deadline`, which is infinite while
-the peer is not waited for: a slow client is not a slow upstream.
+The parser (llhttp) reads heads and chunks. A body of known length bypasses it once the head is read: the
+pieces are passed on as received. One timer per connection checks `_deadline`, which is infinite while the
+peer is not waited for: a slow client is not a slow upstream.
 
-A request's stream goes on beside an answer of 2xx that begins before its end, as of a model that answers
+A request's stream continues beside a 2xx answer that begins before its end, as from a model that answers
 piece by piece; any other status, and the answer's end, ends it (RFC 9112 section 9.5 allows that).
 """
 
@@ -64,10 +64,10 @@ _COMMON: Final = b"HTTP/1.1 2"
 
 
 class Connection(Carrier):
-    """One connection and the exchange under way on it: to the loop an `asyncio.Protocol`, by its methods.
+    """One connection and the exchange under way on it; for the loop an `asyncio.Protocol`, by its methods.
 
     Args:
-        pool: where it belongs.
+        pool: the pool that it belongs to.
         key: host and port of the peer.
     """
 
@@ -76,7 +76,7 @@ class Connection(Carrier):
         self.where = join(*key)
         self.idle_since = 0.0
         self.reusable = True
-        self.writable = None  # there while the peer takes nothing
+        self.writable = None  # a future while the peer accepts nothing
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._known = KnownAnswers(pool.known)
@@ -84,10 +84,10 @@ class Connection(Carrier):
         self._state = _IDLE
         self._parser: Any = None
         self._waiter: asyncio.Future[Any] | None = None  # of the answer, or of its head
-        self._done: Done | None = None  # gets the answer, where no task waits for it
-        self._answer: Response | Answer | None = None  # what it will get
-        self._opened: Opened | None = None  # likewise, where a long one is read as it comes
-        self._whole_bytes = 0  # how many are not long
+        self._done: Done | None = None  # callback for the answer, if no task waits for it
+        self._answer: Response | Answer | None = None  # its argument
+        self._opened: Opened | None = None  # the same, if a long answer is read as it comes
+        self._whole_bytes = 0  # most bytes of an answer that is not long
         self._streamed = False
         self._body: Body | None = None  # of a streamed answer, or of a tunnel
         self._upgrade = b""
@@ -98,15 +98,15 @@ class Connection(Carrier):
         self._status = 0
         self._over = False  # the answer is complete, but the bytes received with it are not read yet
         self._pump: asyncio.Task[None] | None = None  # sends the request's stream
-        self._asking = False  # somebody waits for the next piece of the answer
+        self._asking = False  # a reader waits for the next piece of the answer
         self._fields: list[tuple[bytes, bytes]] = []
         self._framing: list[tuple[bytes, bytes]] = []  # those that concern this connection
         self._in_head = True
-        self._is_common = False  # its first bytes say HTTP/1.1
+        self._is_common = False  # its first bytes are `_COMMON`
         self._pieces: list[bytes] = []
         self._body_bytes = 0
         self._bytes_since_progress = 0  # received since the last final head or piece of a body
-        self._past_parser = 0  # bytes of a body of known length that the parser need not see; 0 = it reads
+        self._past_parser = 0  # bytes of a body that bypass the parser; 0 = it reads
         self._length: int | None = None
         self._to_the_end = False  # the body ends with the connection
         self._paused = False
@@ -118,12 +118,12 @@ class Connection(Carrier):
     # -- one exchange ---------------------------------------------------------------------------------------
 
     def begin(self, request: Request, timeout: float, done: Done) -> None:
-        """Send a request; `done` is called once, with its whole answer or its failure, never from here."""
+        """Send a request; `done` is called once, later, with its whole answer or its failure."""
         self._begin(request, timeout, streamed=False)
         self._done = done
 
     def begin_open(self, request: Request, head: float, idle: float, whole: int, opened: Opened) -> None:
-        """As `begin`, but what is longer than `whole` bytes is given when its head is there."""
+        """Like `begin`, but an answer longer than `whole` bytes is delivered when its head arrives."""
         self._begin(request, head, streamed=False)
         self._idle_timeout = idle
         self._whole_bytes = whole
@@ -136,7 +136,7 @@ class Connection(Carrier):
         return waiter
 
     def open(self, request: Request, timeout: float, idle: float) -> asyncio.Future[Answer]:
-        """Send a request and its stream; the future gets the answer's beginning or the failure."""
+        """Send a request and its stream; the future gets the beginning of the answer, or the failure."""
         self._idle_timeout = idle
         self._begin(request, timeout, streamed=True)
         self._waiter = waiter = self._loop.create_future()
@@ -168,9 +168,9 @@ class Connection(Carrier):
             self.transport.write(body)
 
     async def _send_stream(self, stream: BodyReader, length: int | None) -> None:
-        """Send a body as it comes; while the peer takes nothing, nothing is read."""
+        """Send a body as it comes; while the peer accepts nothing, nothing is read."""
         try:
-            # Only the peer's time counts: the stream's source bounds its own.
+            # Only the peer's time counts: the source of the stream has its own limit.
             self._deadline = math.inf
             async for piece in framed(stream, length):
                 self.transport.write(piece)
@@ -181,7 +181,7 @@ class Connection(Carrier):
             self._pump = None
             self._their_turn()
         except asyncio.CancelledError:
-            if self._pump is not None:  # not by this process
+            if self._pump is not None:  # not cancelled by `_stop_sending`
                 self._pump = None
                 self.fail(ConnectionLost(f"the body for {self.where} was given up"))
             raise
@@ -190,31 +190,31 @@ class Connection(Carrier):
             self.fail(error)
 
     def _their_turn(self) -> None:
-        """The request's stream has ended, or the peer takes no more of it: it is the peer that is late."""
+        """Start the peer's timeout: the stream has ended, or the peer accepts no more of it."""
         if self._state == _HEAD:
             self._expect_by(time.monotonic() + self._timeout)
         elif self._asking:
             self._expect_by(time.monotonic() + self._idle_timeout)
 
     def _stop_sending(self) -> None:
-        """The body's rest is not wanted: what follows on this connection would be read as it."""
+        """Stop sending the body; the peer would read further data on this connection as its rest."""
         if self._pump is not None:
             self._pump.cancel()
             self._pump = None
             self.reusable = False
 
     def abandon(self, waiter: asyncio.Future[Any]) -> None:
-        """Nobody waits any more for what `send` or `open` returned; no-op where that is over."""
+        """End an exchange if the caller of `send` or `open` no longer waits; no-op if it is over."""
         if self._waiter is waiter:
             self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
 
     def give_up(self, done: Done | Opened) -> None:
-        """The answer to `begin` is not wanted any more: its callback gets `GivenUp`, unless that is over."""
+        """End an exchange with an unwanted answer: its callback gets `GivenUp`; no-op if it is over."""
         if self._done is done or self._opened is done:
             self.fail(GivenUp(f"the exchange with {self.where} was given up"))
 
     def drop_body(self, body: Body) -> None:
-        """Nobody reads a body any more; no-op where it has ended."""
+        """End the exchange of a body that is read no further; no-op if the body has ended."""
         if self._body is body:
             self.fail(ConnectionLost(f"the answer of {self.where} was given up"))
 
@@ -245,7 +245,7 @@ class Connection(Carrier):
         done: Done | Opened | None = self._done or self._opened
         self._done = self._opened = None
         if done is not None:
-            # NB: not at once: a sender is not called back in the middle of its sending, nor is the parser.
+            # NB: not at once: neither a sender nor the parser must be called back in the middle of its work.
             failure = error if isinstance(error, UpstreamError) else UpstreamError(f"{self.where}: {error}")
             self._loop.call_soon(done, self._answer if isinstance(self._answer, Response) else failure)
             self._answer = None
@@ -253,14 +253,14 @@ class Connection(Carrier):
         self.transport.abort()
 
     def expect(self) -> None:
-        """Somebody waits for the next piece of the answer."""
+        """See `Carrier.expect`."""
         self._asking = True
-        # NB: while the request's stream has nothing to send, the peer may have nothing to answer.
+        # NB: while the request's stream has nothing to send, the peer can have nothing to answer.
         if self._state == _BODY and (self._pump is None or self.writable is not None):
             self._expect_by(time.monotonic() + self._idle_timeout)
 
     def relax(self) -> None:
-        """Nobody waits for the peer."""
+        """See `Carrier.relax`."""
         self._asking = False
         if self._state == _BODY:
             self._deadline = math.inf
@@ -285,9 +285,9 @@ class Connection(Carrier):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
-        # NB: uvloop writes at once what is beyond the buffer's limit, all else at the end of the loop's turn:
-        # behind the answers to a whole batch. But it is the model that waits for the next one.
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
+        # NB: uvloop writes at once only what exceeds the buffer's limit, the rest at the end of the loop's
+        # turn: after the answers to a whole batch. But the model is waiting for the next batch.
         self.transport.set_write_buffer_limits(high=0)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -313,7 +313,7 @@ class Connection(Carrier):
         if self._state == _TUNNEL:
             if self._body is not None:
                 self._body.finish()
-            return True  # the other half is still ours
+            return True  # this half stays open
         if self._to_the_end:
             self._complete()
             self._hand_over()
@@ -322,8 +322,8 @@ class Connection(Carrier):
         return False
 
     def _ended_early(self, *, reset: bool) -> ConnectionLost:
-        # NB: a kernel resets a connection whose socket is closed with bytes unread, or was closed before they
-        # came. A server that has read a request and then ends leaves an orderly end.
+        # NB: a kernel resets a connection if its socket is closed with bytes unread, or before they came. A
+        # server that reads a request and then ends leaves an orderly end.
         if reset and self._kept and self._state == _HEAD and not self._bytes_since_progress:
             return RequestUnread(f"{self.where} closed the connection before it had read the request")
         return ConnectionLost(f"the connection to {self.where} ended before a complete answer")
@@ -339,13 +339,13 @@ class Connection(Carrier):
         self.writable = None
 
     def pause_reading(self) -> None:
-        """Take nothing more for now."""
+        """See `Carrier.pause_reading`."""
         if not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take what comes again."""
+        """See `Carrier.resume_reading`."""
         if self._paused and not self.transport.is_closing():
             self._paused = False
             self.transport.resume_reading()
@@ -366,14 +366,14 @@ class Connection(Carrier):
         elif self._state == _TUNNEL:
             if self._body is not None:
                 self._body.feed(data)
-        elif self._state == _IDLE:  # nothing was asked: whatever it says, it answers no request
+        elif self._state == _IDLE:  # no request is under way: these bytes cannot answer one
             self.reusable = False
             self.transport.abort()
         elif self._bytes_since_progress or self._state != _HEAD or not self._take(data):
             self._parse(data)
 
     def _take(self, data: bytes) -> bool:
-        """Take a whole answer whose head came before, as the parser would; False if it is none."""
+        """Take a whole answer with a head that came before, as the parser would; else return False."""
         if self._head_only or self._streamed:
             return False
         head = self._known.find(data)
@@ -399,7 +399,7 @@ class Connection(Carrier):
             if not self._over:
                 self._switch(data[upgrade.args[0] :])
                 return
-            self.reusable = False  # a switch behind a complete answer is none
+            self.reusable = False  # a switch after a complete answer is invalid
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, AnswerUnreadable):
@@ -407,7 +407,7 @@ class Connection(Carrier):
             elif not self._over:
                 self.fail(AnswerUnreadable(f"{self.where} gave no HTTP/1.1 answer: {error}"))
             else:
-                self.reusable = False  # garbage behind a complete answer
+                self.reusable = False  # garbage after a complete answer
         if self._over:
             if blank_lines_follow(data, self._length or 0):
                 self.reusable = False
@@ -420,7 +420,7 @@ class Connection(Carrier):
         elif self._state == _BODY:
             if self._length is not None:
                 self._past_parser = self._length - self._body_bytes
-                self._parser = None  # it stands in the middle of this body
+                self._parser = None  # it is in the middle of this body
             if self._answer is not None:
                 self._hand_over()
 
@@ -429,7 +429,7 @@ class Connection(Carrier):
     def on_message_begin(self) -> None:
         """See httptools."""
         if self._over:
-            self.reusable = False  # more than was asked for
+            self.reusable = False  # a second answer
         self._fields, self._framing = [], []
         self._in_head = True
 
@@ -437,7 +437,7 @@ class Connection(Carrier):
         """See httptools."""
         if self._in_head:  # trailers are read and dropped
             name = name.lower()
-            # NB: the parser has skipped what is before a value, not what is behind it.
+            # NB: the parser has skipped space before a value, not after it.
             field = (name, value.strip(b" \t"))
             if name in PER_CONNECTION:
                 self._framing.append(field)
@@ -478,10 +478,10 @@ class Connection(Carrier):
         if not parser.should_keep_alive():
             self.reusable = False
         # NB: many servers end the connection some ms after the answer to an unhandled exception (uvicorn logs
-        # it first), without a word in its head. An answer of Penstock's own is honest.
+        # it first), without a sign in its head. Penstock's own answers are reliable in this.
         if status >= 500 and not any(name == REASON for name, _ in self._fields):
             self.reusable = False
-        if status == 204 and (chunked or length):  # a body may yet come that it must not have
+        if status == 204 and (chunked or length):  # a body that is not allowed can still come
             self.reusable = False
         bodiless = self._head_only or status in NO_BODY_STATUS
         self._length = None if bodiless else length
@@ -512,13 +512,13 @@ class Connection(Carrier):
         """See httptools."""
         if not self._over and self._state == _BODY:
             if not self._parser.should_keep_alive():
-                self.reusable = False  # trailers can say so, too: the parser takes no other message then
+                self.reusable = False  # trailers can end it, too: the parser then takes no further message
             self._complete()
 
     # -- the answer -----------------------------------------------------------------------------------------
 
     def _resolve(self, answer: Response | Answer) -> None:
-        """Give it to who waits for it. Who was cancelled in this turn of the loop calls `abandon` next."""
+        """Resolve the waiter. If it was cancelled in this turn of the loop, `abandon` is called next."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             self._waiter = None
@@ -534,7 +534,7 @@ class Connection(Carrier):
             self._pieces.append(part)
 
     def _complete(self) -> None:
-        """The answer has come whole: give it to the caller."""
+        """Pass a complete answer to the caller."""
         self._over = True
         self._to_the_end = False
         self._stop_sending()
@@ -549,14 +549,14 @@ class Connection(Carrier):
             self._give(Response(self._status, forwarded(self._framing, self._fields), whole))
 
     def _give(self, answer: Response) -> None:
-        """Give a whole answer to who waits for it; a callback gets it once the connection is in the pool."""
+        """Deliver a whole answer; a callback gets it once the connection is in the pool."""
         if self._done is not None or self._opened is not None:
             self._answer = answer
         else:
             self._resolve(answer)
 
     def _hand_over(self) -> None:
-        """Call back with a complete answer. The connection is in the pool by then: the next may use it."""
+        """Call back with the answer. The connection is in the pool by then: the next request can use it."""
         answer, self._answer = self._answer, None
         opened, self._opened = self._opened, None
         if opened is not None:

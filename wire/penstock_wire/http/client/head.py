@@ -1,4 +1,4 @@
-"""The head of an upstream request, as bytes; the fields of its answer's head, and what may follow that."""
+"""Renders the head of an upstream request; interprets the fields of an answer's head, and its length."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from penstock_wire.http.messages import LAST_LINES
 JOIN_BYTES: Final = 64 * 1024
 """Smaller request bodies are sent in one write with their head."""
 MAX_HEAD_BYTES: Final = 1024 * 1024
-"""Of an answer's head with the interim ones before it, and of what may come between two pieces of a body."""
+"""Most bytes of an answer's head and the interim ones before it, and of framing between a body's pieces."""
 
 _NOT_SENT: Final = PER_CONNECTION | {b"expect"}  # this client does not wait for `100 Continue`
 _END_OF_FIELDS: Final = b"\r\n\r\n"
 _MAY_LACK_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS", "TRACE"})
 _NAME_NO_FIELD: Final = frozenset({b"close", b"keep-alive", b"Keep-Alive", b"upgrade", b"Upgrade"})
-"""Values of `Connection` that name none of an answer's end-to-end fields."""
+"""Values of `Connection` that name no end-to-end field of an answer."""
 
 _MAX_KNOWN: Final = 1024
 _MAX_KNOWN_BYTES: Final = 4096
-"""Longer beginnings are not kept: clients choose how long theirs are."""
+"""Longer beginnings are not kept: clients choose their length."""
 
 
 class _Beginning:
-    """The lines of a request that others have in common with it.
+    """The lines that a request has in common with others.
 
     Args:
-        request: the first of them.
-        where: the host and port that it names where it has no `host`.
-        lines: them, without the empty line at the end.
+        request: the first of these requests.
+        where: the host and port for a request without `host`.
+        lines: the lines, without the empty line at the end.
     """
 
     __slots__ = ("headers", "lines", "method", "target", "where")
@@ -44,18 +44,18 @@ class _Beginning:
 
 
 _known: Final[dict[int, _Beginning]] = {}
-"""By the address of the fields that requests share (which are kept, so that it stays theirs)."""
+"""By the address of the shared fields object (which is kept, so that the address stays its own)."""
 
 
 def encode_head(request: Request, where: str) -> bytes:
-    """The request line and the fields, with the framing of the body and a host.
+    """Render the request line and the fields, with the framing of the body and a host.
 
     Args:
-        request: what is to be sent.
-        where: the host and port that are sent where the request names none.
+        request: the request to send.
+        where: the host and port to send if the request has no `host`.
 
     Raises:
-        UpstreamError: a field would be two, or the request line would be none.
+        UpstreamError: a field would be read as two, or the request line is malformed.
     """
     own = request.lines
     if not own:
@@ -98,7 +98,7 @@ def encode_head(request: Request, where: str) -> bytes:
 
 
 def _beginning(request: Request, where: str) -> bytes:
-    """The request line and the fields, a host among them."""
+    """Render the request line and the fields, including a host."""
     lines = [f"{request.method} {request.target} HTTP/1.1\r\n".encode("latin-1", "replace")]
     if lines[0].count(b" ") != 2:
         raise UpstreamError(f"the request for {where} cannot be sent: a space in its method or target")
@@ -127,11 +127,11 @@ def _unlike_a_line(where: str) -> UpstreamError:
 
 
 def blank_lines_follow(data: bytes, length: int) -> bool:
-    """Whether CR or LF follow a complete answer, which the parser skips in silence.
+    """Whether CR or LF follow a complete answer; the parser skips them without a callback.
 
     Args:
-        data: what was received last; a head or the last chunk ends in it.
-        length: bytes of the body behind that head.
+        data: the bytes received last; a head or the last chunk ends in them.
+        length: bytes of the body after that head.
     """
     end = len(data) - length
     before = data[max(0, end - 5) : end]
@@ -139,14 +139,14 @@ def blank_lines_follow(data: bytes, length: int) -> bool:
 
 
 def body_length(framing: list[tuple[bytes, bytes]], *, old: bool) -> tuple[int | None, bool]:
-    """The length of an answer's body, None where its fields have none, and whether it comes in chunks.
+    """Return the length of an answer's body, None if its fields have none, and whether it is chunked.
 
     Args:
         framing: its fields that concern the connection.
         old: whether it is of HTTP/1.0.
 
     Raises:
-        ValueError: another reader would see another body.
+        ValueError: another reader could see a different body.
     """
     length: int | None = None
     chunked = False
@@ -161,7 +161,7 @@ def body_length(framing: list[tuple[bytes, bytes]], *, old: bool) -> tuple[int |
 
 
 def forwarded(framing: list[tuple[bytes, bytes]], fields: list[tuple[bytes, bytes]]) -> Headers:
-    """The end-to-end fields of an answer.
+    """Return the end-to-end fields of an answer.
 
     Args:
         framing: its fields that concern the connection.
@@ -177,7 +177,7 @@ def switches_to(upgrade: bytes, framing: list[tuple[bytes, bytes]]) -> bool:
     """Whether an answer switches to a protocol that the request asked for.
 
     Args:
-        upgrade: the field of that name in the request.
+        upgrade: the request's `Upgrade` field.
         framing: the answer's fields that concern the connection.
     """
     asked = {name.strip().lower() for name in upgrade.split(b",")} - {b""}

@@ -1,4 +1,4 @@
-"""What a connection needs of the pool that it belongs to."""
+"""The pool, as its connections see it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from penstock_wire.http.head_cache import HeadCache
 from penstock_wire.http.memory import MemoryBound
 
 C = TypeVar("C", contravariant=True)
-"""The connections."""
+"""The type of the connections."""
 
 
 class Pool(Protocol[C]):
-    """Where a connection comes from.
+    """The pool that a connection belongs to.
 
     Attributes:
-        known: heads of answers that came before.
-        memory: what all connections of the process may keep.
+        known: cache of heads of answers.
+        memory: bounds the memory of all connections of the process.
     """
 
     known: HeadCache
@@ -27,9 +27,9 @@ class Pool(Protocol[C]):
         ...
 
     def forget(self, connection: C) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         ...
 
     def silent(self, connection: C) -> None:
-        """A connection has ended because its peer's machine gave no sign of life."""
+        """Take note that a connection ended because its peer's machine gave no sign of life."""
         ...

@@ -1,12 +1,12 @@
-"""A peer that ends without a word: its node lost power, or the network to it.
+"""Detects a peer that ends without closing: its node lost power, or the network to it.
 
-No FIN and no RST comes then, and TCP alone gives up after a quarter of an hour. Two looks find it sooner.
-Where nothing is under way on a connection, the kernel probes once a second (keep-alive). Where something is,
-there are no probes: then it counts how long nothing has come while sent data is not acknowledged.
+Then no FIN and no RST comes, and TCP alone gives up after a quarter of an hour. Two checks find it sooner. If
+nothing is under way on a connection, the kernel probes once a second (keep-alive). If something is, it does
+not probe: then the time counts in which nothing has come while sent data is unacknowledged.
 
-It is the peer's kernel that answers both, so a process that computes for an hour, or is stopped, is not
-silent. Nor is one that reads nothing: a closed window leaves nothing unacknowledged, so TCP_USER_TIMEOUT,
-which would end that too, is not what is used here.
+Both are answered by the peer's kernel, so a process that computes for an hour, or is stopped, is not silent.
+Nor is a process that reads nothing: a closed window leaves nothing unacknowledged. TCP_USER_TIMEOUT would end
+such a connection, too, so it is not used.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import struct
 PROBE_SECONDS = 1
 _ERRORS = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
 _UNACKNOWLEDGED_AT, _LAST_ACK_AT = 24, 56
-"""Where in `struct tcp_info` (linux/tcp.h) they stand."""
+"""Offsets of the two in `struct tcp_info` (linux/tcp.h)."""
 _CLOSED = 7
-"""TCP_CLOSE (linux/tcp_states.h), the state that a reset leaves."""
+"""TCP_CLOSE (linux/tcp_states.h), the state after a reset."""
 _ABLE = all(hasattr(socket, name) for name in ("TCP_INFO", "TCP_KEEPIDLE"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TcpSigns:
-    """What the kernel knows of a connection's peer.
+    """The kernel's data on a connection's peer.
 
     Args:
         heard_ago: seconds since anything came from its kernel.
@@ -41,11 +41,11 @@ class TcpSigns:
 
 
 def probe(transport: asyncio.BaseTransport, seconds: float) -> None:
-    """Let the kernel end a connection on which nothing is under way and probes were not answered for so long.
+    """Make the kernel end a connection if nothing is under way and probes get no reply for some time.
 
     Args:
-        transport: of TCP; on a system that cannot do this, nothing is changed.
-        seconds: how long the peer may be silent; one second more goes by before the first probe.
+        transport: of TCP; on a system without this feature, nothing is changed.
+        seconds: how long the peer can be silent; one second more passes before the first probe.
     """
     if not _ABLE:
         return
@@ -57,7 +57,7 @@ def probe(transport: asyncio.BaseTransport, seconds: float) -> None:
 
 
 def look(transport: asyncio.BaseTransport) -> TcpSigns:
-    """Ask the kernel for signs of life; on a system without them, all is well."""
+    """Ask the kernel for signs of life; on a system without them, report a live peer."""
     of: socket.socket | None = transport.get_extra_info("socket")
     if of is None or not _ABLE:
         return TcpSigns()
@@ -70,8 +70,8 @@ def look(transport: asyncio.BaseTransport) -> TcpSigns:
 def was_reset(transport: asyncio.BaseTransport) -> bool:
     """Whether the peer has reset a connection that it had closed before.
 
-    Who reads the connection meets the orderly end first; only the kernel's state shows the reset. False on
-    a system that does not show it.
+    A reader of the connection sees the orderly end first; only the kernel's state shows the reset. False on a
+    system that does not show it.
     """
     of: socket.socket | None = transport.get_extra_info("socket")
     if of is None or not _ABLE:
@@ -80,12 +80,12 @@ def was_reset(transport: asyncio.BaseTransport) -> bool:
 
 
 def is_silence(error: BaseException | None) -> bool:
-    """Whether a connection ended because no answer came; a refusal or a reset is an answer."""
+    """Whether a connection ended because nothing came back; a refusal or a reset would be a response."""
     return isinstance(error, OSError) and error.errno in _ERRORS
 
 
 def nothing_waits(transport: asyncio.BaseTransport) -> bool:
-    """Whether the peer has said nothing, not even its end, that the loop has not handed over yet."""
+    """Whether nothing of the peer, not even its end, waits for the loop to deliver it."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
     return not poll.poll(0)

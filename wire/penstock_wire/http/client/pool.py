@@ -1,12 +1,12 @@
 """`Upstream` on httptools: pooled connections, one exchange at a time on each.
 
-A connection goes back to the pool only after a complete answer that allows it, with nothing left over and
-the request's body sent whole. One that was cancelled, timed out, half closed, answered early, abandoned in
-the middle of a stream, that has answered 5xx (many servers then end the connection a little later, without a
-word in the answer), or that has sent a byte more than its answer is closed and never used again: a client
-that leaves cannot poison the pool. No request is ever sent twice here: one that is lost on a kept connection
-may have run. Instead a connection that has idled is looked at before it is used, and `RequestUnread` says
-where a request cannot have run, for a caller that may send it again.
+A connection goes back to the pool only after a complete answer that allows it, with nothing left over and the
+request's body sent whole. A connection is closed and never used again if it was cancelled, timed out, half
+closed, answered early or abandoned in the middle of a stream, has answered 5xx (many servers then end the
+connection a little later, without a sign in the answer), or has sent a byte more than its answer: a client
+that leaves cannot poison the pool. Requests are never sent twice here: a request that is lost on a kept
+connection may have run. Instead an idle connection is checked before it is used, and `RequestUnread` reports
+that a request cannot have run, for a caller that can send it again.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ __all__ = ["MAX_ANSWER_BYTES", "MAX_HEAD_BYTES", "H1Upstream"]
 IDLE_SECONDS = 4.0
 """How long an idle connection is kept: less than the 5 s after which uvicorn closes its own."""
 CONNECT_SECONDS = 2.0
-"""Enough for TCP to send its first packet a second time, after a second."""
+"""Long enough for TCP to send its first packet a second time, after a second."""
 LOOK_FOR_SILENCE_SECONDS = 0.5
 LOOK_SECONDS = 0.05
-"""A connection that idled longer is asked whether its end has come: the loop may not have reported it yet."""
+"""A connection that idled longer is checked for its end: the loop may not have reported it yet."""
 
 
 class Watched(Protocol):
-    """A connection whose peer's signs of life are looked after.
+    """A connection that is watched for its peer's signs of life.
 
     Attributes:
         key: host and port of the peer.
-        reusable: another request may be sent on it.
+        reusable: another request can be sent on it.
         transport: the connection's transport.
         where: host and port, for messages.
     """
@@ -61,7 +61,7 @@ class Watched(Protocol):
     where: str
 
     def fail(self, error: Exception) -> None:
-        """End what is under way, and the connection."""
+        """End the work under way, and the connection."""
         ...
 
     def end(self) -> None:
@@ -69,7 +69,7 @@ class Watched(Protocol):
         ...
 
     def kept(self) -> int:
-        """Bytes that it keeps, but for what a client's connection stands for."""
+        """Return the bytes that it keeps, without those that a client's connection accounts for."""
         ...
 
 
@@ -78,11 +78,11 @@ class H1Upstream:
 
     Args:
         idle_seconds: how long an idle connection is kept.
-        connect_seconds: how long connecting may take, with the handshake where there is one.
-        tls: asked at each new connection what to check the server with; None = plain text.
-        silence_seconds: how long a server's machine may be silent before its connections end; None = as long
+        connect_seconds: time limit for connecting, including the handshake if there is one.
+        tls: called at each new connection for the context to check the server with; None = plain text.
+        silence_seconds: how long a server's machine can be silent before its connections end; None = as long
             as TCP allows.
-        memory: what all connections of the process may keep; None for any amount.
+        memory: bounds the memory of all connections of the process; None = unbounded.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class H1Upstream:
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._tls = tls
-        # By address, the one that was used last at the end.
+        # By address; the most recently used last.
         self._idle: dict[tuple[str, int], list[Connection]] = {}
         self._open: set[Watched] = set()
         self._retirements = 0
         self.known = HeadCache()
         self.on_idle_lost: Callable[[tuple[str, int]], None] | None = None
-        """Called with the address when a server ends an idle connection: it may have ended itself."""
+        """Called with the address when a server ends an idle connection: the server may have ended, too."""
 
     async def send(
         self,
@@ -197,14 +197,14 @@ class H1Upstream:
     def _idle_for(self, key: tuple[str, int], request: Request) -> Connection | None:
         if not request.fresh:
             return self._take(key)
-        # NB: the new connection takes a place in the pool, or a search for a bad request would fill a server
-        # that bounds its connections.
+        # NB: the new connection replaces an idle one, or a search for a bad request would use up a server's
+        # limit of connections.
         if idle := self._idle.get(key):
             idle.pop(0).end()
         return None
 
     def _take(self, key: tuple[str, int]) -> Connection | None:
-        """The connection that was used last and is still good; those that are not are closed."""
+        """Return the most recently used connection that is still good; bad ones are closed."""
         idle = self._idle.get(key)
         if not idle:
             return None
@@ -229,18 +229,18 @@ class H1Upstream:
     async def _connect(
         self, key: tuple[str, int], timeout: float, connected: Callable[[], object] | None
     ) -> tuple[Connection, float]:
-        """A new connection, and what is left of the time."""
+        """Make a connection; also return the time that is left."""
         started, retirements = time.monotonic(), self._retirements
         tls = None if self._tls is None else self._tls()
         connection = Connection(self, key)
         await connect(connection, seconds=min(timeout, self._connect_seconds), tls=tls)
         self.adopt(connection)
-        # NB: it may be older than this turn, in which its server, or another one, was retired.
+        # NB: it can date from an earlier turn of the loop; if any server was retired since, use it only once.
         connection.reusable = retirements == self._retirements
         if connected is not None:
             try:
                 connected()
-            except BaseException:  # whatever it is: nothing else has this connection
+            except BaseException:  # of any kind: nothing else refers to this connection
                 connection.end()
                 raise
         return connection, timeout - (time.monotonic() - started)
@@ -254,7 +254,7 @@ class H1Upstream:
         idle.append(connection)
 
     def adopt(self, connection: Watched) -> None:
-        """Look after a connection's signs of life, and close it with all others."""
+        """Watch a connection's signs of life, and close it with all others."""
         self._open.add(connection)
         if self._silence_seconds is not None:
             peer_liveness.probe(connection.transport, self._silence_seconds)
@@ -262,15 +262,15 @@ class H1Upstream:
                 self._next_look = asyncio.get_running_loop().call_later(LOOK_FOR_SILENCE_SECONDS, self._look)
 
     def kept(self) -> int:
-        """Bytes that its connections keep, but for what clients' connections stand for."""
+        """Return the bytes that its connections keep, without those that clients' connections account for."""
         return sum([connection.kept() for connection in self._open])
 
     def disown(self, connection: Watched) -> None:
-        """An adopted connection has ended."""
+        """Remove an adopted connection that has ended."""
         self._open.discard(connection)
 
     def forget(self, lost: Connection) -> None:
-        """See `connection.Pool`: a pod that is gone leaves nothing behind."""
+        """See `connection.Pool`: a pod that is gone leaves no entry behind."""
         self._open.discard(lost)
         idle = self._idle.get(lost.key)
         if idle is None:
@@ -279,19 +279,19 @@ class H1Upstream:
         if rested:
             idle.remove(lost)
         if not idle:
-            del self._idle[lost.key]  # `put` makes it anew for others that are busy now
+            del self._idle[lost.key]  # `put` makes it again for connections that are busy now
         if rested and self.on_idle_lost is not None:
             self.on_idle_lost(lost.key)
 
     def silent(self, lost: Watched) -> None:
-        """See `connection.Pool`: one silent connection stands for all, unless another has received since.
+        """See `connection.Pool`: one silent connection ends all, unless another has received since.
 
-        NB: those that were used later would each wait for a silence of their own, one after another.
+        NB: otherwise those that are used later would each wait for the time of a silence, one after another.
         """
         if self._silence_seconds is None:
             return
         others = [other for other in self._open if other.key == lost.key and not other.transport.is_closing()]
-        # Half: what was sent last on the others may have been acknowledged a little later.
+        # Half: the last data sent on the others may have been acknowledged a little later.
         if all(peer_liveness.look(other.transport).heard_ago > self._silence_seconds / 2 for other in others):
             for other in others:
                 other.fail(
@@ -299,7 +299,7 @@ class H1Upstream:
                 )
 
     def look_for_silence(self) -> None:
-        """End the connections on which sent data has not been acknowledged for the time of a silence."""
+        """End connections on which sent data has been unacknowledged for the time of a silence."""
         most = self._silence_seconds
         for connection in list(self._open):
             if most is None or connection.transport.is_closing():
@@ -337,11 +337,11 @@ class H1Upstream:
 
 
 class _Ending:
-    """A `GiveUp` of what `begin` or `begin_open` has sent.
+    """A `GiveUp` for a request that `begin` or `begin_open` has sent.
 
     Args:
-        connection: where it was sent.
-        done: what gets its answer.
+        connection: the connection that sent it.
+        done: the callback for its answer.
     """
 
     __slots__ = ("_connection", "_done")
@@ -351,5 +351,5 @@ class _Ending:
         self._done = done
 
     def __call__(self) -> None:
-        """End it; see `Connection.give_up`."""
+        """End the exchange; see `Connection.give_up`."""
         self._connection.give_up(self._done)

@@ -1,4 +1,4 @@
-"""A request's body that is sent as it comes."""
+"""Frames a request's body that is sent as it comes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from penstock_wire.http import BodyReader, UpstreamError
 
 
 async def framed(stream: BodyReader, length: int | None) -> AsyncIterator[bytes]:
-    """The pieces of a body as they are to be sent: in chunks where its length is not known.
+    """Yield the pieces of a body in their framing: in chunks if its length is unknown.
 
     Args:
         stream: its source.
-        length: bytes of the body; None where nobody knows.
+        length: bytes of the body; None if unknown.
 
     Raises:
-        UpstreamError: it has more or fewer.
+        UpstreamError: the body is longer or shorter.
     """
     left = length
     while piece := await stream.read():
         if left is None:
-            # NB: no `writelines`, where asyncio's own loop has no back-pressure before Python 3.13.2.
+            # NB: not `writelines`: with asyncio's own loop it has no back-pressure before Python 3.13.2.
             yield b"%x\r\n%b\r\n" % (len(piece), piece)
             continue
         left -= len(piece)

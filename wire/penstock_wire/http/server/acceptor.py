@@ -1,14 +1,14 @@
-"""How connections are accepted: counted, and to the last one.
+"""Accepts and counts connections, and accepts those that wait before a listener closes.
 
-`Acceptor` counts them when they are accepted, before any TLS handshake, in all and by address. A server of
-asyncio shakes hands first and makes the connection known after that. A client that sends nothing holds 50 KiB
-until the handshake's time is over, uncounted.
+`Acceptor` counts connections when they are accepted, before any TLS handshake, in all and by address. An
+asyncio server makes a connection known only after the handshake: a silent client holds 50 KiB, uncounted,
+until the handshake times out.
 
 At a limit the new connection is closed; or, with `evicting`, an older one, so that a client that holds
-connections shuts no other out: first one whose client takes nothing of its answer, then the one that has
-waited longest for a request (as nginx does with reusable connections), and where all have a request under
-way, the one whose request is the oldest. The kernel holds what such a port writes; its buffer is set to a
-small size.
+connections does not shut others out: first one whose client accepts nothing of its answer, then the one that
+has waited longest for a request (as nginx does with reusable connections), and if all have a request under
+way, the one with the oldest request. The kernel's buffer for bytes written on such a port is set to a small
+size.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ class Seated(Protocol):
     """A connection that was accepted: `connection.H1Connection`."""
 
     def standing(self) -> tuple[int, float] | None:
-        """How it stands: the least makes way first; None before its beginning and after its end."""
+        """Return its rank: the lowest makes way first; None before its beginning and after its end."""
         ...
 
     def make_way(self) -> bool:
-        """Close now, unless a request has just come; whether it did."""
+        """Close now, unless a request has just come; return whether it closed."""
         ...
 
 
 ACCEPT_PAUSE = 1.0
-"""Seconds without accepting where the process has no file descriptor left."""
+"""Seconds without accepting after the process ran out of file descriptors."""
 
 EVICTED_SHARE = 16
-"""At the limit in all, one of so many connections is looked up to go next; each look goes through all."""
+"""At the total limit, each look through all connections finds the next 1/16 of them to evict."""
 
 
 def close(server: asyncio.Server, backlog: int) -> list[socket.socket]:
-    """Stop to listen.
+    """Stop listening.
 
     Args:
-        server: of plain text.
-        backlog: connections that may have been made and not accepted: no more are taken.
+        server: a server without TLS.
+        backlog: most waiting connections that are accepted.
 
     Returns:
-        The connections that were made and not accepted. A listener that is closed with these in line resets
-        them, and their clients, which may have sent, could not know whether that was executed.
+        Connections that were made and not yet accepted. Closing the listener would reset them, and their
+        clients, which may have sent requests, could not know whether these were executed.
     """
     listening = [socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets]
     server.close()
@@ -66,25 +66,25 @@ def close(server: asyncio.Server, backlog: int) -> list[socket.socket]:
                 for _ in range(backlog + 1):  # the kernel's own bound
                     made.append(each.accept()[0])
                     made[-1].settimeout(0.0)
-            except OSError:  # there is none left, or no file descriptor for it
+            except OSError:  # none is left, or no file descriptor is
                 continue
     return made
 
 
 class Acceptor:
-    """Accepts connections, and closes what is too many.
+    """Accepts connections, and closes those beyond its limits.
 
-    It has of an `asyncio.Server` what a listener uses.
+    It has the part of an `asyncio.Server` that a listener uses.
 
     Args:
         loop: the running loop.
         sock: bound and listening; closed by `close`.
         make: makes a connection's protocol.
         tls: speak TLS.
-        most: connections at once.
-        per_address: of these, from one address.
-        backlog: connections that are accepted in one go.
-        evicting: at a limit, close an older connection and not the new one; without TLS only.
+        most: most connections at once.
+        per_address: most of these from one address.
+        backlog: most connections that are accepted in one go.
+        evicting: at a limit, close an older connection instead of the new one; only without TLS.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Acceptor:
         self._resume: asyncio.TimerHandle | None = None
         self._closed = False
         sock.settimeout(0.0)
-        if evicting:  # what is accepted inherits it
+        if evicting:  # accepted sockets inherit it
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.SEND_BUFFER_BYTES)
         loop.add_reader(sock.fileno(), self._accept)
 
@@ -131,7 +131,7 @@ class Acceptor:
         return not self._closed
 
     def close(self) -> None:
-        """Accept no more; connections that are still shaking hands are ended."""
+        """Stop accepting; connections in a handshake are ended."""
         if self._closed:
             return
         self._closed = True
@@ -143,7 +143,7 @@ class Acceptor:
             task.cancel()
 
     def release(self, connection: Seated) -> None:
-        """A connection has ended, or never began."""
+        """Remove a connection that has ended, or never began."""
         address = self._seats.pop(connection, None)
         if address is not None:
             of_address = self._by_address[address]
@@ -152,7 +152,7 @@ class Acceptor:
                 del self._by_address[address]
 
     def replace(self, connection: Seated, successor: Seated) -> None:
-        """A connection is served by another object from here on, in its place."""
+        """Replace a connection by the object that serves it from here on."""
         address = self._seats.pop(connection, None)
         if address is not None:
             self._seats[successor] = address
@@ -174,7 +174,7 @@ class Acceptor:
             if not self._room(address):
                 sock.close()
                 if self._evicting:
-                    return  # those that wait may be accepted when the loop has handed over what has come
+                    return  # waiting connections can be accepted when the loop has delivered what has come
                 continue
             connection = self._make()
             self._seats[connection] = address
@@ -185,7 +185,7 @@ class Acceptor:
             task.add_done_callback(self._beginning.discard)
 
     def _room(self, address: str) -> bool:
-        """Whether there is room for a connection of an address, which evicting makes where there is none."""
+        """Whether there is room for a connection of an address; evicting can make room."""
         of_address = self._by_address.get(address, {})
         if len(of_address) >= self._per_address:
             return self._evicting and self._evict(_first(of_address, self._per_address))
@@ -199,7 +199,7 @@ class Acceptor:
         return self._evict(self._next)
 
     def _evict(self, candidates: deque[tuple[tuple[int, float], Seated]]) -> bool:
-        """Close the first of these that stands as it did; False where there is none."""
+        """Close the first candidate whose rank has not changed; return False if there is none."""
         while candidates:
             standing, connection = candidates.popleft()
             if connection.standing() == standing and connection.make_way():
@@ -221,7 +221,7 @@ class Acceptor:
                 ssl_shutdown_timeout=limits.LINGER_SECONDS if self._tls else None,
             )
             begun = True
-        except OSError:  # of TLS, too: no hands were shaken, or not in time
+        except OSError:  # also of TLS: the handshake failed, or timed out
             pass
         finally:
             if not begun:
@@ -229,7 +229,7 @@ class Acceptor:
 
 
 def _first(connections: Iterable[Seated], number: int) -> deque[tuple[tuple[int, float], Seated]]:
-    """The first to be evicted, with how each stands; of equals the one that was accepted first."""
+    """Return the first connections to evict, with their ranks; of equals, first those accepted first."""
     standing = ((each.standing(), each) for each in connections)
     begun = [(rank, each) for rank, each in standing if rank is not None]
     return deque(heapq.nsmallest(number, begun, key=lambda pair: pair[0]))

@@ -1,16 +1,16 @@
 """One connection of the front: the parser's callbacks fill an exchange, the service answers it.
 
-A connection has at most one exchange under way; pipelined ones wait in line, parsed, and reading pauses when
-there are many, so the answers leave in order. In words:
+A connection has at most one exchange under way; pipelined ones wait in line, parsed, and reading pauses if
+the line is long, so the answers leave in order. In words:
 
-- `_mode` says where received bytes go: to the parser (`PARSE`); around it, to a body of known length
-  (`BYPASS`); to a tunnel (`TUNNEL`); into `_behind` while it is open whether the connection will switch
+- `_mode` says where received bytes go: to the parser (`PARSE`); past it, to a body of known length
+  (`BYPASS`); to a tunnel (`TUNNEL`); into `_behind` while it is undecided whether the connection will switch
   protocols (`UNDECIDED`); nowhere, once no further request is read (`DROP`).
 - `_phase` says what the connection waits for: the next request, the rest of a head, the rest of a body.
-- `_incoming` is the exchange whose body is being received, `_current` the one that the service has; with a
-  stream they are the same for a while. `_line` holds those between.
+- `_incoming` is the exchange being received, `_current` the one that the service has; with a stream they are
+  the same for a while. `_line` holds those in between.
 
-The end of a client's stream is its leaving, whatever is under way, but in a tunnel.
+Except in a tunnel, the end of a client's stream means that the client leaves, whatever is under way.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MAX_FIELDS = limits.MAX_FIELDS
 
 @mypyc_attr(native_class=False)
 class _EndedError(Exception):
-    """Stops the parser in the middle of what was received: nothing behind it will be served."""
+    """Stops the parser within the received bytes: nothing after that place will be served."""
 
 
 class H1Connection(Seat):
@@ -79,12 +79,12 @@ class H1Connection(Seat):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
         if len(self._front.connections) >= self._front.max_connections:
             self._mode = DROP
             self._transport.abort()
             return
-        if self._front.evicting:  # writing pauses while anything at all is not taken
+        if self._front.evicting:  # pause writing while any byte is not accepted
             self._transport.set_write_buffer_limits(high=0)
         name = transport.get_extra_info("peername")
         self._peer = unmapped(str(name[0])) if name else ""
@@ -94,12 +94,12 @@ class H1Connection(Seat):
         self._listener.empty.clear()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`; the exchange's service is called."""
+        """See `asyncio.Protocol`; calls `gone` of the exchange."""
         self._mode = DROP
         self._last = True
         self._front.connections.discard(self)
         self._listener.leave(self)
-        self._parser = None  # it holds this connection
+        self._parser = None  # it refers to this connection
         self._hold(0)
         self._line = None
         self._behind = b""
@@ -119,9 +119,9 @@ class H1Connection(Seat):
             self._writable.set_result(None)
 
     def eof_received(self) -> bool:
-        """The client sends no more; True keeps the connection, for the other half of a tunnel."""
-        # A client that leaves sends what a half-closing one sends, and leaving is what clients do: the
-        # service is called (by connection_lost), or the model would work in vain.
+        """See `asyncio.Protocol`; True keeps the connection, for the other half of a tunnel."""
+        # A leaving client looks like a half-closing one, and clients usually leave: the service is called
+        # (by connection_lost), or the model would work in vain.
         self._last = True
         if self._tunnel is not None:
             self._tunnel.finish()
@@ -129,13 +129,13 @@ class H1Connection(Seat):
         return False
 
     def data_received(self, data: bytes) -> None:
-        """Bytes for the parser, unless `_mode` says otherwise."""
+        """Feed the parser, unless `_mode` says otherwise."""
         self._memory.came(len(data))
         if self._mode:
             self._around(data)
             return
         known = self._known
-        # NB: the parser has nothing of the next request, so what these bytes mean is in them alone.
+        # NB: the parser has no part of the next request, so the meaning of these bytes depends on them alone.
         look = (
             known is not None
             and not (self._phase or self._bytes_since_progress or self._last)
@@ -164,12 +164,12 @@ class H1Connection(Seat):
             self._read = None
 
     def _unreadable(self, error: Exception, data: bytes) -> None:
-        if not self._last:  # else it was we who ended the parsing
+        if not self._last:  # else this connection itself stopped the parser
             cause = error.__context__
             self._refuse(cause if isinstance(cause, PenstockError) else heads.cannot_read(error, data))
 
     def _around(self, data: bytes) -> None:
-        """What was received is not for the parser."""
+        """Take received bytes that are not for the parser."""
         mode = self._mode
         if mode == BYPASS:
             left = self._left
@@ -178,7 +178,7 @@ class H1Connection(Seat):
                 return
             self._mode = PARSE
             self.on_body(data[:left])
-            self._parser = httptools.HttpRequestParser(self)  # the other one still waits for this body
+            self._parser = httptools.HttpRequestParser(self)  # the old one still waits for this body
             rest = data[left:]
             try:
                 self.on_message_complete()
@@ -194,7 +194,7 @@ class H1Connection(Seat):
                 self._pause(MUCH_BEHIND)
 
     def _unfinished(self) -> None:
-        """A request has begun to come, and not ended."""
+        """Check an incompletely received request against the limits."""
         if self._last:
             return
         if self._bytes_since_progress > self._front.max_head_bytes:
@@ -205,18 +205,18 @@ class H1Connection(Seat):
             self._refuse(heads.no_room())
         elif self._phase == BODY:
             if self._left > 0:
-                self._mode = BYPASS  # what comes next is body to its last byte, and needs no parser
+                self._mode = BYPASS  # the next bytes are body to its end, and need no parser
             self._tell_in_turn()
 
     def _tell_in_turn(self) -> None:
-        """Tell the client to go on when all before has been answered; with a stream, its reader says when."""
+        """Send 100 Continue once all earlier requests are answered; for a stream its reader does so."""
         if self._continue and self._current is None and not self._line and self._reader is None:
             self._tell_to_go_on()
 
     # -- the parser's callbacks -----------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """Take the first byte of a request."""
         if self._last:
             raise _EndedError
         self._fresh = False
@@ -224,11 +224,11 @@ class H1Connection(Seat):
         self._since = self._front.now
 
     def on_url(self, part: bytes) -> None:
-        """A piece of the target."""
+        """Take a piece of the target."""
         self._url = self._url + part if self._url else part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field, or a trailer."""
+        """Take a field, or a trailer."""
         field = (name.lower(), value.rstrip())
         if field[0] in _SPECIAL:
             self._special.append(field)
@@ -237,7 +237,7 @@ class H1Connection(Seat):
         self._fields.append(field)
 
     def on_headers_complete(self) -> None:
-        """A head: check it, make an exchange of it, begin the body."""
+        """Check a complete head, make an exchange of it, begin the body."""
         fields, special = self._fields, self._special
         self._fields, self._special = [], []  # trailers go there, and are dropped
         url, self._url = self._url, b""
@@ -260,7 +260,7 @@ class H1Connection(Seat):
         self._bytes_since_progress = 0
         self._memory.room -= REQUEST_BYTES + heads.FIELD_BYTES * len(fields)
         self._phase = BODY
-        # NB: without a Connection field the parser keeps connections of HTTP/1.1 alone.
+        # NB: without a Connection field the parser keeps only connections of HTTP/1.1.
         if common and hosts == 1 and parser.should_keep_alive():
             request = Request(method, url.decode(), tuple(fields), b"", self._peer)  # type: ignore[arg-type]
             self._incoming = exchange = H1Exchange(self, request, keep=True)
@@ -275,12 +275,12 @@ class H1Connection(Seat):
             self._uncommon(url, fields, special)
 
     def _uncommon(self, url: bytes, fields: heads.Fields, special: heads.Fields) -> None:
-        """Take a head that has more in it than most have."""
+        """Take a head with uncommon fields."""
         parser = self._parser
         method = parser.get_method().decode("latin-1")
         framing = heads.framing(parser.get_http_version(), special, keep=parser.should_keep_alive())
         target, host = heads.origin_form(method, url)
-        if host is not None:  # an http URL: what it names is the host
+        if host is not None:  # the target is an http URL, which names the host
             fields = [field for field in fields if field[0] != b"host"]
             fields.insert(0, (b"host", host))
         if framing.named:
@@ -292,13 +292,13 @@ class H1Connection(Seat):
         self._continue = exchange.expects = framing.expects and self._left != 0
         upgrades = framing.keep and parser.should_upgrade()
         if self._left and parser.should_upgrade():
-            # NB: httptools takes no body behind an `Upgrade`: what is one would be read as the next request.
+            # NB: httptools reads no body after an `Upgrade`: it would read the body as the next request.
             self._behind_upgrade = (exchange, self._left)
             self._incoming = None
         elif self._left:
             self._begin_body(exchange, None if framing.chunked else framing.length)
         elif upgrades and target == "*" and framing.upgrade.lower() in self._listener.successors:
-            # NB: of the server itself alone: a proxy passes upgrades of paths on.
+            # NB: only for the server itself (`*`): a proxy forwards upgrades of paths.
             if self._listener.closing or self._current is not None or self._line:
                 expected = "expected no further connection of this kind, or one that has no other request"
                 raise PenstockError(Reason.DRAINING, expected)
@@ -310,11 +310,11 @@ class H1Connection(Seat):
                 self._undecided = exchange
 
     def _begin_body(self, exchange: H1Exchange, length: int | None) -> None:
-        """Ask whether the body is to be a stream, and refuse one that is too large to be whole."""
+        """Ask whether the body is to be a stream; refuse a whole one that is too large."""
         request = exchange.request
         wanted = self._listener.streams
         if wanted is not None:
-            request.length = length  # what is asked about
+            request.length = length  # for `wanted`
             try:
                 stream = wanted(request)
             except Exception as error:
@@ -331,7 +331,7 @@ class H1Connection(Seat):
             raise self._too_large(f"{length}")
 
     def on_body(self, part: bytes) -> None:
-        """A piece of a body, unframed."""
+        """Take a piece of a body, unframed."""
         self._bytes_since_progress = 0
         size = len(part)
         if self._left > 0:
@@ -343,7 +343,7 @@ class H1Connection(Seat):
             return
         incoming = self._incoming
         if incoming is None or incoming.connection is None:
-            # Answered before its end: read away a little, to keep the connection (RFC 9112 section 9.3).
+            # Answered before its end: drop a little of it, to keep the connection (RFC 9112 section 9.3).
             if self._body_bytes > limits.DRAIN_BYTES:
                 self._end_now()
             return
@@ -352,7 +352,7 @@ class H1Connection(Seat):
         self._pieces.append(part)
 
     def on_message_complete(self) -> None:
-        """The end of a request."""
+        """Take the end of a request."""
         if self._last:
             raise _EndedError
         exchange, self._incoming = self._incoming, None
@@ -363,7 +363,7 @@ class H1Connection(Seat):
         self._since = self._front.now
         if self._special or self._fields:  # trailers
             self._fields, self._special = [], []
-            self._known = None  # a trailer may make the parser end the connection
+            self._known = None  # a trailer can make the parser end the connection
         if exchange is None:
             return
         request = exchange.request
@@ -381,7 +381,7 @@ class H1Connection(Seat):
         if self._reader is not None:
             self._stream_came(exchange, self._reader)
         elif request.stream is not None:
-            pass  # the service has had it for long
+            pass  # the service has it already
         elif self._current is None and not self._line and not self._paused:
             self._current = exchange
             try:
@@ -397,7 +397,7 @@ class H1Connection(Seat):
     # -- requests in ----------------------------------------------------------------------------------------
 
     def _take(self, head: RequestHead, data: bytes) -> None:
-        """Take a whole request whose head came before: as the parser's callbacks would."""
+        """Take a whole request with a head that came before, as the parser's callbacks would."""
         self._last_head = head
         self._fresh = False
         self._since = self._front.now
@@ -410,7 +410,7 @@ class H1Connection(Seat):
         self._enqueue(exchange)
 
     def _enqueue(self, entry: H1Exchange) -> None:
-        """Hand an exchange to the service, now or when its turn comes."""
+        """Pass an exchange to the service, now or when its turn comes."""
         if self._current is None and not self._line and not self._paused:
             self._current = entry
             try:
@@ -427,7 +427,7 @@ class H1Connection(Seat):
             self._soon()
 
     def _advance(self) -> None:
-        """Go on behind an answer: serve what is in line, read what was held back."""
+        """Continue after an answer: serve the line, read what was held back."""
         self._scheduled = False
         line = self._line
         while line and self._current is None and not self._paused and not self._transport.is_closing():
@@ -454,7 +454,7 @@ class H1Connection(Seat):
                 self.data_received(behind)
 
     def _refuse(self, error: PenstockError) -> None:
-        """Answer an error behind what is in line; read nothing more."""
+        """Answer an error after the exchanges in line; read nothing more."""
         self._last = True
         self._mode = DROP
         self._phase = PLAIN
@@ -508,7 +508,7 @@ class H1Connection(Seat):
         return tunnel
 
     def _switched(self, rest: memoryview) -> None:
-        """The parser has stopped behind a head that asks to switch protocols."""
+        """Continue after the parser has stopped behind a head that asks to switch protocols."""
         if self._successor:
             self._hand_over(bytes(rest))
             return
@@ -531,7 +531,7 @@ class H1Connection(Seat):
                 if self._phase:
                     self._unfinished()
                 return
-            # We may ignore an `Upgrade` (RFC 9110 section 7.8); what follows is read on.
+            # The server can ignore an `Upgrade` (RFC 9110 section 7.8); the bytes after it are parsed.
             self._bytes_since_progress = len(rest)
             try:
                 self._parser.feed_data(rest)
@@ -546,7 +546,7 @@ class H1Connection(Seat):
                 return
 
     def _go_on_with_body(self, exchange: H1Exchange, left: int) -> bool:
-        """Receive the body of a request whose `Upgrade` is ignored; False where nothing more is received."""
+        """Receive the body of a request with an ignored `Upgrade`; return False if no more is received."""
         self._behind_upgrade = None
         self._incoming, self._left, self._phase = exchange, left, BODY
         self._parser = parser_in_body(self, left)
@@ -561,10 +561,10 @@ class H1Connection(Seat):
     # -- time and the end -----------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> bool:
-        """Whether the peer has kept us waiting too long.
+        """Whether the peer is late.
 
         Args:
-            now: what `H1Front.now` is, in seconds.
+            now: the value of `H1Front.now`, in seconds.
         """
         if self._paused:
             buffered = self._transport.get_write_buffer_size()
@@ -574,11 +574,11 @@ class H1Connection(Seat):
         if self._tunnel is not None or self._holders or self._undecided is not None:
             return False
         if self._current is not None and (self._reader is None or self._continue):
-            return False  # it waits for us
+            return False  # the client waits for the service
         if self._lingering:
             patience = limits.LINGER_SECONDS
         elif self._phase == PLAIN:
-            # NB: `_since` may be a whole sweep old when a connection is made.
+            # NB: `_since` can be a whole sweep old when a connection is made.
             closing = self._fresh and self._listener.closing
             patience = limits.SWEEP_SECONDS if closing else limits.IDLE_SECONDS
         else:
@@ -586,7 +586,7 @@ class H1Connection(Seat):
         return now - self._since > patience + limits.SWEEP_SECONDS
 
     def expire(self) -> None:
-        """The peer kept us waiting too long: answer 408 if it was in the middle of a request, and close."""
+        """Close because the peer is late; answer 408 if it was in the middle of a request."""
         if self._paused or self._lingering:
             self._cut()
         elif self._phase == PLAIN:

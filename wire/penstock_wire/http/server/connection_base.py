@@ -1,6 +1,6 @@
-"""The answering half of a connection: its state, what is written, and what pauses reading.
+"""The answering half of a connection: its state, writing, and the pausing of reading.
 
-The other half, `connection`, says in words what the state means.
+The other half, `connection`, describes the state in words.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ TUNNEL: Final = 2
 UNDECIDED: Final = 3
 DROP: Final = 4
 
-LINE_IS_LONG: Final = 1  # why reading pauses
+LINE_IS_LONG: Final = 1  # reasons to pause reading
 STREAM_IS_FULL: Final = 2
 MUCH_BEHIND: Final = 4
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _LAST_LINES: Final = LAST_LINES
-_JOINED_BYTES: Final = 64 * 1024  # up to here one copy is cheaper than a second buffer to write
+_JOINED_BYTES: Final = 64 * 1024  # up to this size one copy is cheaper than a second buffer to write
 
 
 class H1Exchange:
@@ -60,12 +60,12 @@ class H1Exchange:
         self.keep = keep
         self.old = False  # HTTP/1.0
         self.expects = False  # the client waits for `100 Continue`
-        self.counted = 0  # bytes that the line counts
+        self.counted = 0  # bytes of it in the connection's `_line_bytes`
         self.complete = False  # the whole body was received
         self.plain = False  # complete, and its answer has a body and is not the last
 
     def kept(self) -> int:
-        """Bytes that are kept of its request."""
+        """Return the bytes that are kept of its request."""
         request = self.request
         kept = REQUEST_BYTES + heads.size(request.target, request.headers) + len(request.body)
         stream = request.stream
@@ -81,7 +81,7 @@ class H1Exchange:
             streams.close_in_background(response.stream)
 
     def fail(self, error: BaseException) -> None:
-        """The service has raised: log it, answer 500 and close."""
+        """Log an exception of the service, answer 500 and close."""
         log("handler failed", level="error", error=repr(error))
         self.keep = self.plain = False
         self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
@@ -104,10 +104,10 @@ class H1Exchange:
 
 
 class AnswerSide:
-    """A connection, as far as it answers.
+    """The answering half of a connection.
 
-    To the loop an `asyncio.Protocol`, which is asked for its methods only: it does not inherit from it, as no
-    class does that is compiled (`compile_modules.py` says why).
+    For the loop it is an `asyncio.Protocol` by its methods: it does not inherit from it, as no compiled class
+    does (`compile_modules.py` has the reason).
 
     Args:
         front: its front.
@@ -181,55 +181,55 @@ class AnswerSide:
         self._since = front.now  # when the phase began, or its last progress
         self._fresh = True  # no request has come yet
         self._last = False  # no further request is read
-        self._lingering = False  # the end was written; what still comes is dropped
+        self._lingering = False  # the end was written; bytes that still come are dropped
         self._scheduled = False  # `_advance` will be called
         # the request that is being received
         self._url = b""
         self._fields: heads.Fields = []
         self._special: heads.Fields = []
-        self._host = b""  # the last Host that was found well-formed
-        self._learning = False  # what is being read may be worth keeping
-        self._last_head: RequestHead | None = None  # that came again
-        self._read: RequestHead | None = None  # the last head that it may be, while reading
+        self._host = b""  # the last well-formed Host
+        self._learning = False  # the request being parsed can be worth keeping
+        self._last_head: RequestHead | None = None  # the last head that came again
+        self._read: RequestHead | None = None  # the last candidate to keep, while parsing
         self._incoming: H1Exchange | None = None
         self._reader: streams.Inbound | None = None
         self._pieces: list[bytes] = []
         self._body_bytes = 0
-        self._left = 0  # bytes of the body to come, -1 = not known
+        self._left = 0  # bytes of the body to come, -1 = unknown
         self._bytes_since_progress = 0  # received since the last complete head or part of a body
-        self._held = 0  # bytes that the front counts as held of it
+        self._held = 0  # bytes of it that the front counts as unfinished
         self._continue = False  # the client gets 100 Continue when its turn comes
-        # requests in line, the last of which may be a refusal
+        # requests in line; the last can be a refusal
         self._line: collections.deque[H1Exchange | PenstockError] | None = None
-        self._line_bytes = 0  # that these keep, but for a stream that still comes
+        self._line_bytes = 0  # bytes that these keep, without a stream that still comes
         self._current: H1Exchange | None = None
-        self._holders = 0  # who asks that reading pause
+        self._holders = 0  # reasons to pause reading
         # writing
         self._paused = False
         self._stuck_since = 0.0
         self._stuck_bytes = 0
         self._writable: asyncio.Future[None] | None = None
         self._sender: asyncio.Task[None] | None = None
-        self._stream: AsyncIterator[bytes] | None = None  # what it sends
+        self._stream: AsyncIterator[bytes] | None = None  # the stream that `_sender` sends
         # switching protocols
         self._undecided: H1Exchange | None = None
         self._behind = b""
         self._behind_upgrade: tuple[H1Exchange, int] | None = (
-            None  # a head whose body the parser does not take
+            None  # a head with a body that the parser does not read
         )
         self._tunnel: streams.FrontTunnel | None = None
-        self._successor = b""  # the protocol of ours that the client asks for
+        self._successor = b""  # the Penstock protocol that the client asks for
 
     def switch(self, headers: Headers) -> Tunnel:
         """Answer 101 and become a tunnel."""
         raise NotImplementedError
 
     def _advance(self) -> None:
-        """Go on behind an answer."""
+        """Continue after an answer."""
         raise NotImplementedError
 
     def _count_unfinished(self) -> int:
-        """Count what is held of the request that comes, but for a stream's body; returns `_hold`'s."""
+        """Count the bytes held of an incomplete request, without a stream's body; return `_hold`'s result."""
         held = self._bytes_since_progress + heads.FIELD_BYTES * (len(self._fields) + len(self._special))
         incoming = self._incoming
         if incoming is not None and incoming.connection is not None:
@@ -239,19 +239,19 @@ class AnswerSide:
         return self._hold(held)
 
     def _hold(self, held: int) -> int:
-        """So many bytes are held of an unfinished request now; returns those of all connections."""
+        """Set the bytes held of an unfinished request; return those of all connections."""
         self._front.unfinished_bytes += held - self._held
         self._held = held
         return self._front.unfinished_bytes
 
     def pause_writing(self) -> None:
-        """The client takes less than it is sent."""
+        """See `asyncio.Protocol`: the client accepts less than it is sent."""
         self._paused = True
         self._stuck_since = self._front.now
         self._stuck_bytes = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
-        """The client has taken what it was sent."""
+        """See `asyncio.Protocol`: the client has accepted what it was sent."""
         self._paused = False
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
@@ -259,7 +259,7 @@ class AnswerSide:
             self._soon()
 
     def _put_in_line(self, entry: H1Exchange | PenstockError) -> None:
-        """Have one wait behind those in line; reading pauses while they are many, or long."""
+        """Append an entry to the line; reading pauses while the line has many entries, or many bytes."""
         if self._line is None:
             self._line = collections.deque()
         self._line.append(entry)
@@ -270,7 +270,7 @@ class AnswerSide:
                 self._pause(LINE_IS_LONG)
 
     def _stream_came(self, exchange: H1Exchange, stream: streams.Inbound) -> None:
-        """The end of a body that is a stream."""
+        """End a body that is a stream."""
         self._reader = None
         if exchange is not self._current and exchange.connection is not None:  # it is in line
             unread = stream.kept()
@@ -279,13 +279,13 @@ class AnswerSide:
         stream.finish()
 
     def _soon(self) -> None:
-        # NB: not at once: a service that answers is not called with the next request in the middle of that.
+        # NB: not at once: a service must not get the next request in the middle of its answering.
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._advance)
 
     def _close_in_background(self) -> None:
-        """The exchange under way has ended early: call its service."""
+        """End the exchange under way early and call its `gone`."""
         current, self._current = self._current, None
         if current is None:
             return
@@ -300,7 +300,7 @@ class AnswerSide:
     # -- answers out ----------------------------------------------------------------------------------------
 
     def answer(self, exchange: H1Exchange, response: Response) -> None:
-        """Send the answer of the exchange under way, and go on to the next."""
+        """Send the answer of the exchange under way, and continue with the next."""
         front = self._front
         status = response.status
         if (
@@ -323,7 +323,7 @@ class AnswerSide:
                 self._transport.write(b"".join((beginning, response.lines, last)))
                 self._transport.write(body)
             self._current = None
-            self._since = front.now  # the service's time was not the client's
+            self._since = front.now  # the time until here was the service's, not the client's
             if self._line or self._continue or self._undecided is not None:
                 if self._undecided is exchange:
                     self._undecided = None
@@ -355,16 +355,16 @@ class AnswerSide:
             self._transport.write(head)
 
     def _answer_uncommon(self, exchange: H1Exchange, response: Response) -> None:
-        """Send an answer that is a stream, has no body, or may be the last."""
+        """Send an answer that is a stream, has no body, or can be the last."""
         keep = exchange.keep and not self._listener.closing
         stream = response.stream
         bodiless = exchange.request.method == "HEAD" or response.status in NO_BODY_STATUS
         body = response.body
-        # An answer to HEAD may describe a body that it leaves out.
+        # An answer to HEAD can describe a body that it leaves out.
         length = len(body) if stream is None and response.length is None else response.length
         chunked = False
         if response.status in NO_BODY_STATUS or (
-            # Nothing says how long the body would be.
+            # The length that the body would have is unknown.
             exchange.request.method == "HEAD" and not length and response.length is None
         ):
             tail = b""
@@ -395,7 +395,7 @@ class AnswerSide:
             self._sender = streams.sending(self._loop, work, stream)
 
     def _may_drain(self, exchange: H1Exchange) -> bool:
-        """Whether the rest of the request's body is short enough to be read away."""
+        """Whether the rest of the request's body is short enough to be read and dropped."""
         return 0 < self._left <= limits.DRAIN_BYTES and not (exchange.expects and not self._body_bytes)
 
     async def _send(
@@ -434,7 +434,7 @@ class AnswerSide:
         self._answered(exchange)
 
     def _answered(self, exchange: H1Exchange) -> None:
-        """The whole answer has been written."""
+        """Finish an exchange that has its whole answer written."""
         self._current = None
         self._since = self._front.now
         if self._undecided is exchange:
@@ -443,7 +443,7 @@ class AnswerSide:
         if reader is not None and self._incoming is exchange:  # and not the next one's
             self._reader = None
             reader.fail("the request was answered before its end")
-            self._body_bytes = 0  # what is read away counts from here
+            self._body_bytes = 0  # dropped bytes count from here
         if exchange.keep:
             self._soon()
         elif exchange.complete and not self._line and not self._behind and self._phase == PLAIN:
@@ -454,14 +454,14 @@ class AnswerSide:
             self._end_now()
 
     def _end_with(self, error: PenstockError) -> None:
-        """Answer a refusal, which is the last answer."""
+        """Answer a refusal, as the last answer."""
         answer = error.response()
         tail = b"content-length: %d\r\n%b\r\n" % (len(answer.body), _CLOSE)
         self._transport.write(self._heads.beginning(answer.status, answer.headers) + tail + answer.body)
         self._end_now()
 
     def _end_now(self) -> None:
-        """End the connection so that its client reads what was written, whatever it is sending."""
+        """End the connection so that the client can read what was written, even if it is still sending."""
         if self._lingering:
             return
         self._last = self._lingering = True
@@ -477,23 +477,23 @@ class AnswerSide:
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
-                self._transport.close()  # TLS has no half: it sends its end, and waits for the client's
+                self._transport.close()  # TLS has no half-close: it sends its end, and waits for the client's
 
     def _cut(self) -> None:
-        """End the connection so that no client takes what was sent for the whole."""
+        """End the connection so that no client takes the part that was sent for the whole."""
         if self._transport.is_closing():
             return
         sock = self._transport.get_extra_info("socket")
-        if sock is not None:  # a reset: to HTTP/1.0 an orderly end would be the body's
+        if sock is not None:  # a reset: in HTTP/1.0 an orderly end would be the body's end
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
-    # -- what streams and tunnels ask for -----------------------------------------------------------------
+    # -- calls from streams and tunnels -------------------------------------------------------------------
 
     def _tell_to_go_on(self) -> None:
         self._continue = False
-        self._since = self._front.now  # until now it was the service that was waited for
-        if not self._body_bytes:  # RFC 9110 section 10.1.1: not where the body has begun to come
+        self._since = self._front.now  # until now the service was late, not the client
+        if not self._body_bytes:  # RFC 9110 section 10.1.1: not if the body has begun to come
             self._transport.write(_CONTINUE)
 
     def hold(self, source: streams.Inbound) -> None:
@@ -541,13 +541,13 @@ class AnswerSide:
     # -- the end ------------------------------------------------------------------------------------------
 
     def send_away(self) -> None:
-        """See `ServedConnection.send_away`: each answer says so."""
+        """See `ServedConnection.send_away`: no-op, as each answer closes the connection."""
 
     def close_if_idle(self) -> None:
-        """Close now unless a request is read or answered, or one is sure to come.
+        """Close now unless a request is read or answered, or is sure to come.
 
-        Closed with a request unread, a connection would be reset, and its client could not know whether the
-        request was executed. Who has just connected is about to send; the sweep ends those who do not.
+        If closed with a request unread, a connection would be reset, and its client could not know whether
+        the request was executed. A new client is about to send; the sweep ends those that do not.
         """
         if self._current is None and not self._line and self._phase == PLAIN and self._tunnel is None:
             ending = self._transport.is_closing()
@@ -555,10 +555,10 @@ class AnswerSide:
                 self._transport.close()
 
     def _hand_over(self, rest: bytes) -> None:
-        """Answer 101, and let another protocol of ours have the connection."""
+        """Answer 101, and pass the connection to another Penstock protocol."""
         front, listener, transport, name = self._front, self._listener, self._transport, self._successor
         self._mode = DROP
-        self._parser = None  # it holds this connection
+        self._parser = None  # it refers to this connection
         transport.write(heads.interim_head(101, ((b"connection", b"upgrade"), (b"upgrade", name))))
         successor = listener.successors[name](front, listener, self._loop, transport, self._peer)
         front.connections.discard(self)

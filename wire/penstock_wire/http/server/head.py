@@ -1,8 +1,8 @@
-"""What the heads of requests and answers must be: pure functions, for the connection to use.
+"""Checks and renders heads of requests and answers: pure functions, for the connection to use.
 
-The parser (llhttp) has refused what it cannot read or what could be read in two ways: a length beside
-chunked, two lengths, a bare CR or LF, folded fields, space before a colon. What RFC 9110 and 9112 leave to
-the server is refused here.
+The parser (llhttp) has refused heads that are unreadable or ambiguous: a length beside chunked, two lengths,
+a bare CR or LF, folded fields, space before a colon. Faults that RFC 9110 and 9112 leave to the server are
+refused here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock_wire.http.server import limits
 Fields = list[tuple[bytes, bytes]]
 
 SPECIAL = PER_CONNECTION | {b"expect", b"host"}
-"""Fields that the front itself reads. All but `host` end here."""
+"""Fields that the front itself reads. All but `host` are not passed on."""
 METHODS = {
     name.encode(): name for name in ("GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 }
@@ -37,13 +37,13 @@ _PREFACE = b"PRI * HTTP/2.0\r\n"
 
 
 class Framing:
-    """What the uncommon fields of a request say.
+    """The meaning of a request's uncommon fields.
 
     Args:
-        keep: the connection may be kept for another request.
+        keep: the connection can be kept for another request.
         old: the client speaks HTTP/1.0.
         chunked: the body is chunked.
-        length: bytes of the body; 0 where chunked.
+        length: bytes of the body; 0 if chunked.
         expects: the client waits for `100 Continue`.
         upgrade: the protocol that it asks for, empty for none.
         named: fields that `Connection` names.
@@ -67,7 +67,7 @@ def framing(version: str, special: Fields, *, keep: bool) -> Framing:
     Args:
         version: the request's HTTP version, as `1.1`.
         special: its fields that are among `SPECIAL`.
-        keep: what the parser says of keeping the connection.
+        keep: the parser's decision on keeping the connection.
 
     Raises:
         PenstockError: 400, 501 or 505.
@@ -99,23 +99,23 @@ def framing(version: str, special: Fields, *, keep: bool) -> Framing:
         elif name == b"connection":
             named.update(token.strip(b" \t").lower() for token in value.split(b","))
         elif name == b"expect":
-            # RFC 9110 section 10.1.1: a client of HTTP/1.0 cannot mean it.
+            # RFC 9110 section 10.1.1: in a request of HTTP/1.0 it has no meaning.
             parsed.expects = value.lower() == b"100-continue" and not parsed.old
         elif name == b"upgrade" and not parsed.old:  # RFC 9110 section 7.8
             parsed.upgrade = value
     if hosts > 1 or (not hosts and not parsed.old):
         raise PenstockError(Reason.BAD_REQUEST, f"expected one Host field, found {hosts}")
-    # NB: `Connection: host` would take from a request what every request must have.
+    # NB: `Connection: host` would remove a field that every request must have.
     parsed.named = frozenset(named - {b"", b"host"})
     if b"upgrade" not in named or parsed.length or parsed.chunked:
-        # NB: before its whole body has come, no request may switch (RFC 9110 section 7.8); one with a body is
-        # answered as if it had not asked.
+        # NB: before its whole body has come, no request can switch (RFC 9110 section 7.8); a request with a
+        # body is answered as if it had not asked.
         parsed.upgrade = b""
     return parsed
 
 
 def check_host(value: bytes) -> None:
-    """Refuse what is no `uri-host [":" port]` (RFC 9112 section 3.2).
+    """Refuse a value that is not `uri-host [":" port]` (RFC 9112 section 3.2).
 
     Raises:
         PenstockError: 400.
@@ -125,10 +125,10 @@ def check_host(value: bytes) -> None:
 
 
 def origin_form(method: str, url: bytes) -> tuple[str, bytes | None]:
-    """The target as a path, and the host that it names itself (RFC 9112 section 3.2).
+    """Return the target as a path, and the host in the target, if any (RFC 9112 section 3.2).
 
     Raises:
-        PenstockError: 400, a target that is none of a path, an http URL, or `*` with OPTIONS.
+        PenstockError: 400, if the target is not a path, an http URL, or `*` with OPTIONS.
     """
     target = url.decode("latin-1")
     bad = PenstockError(Reason.BAD_REQUEST, "expected a path or an http URL as the request's target")
@@ -152,10 +152,10 @@ def origin_form(method: str, url: bytes) -> tuple[str, bytes | None]:
 
 
 def interim_head(status: int, headers: Headers) -> bytes:
-    """The head of an answer of 1xx, which is all there is of it.
+    """Render the head of a 1xx answer, which is the whole answer.
 
     Raises:
-        ValueError: fields that would be read as others.
+        ValueError: a field would be read as a different one.
     """
     lines = b"".join([b"%b: %b\r\n" % field for field in headers])
     if len(lines.translate(None, IN_VALUES)) != 2 * len(headers):
@@ -164,9 +164,9 @@ def interim_head(status: int, headers: Headers) -> bytes:
 
 
 class AnswerHead:
-    """Renders heads of answers. What all answers of a status share is made once a second.
+    """Renders heads of answers. The part that all answers of a status share is made once a second.
 
-    So is what answers with the very same fields share: those of one batch have those of the model's answer.
+    The part that answers with the same fields object share is made once: a batch's answers share the model's.
     """
 
     __slots__ = ("_fields", "_firsts", "_now", "_shared", "_status")
@@ -179,7 +179,7 @@ class AnswerHead:
         self._shared = b""
 
     def tick(self) -> None:
-        """Take up the time of day (RFC 9110 section 6.6.1)."""
+        """Update the time of day (RFC 9110 section 6.6.1)."""
         now = int(time.time())
         if now != self._now:
             self._now = now
@@ -187,10 +187,10 @@ class AnswerHead:
             self._status = 0
 
     def first(self, status: int) -> bytes:
-        """The status line and the date.
+        """Return the status line and the date.
 
         Raises:
-            ValueError: no final status.
+            ValueError: the status is not final.
         """
         cached = self._firsts.get(status)
         if cached is None:
@@ -202,10 +202,10 @@ class AnswerHead:
         return cached
 
     def beginning(self, status: int, headers: Headers) -> bytes:
-        """Status line, date and end-to-end fields; the connection's own lines and an empty one end the head.
+        """Render status line, date and end-to-end fields; the caller adds the connection's own and the end.
 
         Raises:
-            ValueError: fields that would be read as others (RFC 9110 section 5.5).
+            ValueError: a field would be read as a different one (RFC 9110 section 5.5).
         """
         if headers is self._fields and status == self._status:
             return self._shared
@@ -222,13 +222,13 @@ class AnswerHead:
         if not headers:
             return first
         lines = b"\r\n".join(map(_JOIN_FIELD, headers))
-        # Each control character in it is CR or LF of those just put between the fields.
+        # Each control character in it must be a CR or LF that was just put between the fields.
         if len(lines.translate(None, IN_VALUES)) != 2 * (len(headers) - 1):
             raise ValueError("expected header fields of one line each, without control characters")
         return b"%b%b\r\n" % (first, lines)
 
     def _without_ours(self, status: int, headers: Headers) -> tuple[bytes, Headers]:
-        """The first lines and the fields, where these hold some that the front writes; their `date` stays."""
+        """Return first lines and fields without those that the front writes; a `date` among them stays."""
         first = self.first(status)
         if any(name == b"date" for name, _ in headers):
             first = first[: first.index(b"\r\n") + 2]
@@ -236,7 +236,7 @@ class AnswerHead:
 
 
 def cannot_read(error: object, data: bytes) -> PenstockError:
-    """400 for bytes that are no request; 505 for those with which a client begins to speak HTTP/2."""
+    """Return 400 for bytes that are not a request; 505 for the beginning of HTTP/2."""
     if data.startswith(_PREFACE):  # RFC 9113 section 3.4
         return PenstockError(Reason.BAD_REQUEST, "expected HTTP/1.1, found HTTP/2", status=505)
     detail = (
@@ -248,12 +248,12 @@ def cannot_read(error: object, data: bytes) -> PenstockError:
 
 
 def fields_too_large(detail: str) -> PenstockError:
-    """431 for a head beyond a limit."""
+    """Return 431 for a head beyond a limit."""
     return PenstockError(Reason.TOO_LARGE, f"{detail}, found more", status=431)
 
 
 def head_too_large(target: bytes, most: int) -> PenstockError:
-    """414 for a head of more than `most` bytes where most of them are its target's, else 431."""
+    """Return 414 for a head of more than `most` bytes if most of them are the target's, else 431."""
     if 2 * len(target) <= most:
         return fields_too_large(f"expected a head of at most {most} bytes")
     # RFC 9112 section 3
@@ -267,7 +267,7 @@ def check_size(url: bytes, fields: Fields, most: int) -> None:
     Args:
         url: its target.
         fields: its fields.
-        most: bytes of both together.
+        most: limit for the bytes of both together.
 
     Raises:
         PenstockError: 414 or 431.
@@ -279,7 +279,7 @@ def check_size(url: bytes, fields: Fields, most: int) -> None:
 
 
 def size(target: str, fields: Headers) -> int:
-    """Bytes of memory that a head takes, about.
+    """Return the approximate memory of a head in bytes.
 
     Args:
         target: its target.
@@ -289,5 +289,5 @@ def size(target: str, fields: Headers) -> int:
 
 
 def no_room() -> PenstockError:
-    """503 where all connections together hold too much of requests that have not ended."""
+    """Return 503 for a request if all connections together hold too much of unfinished ones."""
     return PenstockError(Reason.TOO_LARGE, "expected room for one more unfinished request", status=503)

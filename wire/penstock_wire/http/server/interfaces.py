@@ -1,4 +1,4 @@
-"""What a connection needs of the server and the listener that it belongs to."""
+"""The server and the listener, as their connections see them, and a connection, as they see it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from penstock_wire.http.server.head import AnswerHead
 
 
 class Server(Protocol):
-    """What all connections share: `server.H1Front`.
+    """State that all connections share: `server.H1Front`.
 
     Attributes:
         closing: the server ends: each answer is the last of its connection.
         connections: the open connections.
-        evicting: a client that takes nothing makes way for others.
-        heads: writes the heads of answers.
-        max_body_bytes: a larger body that is not a stream is refused.
-        max_connections: connections open at once.
-        max_head_bytes: of a request's target and fields.
-        memory: what all connections of the process may keep.
-        max_unfinished_bytes: of all requests together that have begun to come; 0 = unbounded.
-        unfinished_bytes: what there is of these.
+        evicting: a client that accepts nothing makes way for others.
+        heads: renders the heads of answers.
+        max_body_bytes: a larger body is refused unless it is a stream.
+        max_connections: most connections open at once.
+        max_head_bytes: limit for a request's target and fields.
+        memory: bounds the memory of all connections of the process.
+        max_unfinished_bytes: limit for all incompletely received requests together; 0 = unbounded.
+        unfinished_bytes: bytes of these now.
         now: the time in seconds, as of the last sweep.
-        pipelining: take requests behind one that is not answered yet.
+        pipelining: accept requests behind an unanswered one.
     """
 
     closing: bool
@@ -45,17 +45,17 @@ class Server(Protocol):
 
 
 class ListenerState(Protocol):
-    """What the connections of one listener share: `server.H1Listener`.
+    """State that the connections of one listener share: `server.H1Listener`.
 
     Attributes:
         closing: the listener ends: each answer is the last of its connection.
         connections: its open connections.
-        empty: set while there are none.
-        known: heads that came before.
+        empty: set while there are no connections.
+        known: cache of parsed heads.
         service: takes the exchanges.
-        streams: which bodies are streams.
-        successors: what serves a connection that switches to a protocol of ours, by its name.
-        whole_bytes: bodies of up to so many bytes are never streams.
+        streams: decides which bodies are streams.
+        successors: make the objects that serve connections after a switch to a Penstock protocol, by name.
+        whole_bytes: bodies of at most this many bytes are never streams.
     """
 
     closing: bool
@@ -68,36 +68,36 @@ class ListenerState(Protocol):
     whole_bytes: int
 
     def leave(self, connection: Any) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         ...
 
     def replace(self, connection: Any, successor: Any) -> None:
-        """A connection is served by another object from here on."""
+        """Replace a connection by the object that serves it from here on."""
         ...
 
 
 Successor = Callable[[Server, ListenerState, asyncio.AbstractEventLoop, asyncio.Transport, str], Any]
-"""Makes what serves a connection after its 101, from the client's address too: an `asyncio.Protocol` that is
-also a `ServedConnection`. It has its place among the front's and the listener's connections."""
+"""Makes the object that serves a connection after its 101 (the last argument is the client's address): an
+`asyncio.Protocol` and `ServedConnection`. It takes a place among the front's and listener's connections."""
 
 
 class ServedConnection(Protocol):
     """A connection, as its front sees it."""
 
     def overdue(self, now: float) -> bool:
-        """Whether the peer has kept us waiting too long.
+        """Whether the peer is late.
 
         Args:
-            now: what `H1Front.now` is, in seconds.
+            now: the value of `H1Front.now`, in seconds.
         """
         ...
 
     def expire(self) -> None:
-        """The peer kept us waiting too long."""
+        """End what is late because the peer took too long."""
         ...
 
     def send_away(self) -> None:
-        """What is sent from now on is to come on another connection."""
+        """Make the client send further requests on another connection."""
         ...
 
     def close_if_idle(self) -> None:

@@ -1,4 +1,4 @@
-"""What a connection keeps in memory, and how it makes way: for a new one, or for what the others need."""
+"""A connection's memory, and how it makes way for a new connection or for the memory of others."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from penstock_wire.http.server.connection_base import PLAIN, TUNNEL, AnswerSide
 
 
 class Seat(AnswerSide):
-    """A connection, as far as it has a place among others; see `AnswerSide`."""
+    """A connection as one among others that can have to make way; see `AnswerSide`."""
 
     __slots__ = ()
 
     def standing(self) -> tuple[int, float] | None:
-        """How it stands where one connection has to make way: the least makes way first.
+        """Return its rank if one connection has to make way: the lowest makes way first.
 
         Returns:
-            0 where the client takes nothing of its answer, 1 where it waits for a request, 2 where a request
-            or its answer is under way; and since when; None where the connection has not begun or has ended.
+            0 if the client accepts nothing of its answer, 1 if it waits for a request, 2 if a request or its
+            answer is under way; and since when; None if the connection has not begun or has ended.
         """
         if self not in self._front.connections:
             return None
@@ -29,7 +29,7 @@ class Seat(AnswerSide):
         return (2 if busy else 1, self._since)
 
     def make_way(self) -> bool:
-        """Close now, unless a request has come that the loop has not handed over yet; whether it did."""
+        """Close now, unless a request has come that the loop has not delivered; return whether it closed."""
         resting = self._phase == PLAIN and self._current is None and not (self._lingering or self._paused)
         if resting and not nothing_waits(self._transport):
             return False
@@ -65,10 +65,10 @@ class Seat(AnswerSide):
         return self._since
 
     def give_way(self) -> bool:
-        """See `memory.Keeper.give_way`: a request that is not answered yet is answered 503.
+        """See `memory.Keeper.give_way`: an unanswered request is answered 503.
 
-        What an answer or a tunnel has begun is cut. A request that waits for the service is the service's to
-        give up, as where a client leaves.
+        An answer or a tunnel that has begun is cut. The service has to give up a request that waits for it,
+        as when a client leaves.
         """
         if self._transport.is_closing() or self._lingering:
             return False
@@ -88,7 +88,7 @@ class Seat(AnswerSide):
             current = self._current
             self._close_in_background()
             if current is not None:
-                current.request.body = b""  # now: the service's task ends only when all that came is read
+                current.request.body = b""  # now: the service's task ends only when all received data is read
             self._behind = b""
             if answered:
                 self._end_now()

@@ -1,8 +1,8 @@
-"""`Front` on httptools: one protocol object a connection, no framework between.
+"""A `Front` on httptools: one protocol object per connection, no framework in between.
 
-Whoever does not send is not waited for: one sweep a second closes connections whose head, body or next
-request is overdue, or whose reader takes nothing. `close_keepalive` ends idle connections at once and each
-other one with its current answer.
+Slow clients are disconnected: one sweep a second closes connections whose head, body or next request is
+overdue, or whose client accepts nothing. `close_keepalive` ends idle connections at once and each other one
+with its current answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock_wire.http.server.head import AnswerHead
 from penstock_wire.http.server.interfaces import ServedConnection, Successor
 
 TURNS = 3
-"""Of a loop, until a connection that it has accepted is known here."""
+"""Turns of the loop until it has handed over a connection that it has accepted."""
 
 
 class H1Front:
@@ -35,17 +35,17 @@ class H1Front:
 
     Args:
         max_body_bytes: a larger body that is not a stream is answered 413 `too_large`.
-        max_connections: connections open at once; a further one is closed at once.
-        max_per_address: where it is set, of these from one address; then they are counted when they are
-            accepted (`acceptor`), not when they have shaken hands.
-        evicting: at a limit, close an older connection and not the new one; with `max_per_address` and
-            without TLS only.
-        max_head_bytes: of a request's target and fields; a larger head is answered 431, or 414.
-        max_unfinished_bytes: where it is set, of all requests together that have begun to come and not ended,
-            but for bodies that are streams; one beyond that is answered 503. What comes whole is not counted.
-        memory: what all connections of the process may keep; None for any amount.
-        backlog: connections that may wait to be accepted.
-        pipelining: take requests behind one that is not answered yet; else they are 400, and the last.
+        max_connections: most connections open at once; a further one is closed at once.
+        max_per_address: most of these from one address; if set, connections are counted when they are
+            accepted (`acceptor`), not after the handshake.
+        evicting: at a limit, close an older connection instead of the new one; only with `max_per_address`
+            and without TLS.
+        max_head_bytes: limit for a request's target and fields; a larger head is answered 431, or 414.
+        max_unfinished_bytes: if set, limit for all incompletely received requests together, without bodies
+            that are streams; one beyond it is answered 503. Requests that come whole are not counted.
+        memory: bounds the memory of all connections of the process; None = unbounded.
+        backlog: connections that can wait to be accepted.
+        pipelining: accept requests behind an unanswered one; else they are answered 400, and are the last.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class H1Front:
             memory.connections = cast("set[Keeper]", self.connections)
         self.heads = AnswerHead()
         self.now = time.monotonic()
-        """The time in seconds, as of the last sweep: what a connection notes at each request."""
+        """The time in seconds, as of the last sweep, which a connection notes at each request."""
         self.max_per_address = max_per_address
         self.evicting = evicting
         self.backlog = backlog
@@ -100,15 +100,15 @@ class H1Front:
         """See `Front.serve`.
 
         Args:
-            host: see there, as the following four.
+            host: see `Front.serve`, also for the next five.
             port: see there.
             service: see there.
             streams: see there.
             whole_bytes: see there.
             reuse_port: see there.
-            tls: speak TLS. A certificate that is loaded into it later is shown from the next handshake on;
-                connections that are open stay.
-            successors: protocols of ours that a connection may switch to, by the name in `Upgrade`.
+            tls: speak TLS. A certificate that is loaded into it later is used from the next handshake on;
+                open connections stay.
+            successors: Penstock protocols that a connection can switch to, by the name in `Upgrade`.
         """
         loop = asyncio.get_running_loop()
         listener = H1Listener(self, service, streams, whole_bytes, successors)
@@ -173,11 +173,11 @@ class H1Front:
             self._sweeper = None
 
     def forget(self, listener: H1Listener) -> None:
-        """A listener has closed."""
+        """Remove a listener that has closed."""
         self._listeners.discard(listener)
 
     def sweep(self) -> None:
-        """Take up the time, and end the connections whose peers are late."""
+        """Update the time, and end the connections of late clients."""
         self.now = now = time.monotonic()
         self.heads.tick()
         for connection in [each for each in self.connections if each.overdue(now)]:
@@ -195,11 +195,11 @@ class H1Listener:
     Args:
         front: its front.
         service: takes the exchanges.
-        streams: which bodies are streams.
-        whole_bytes: bodies of up to so many bytes are none.
-        successors: protocols that a connection may switch to.
+        streams: decides which bodies are streams.
+        whole_bytes: bodies of at most this many bytes are never streams.
+        successors: protocols that a connection can switch to.
 
-    `whole_bytes` is then up to where a body of known length is taken whole without a question.
+    The attribute `whole_bytes` is the longest body of known length that is taken whole without a question.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class H1Listener:
         self.closing = front.closing  # each answer is the last of its connection
         self.server: asyncio.Server | Acceptor
         self.acceptor: Acceptor | None = None
-        self.plain: asyncio.Server | None = None  # the server, where no hands are shaken
+        self.plain: asyncio.Server | None = None  # the server, if it is without TLS and `Acceptor`
         self.connections: set[ServedConnection] = set()
         self.empty = asyncio.Event()
         self.empty.set()
@@ -231,14 +231,14 @@ class H1Listener:
         return str(host), int(port)
 
     def replace(self, connection: Any, successor: Any) -> None:
-        """A connection is served by another object from here on."""
+        """Replace a connection by the object that serves it from here on."""
         self.connections.discard(connection)
         self.connections.add(successor)
         if self.acceptor is not None:
             self.acceptor.replace(connection, successor)
 
     def leave(self, connection: Any) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         self.connections.discard(connection)
         if not self.connections:
             self.empty.set()
@@ -256,7 +256,7 @@ class H1Listener:
         self.closing = self._front.closing or not self.server.is_serving()
 
     async def close(self, grace: float | None = None) -> None:
-        """See `Listener.close`; after `grace` seconds what is still under way is cut."""
+        """See `Listener.close`; after `grace` seconds the remaining connections are cut."""
         self.closing = True
         loop = asyncio.get_running_loop()
         made: list[socket.socket] = []
@@ -283,7 +283,7 @@ class H1Listener:
 
 
 class _Tasks:
-    """A `Service` that gives each request a task of its own, cancelled when the client goes away."""
+    """A `Service` that runs each request in its own task, which is cancelled when the client leaves."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -299,10 +299,10 @@ class _Tasks:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            exchange.fail(error)  # something that the handler waited for was cancelled, not the handler
+            exchange.fail(error)  # the handler awaited something that was cancelled; it was not itself
         except Exception as error:
             exchange.fail(error)
         else:
             exchange.answer(answer)
         finally:
-            exchange.request.interim = None  # or each would keep the other
+            exchange.request.interim = None  # breaks the reference cycle between the two

@@ -1,7 +1,7 @@
 """Bodies that are read as they come, tunnels, and answers that are sent as they come.
 
-Received bytes wait in an `Inbound`, which asks its connection to pause reading while there are too many of
-them: a slow reader inside slows the client down.
+Received bytes wait in an `Inbound`, which makes its connection pause reading if they are too many: a slow
+reader slows the client down.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from penstock_wire.process import log
 
 
 class Sink(Protocol):
-    """Where the pieces of an answer go."""
+    """The receiver of an answer's pieces."""
 
     def write(self, data: bytes) -> bool:
-        """Send; False where the peer does not take it yet. Raises ClientGone."""
+        """Send; return False if the peer does not accept it yet. Raises ClientGone."""
         ...
 
     async def writable(self) -> None:
-        """Wait until the peer takes more. Raises ClientGone."""
+        """Wait until the peer accepts more. Raises ClientGone."""
         ...
 
 
 class Carrier(Sink, Protocol):
-    """What a stream needs of its connection."""
+    """The connection, as its streams see it."""
 
     def hold(self, source: Inbound) -> None:
         """Pause reading."""
@@ -42,7 +42,7 @@ class Carrier(Sink, Protocol):
         ...
 
     def wanted(self) -> None:
-        """A reader waits for the body: the client may get 100 Continue."""
+        """Note that a reader waits for the body: the client can get 100 Continue."""
         ...
 
     def end_tunnel(self) -> None:
@@ -55,10 +55,10 @@ class Carrier(Sink, Protocol):
 
 
 class Beyond(Protocol):
-    """What keeps something of what was read."""
+    """A holder of bytes that were read from an `Inbound`."""
 
     def kept(self) -> int:
-        """How many bytes."""
+        """Return how many bytes it holds."""
         ...
 
 
@@ -75,17 +75,17 @@ class Inbound:
         self._waiter: asyncio.Future[None] | None = None
         self._error: str = ""
         self.beyond: Beyond | None = None
-        """What keeps more on account of this: of what was read."""
+        """The holder of bytes that were read from this, if any."""
         self.ended = False
         self.held = False
 
     def kept(self) -> int:
-        """Bytes that are kept, unread or read."""
+        """Return the bytes that are kept, unread or read."""
         kept = self._size + PIECE_BYTES * len(self._pieces)
         return kept if self.beyond is None else kept + self.beyond.kept()
 
     def feed(self, data: bytes) -> None:
-        """More bytes came."""
+        """Add received bytes."""
         if not data or self._error:
             return
         self._pieces.append(data)
@@ -97,13 +97,13 @@ class Inbound:
             self._carrier.hold(self)
 
     def finish(self) -> None:
-        """That was all."""
+        """Mark the end of the body."""
         self.ended = True
         self._wake()
-        self._resume()  # no more of it can come; who answers without reading it would leave reading paused
+        self._resume()  # no more can come; a service that answers without reading would leave reading paused
 
     def fail(self, why: str) -> None:
-        """It ended early; what was not read yet is dropped."""
+        """Mark that the body ended early; unread pieces are dropped."""
         if self.ended or self._error:
             return
         self._error = why
@@ -111,7 +111,7 @@ class Inbound:
         self._wake()
 
     def discard(self) -> None:
-        """Nobody will read on."""
+        """Drop unread pieces: nothing will read them."""
         self._pieces.clear()
         self._size = 0
         self._resume()
@@ -183,14 +183,14 @@ async def send(carrier: Sink, stream: AsyncIterator[bytes], *, chunked: bool, le
 
     Args:
         carrier: the connection, whose answer's head has been written.
-        stream: the pieces; its `aclose` is called in any case, where it has one.
+        stream: the pieces; its `aclose`, if it has one, is called in any case.
         chunked: frame the pieces as chunks (RFC 9112 section 7.1).
-        length: bytes that were announced, None for none.
+        length: announced bytes, None if none were.
 
     Raises:
         ClientGone: the client is gone.
-        ValueError: it was longer or shorter than announced.
-        Exception: what the stream raises.
+        ValueError: the stream was longer or shorter than announced.
+        Exception: any error of the stream.
     """
     left = length
     try:
@@ -220,12 +220,12 @@ async def send(carrier: Sink, stream: AsyncIterator[bytes], *, chunked: bool, le
 def sending(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], stream: AsyncIterator[bytes]
 ) -> asyncio.Task[None]:
-    """Begin what sends a stream and closes it, which may be cancelled at any moment.
+    """Start the task that sends a stream and closes it; it can be cancelled at any moment.
 
     Args:
         loop: the running loop.
-        work: sends it.
-        stream: closed in any case, where it has an `aclose`.
+        work: sends the stream.
+        stream: its `aclose`, if it has one, is called in any case.
     """
     task = loop.create_task(work)
     task.add_done_callback(functools.partial(_ended, stream))
@@ -233,21 +233,21 @@ def sending(
 
 
 def _ended(stream: AsyncIterator[bytes], task: asyncio.Task[None]) -> None:
-    # NB: a task that is cancelled before its first step reaches no `finally` of its own, and who made the
-    # stream may wait for its end.
+    # NB: a task that is cancelled before its first step never reaches its `finally`, and the stream's maker
+    # can be waiting for its end.
     if task.cancelled():
         close_in_background(stream)
 
 
 async def close(stream: AsyncIterator[bytes]) -> None:
-    """Close a stream that is not read any more."""
+    """Close a stream that is read no further."""
     aclose = getattr(stream, "aclose", None)
     if aclose is not None:
         await aclose()
 
 
 def close_in_background(stream: AsyncIterator[bytes]) -> None:
-    """Close a stream that will not be read, in a task of its own."""
+    """Close a stream that will not be read, in a separate task."""
     task = asyncio.ensure_future(_close_quietly(stream))
     _closing.add(task)
     task.add_done_callback(_closing.discard)

@@ -1,4 +1,4 @@
-"""Bodies that the parser does not take by itself: httptools stops behind a head with `Upgrade`."""
+"""Parses bodies of upgrade requests, which httptools does not: it stops after a head with `Upgrade`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import httptools
 
 
 class ParserCallbacks(Protocol):
-    """What httptools calls."""
+    """The callbacks of httptools."""
 
     def on_message_begin(self) -> None:
         """A message begins."""
@@ -36,7 +36,7 @@ class ParserCallbacks(Protocol):
 
 
 class _MutedCallbacks:
-    """Keeps a connection from hearing its parser until it listens."""
+    """Hides a parser's callbacks from the connection until `listens` is set."""
 
     def __init__(self, connection: ParserCallbacks) -> None:
         self.listens = False
@@ -62,11 +62,11 @@ class _MutedCallbacks:
 
 
 def parser_in_body(connection: ParserCallbacks, left: int) -> Any:
-    """A parser that has read a head and expects its body.
+    """Make a parser that has read a head and expects its body.
 
     Args:
         connection: its callbacks get the body, and what follows it.
-        left: bytes of the body; negative where it is chunked.
+        left: bytes of the body; negative if it is chunked.
     """
     listener = _MutedCallbacks(connection)
     parser = httptools.HttpRequestParser(listener)
