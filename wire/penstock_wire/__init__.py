@@ -1,12 +1,12 @@
 """All that crosses a process boundary of Penstock: documents, headers, errors, HTTP server and client.
 
 Read in this order: `contract` (ports, names, paths and environment variables), `errors` and `headers` (the
-words), `http` (the two Protocols that every data plane stands on, with `http.server` and `http.client` behind
-them), `hop` (many requests on one connection between router and sidecar), `control` (settings down, reports
-up), `json_slices` (JSON cut into bytes), `instances_form` (a request that sidecar and SDK both read) and
-`item_streams` (streams of single items), `method_names` (which method a request calls), `call_chain` (which
-calls it is made within). Then what every process shares: `process` (the command line), `addresses`,
-`durations`, `timers` and `exact_timer`, `request_ids`, `access_log`, `closed_paths` (paths closed to requests
-from outside), `extras` (which extra a command needs), `tracing` (OpenTelemetry), `build` and `_mypyc` (what
-is compiled).
+reasons and field names), `http` (the two Protocols that every data plane uses, implemented by `http.server`
+and `http.client`), `hop` (many requests on one connection between router and sidecar), `control` (settings
+down, reports up), `json_slices` (JSON cut into bytes), `instances_form` (a request that sidecar and SDK both
+read) and `item_streams` (streams of single items), `method_names` (the method that a request calls),
+`call_chain` (the calls that a request is part of). Then modules for every process: `process` (the command
+line), `addresses`, `durations`, `timers` and `exact_timer`, `request_ids`, `access_log`, `closed_paths`
+(paths closed to requests from outside), `extras` (the extra that a command needs), `tracing`
+(OpenTelemetry), `build` and `_mypyc` (compiled modules).
 """

@@ -1,8 +1,8 @@
-"""What modules that are compiled must say of their classes, without a dependency where they run as Python.
+"""The decorator by which compiled modules describe their classes, without a dependency if they run as Python.
 
-Some modules of the wire and the sidecar are compiled by mypyc where a build can (`compile_modules.py`). There
-their classes are closed: a subclass written in Python needs `@mypyc_attr(allow_interpreted_subclasses=True)`
-at the base, and a class that only Python can make, as one that inherits from `str`, `native_class=False`.
+mypyc compiles some modules of the wire and the sidecar if a build can do so (`compile_modules.py`). Their
+classes are then closed: a subclass in Python needs `@mypyc_attr(allow_interpreted_subclasses=True)` at the
+base, and a class that only Python can make, such as a subclass of `str`, needs `native_class=False`.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ else:
     _T = TypeVar("_T")
 
     def mypyc_attr(**_: object) -> Callable[[_T], _T]:
-        """Leave the class as it is: mypyc alone reads it."""
+        """Leave the class as it is: only mypyc reads the decorator."""
         return lambda kept: kept

@@ -14,7 +14,7 @@ def share(text: str) -> float:
     """Parse a share of requests such as `0.01` (an argparse type).
 
     Raises:
-        argparse.ArgumentTypeError: not a number from 0 to 1.
+        argparse.ArgumentTypeError: the text is not a number from 0 to 1.
     """
     try:
         value = float(text)
@@ -26,10 +26,10 @@ def share(text: str) -> float:
 
 
 class AccessLog:
-    """Logs a share of the requests, chosen by their ids: a router and a sidecar choose the same ones.
+    """Logs a share of the requests, chosen by their ids: a router and a sidecar choose the same requests.
 
     Args:
-        share: of the requests, from 0 to 1; 0 = none.
+        share: share of the requests, from 0 to 1; 0 = none.
     """
 
     __slots__ = ("_below", "on")
@@ -54,13 +54,13 @@ class AccessLog:
 
         Args:
             request: the request; its query is left out.
-            answer: what its client got, None for nothing.
-            request_id: its id; empty where it has none, and chance decides.
-            status: of the answer, 499 where the client left before.
-            reason: why, of an error.
+            answer: the answer that its client got, None for none.
+            request_id: its id; if empty, the choice is random.
+            status: of the answer, 499 if the client left before.
+            reason: the reason of an error.
             seconds: from its arrival to the head of its answer.
             received: bytes of its body.
-            where: who answered, by field name; empty ones are left out.
+            where: what answered, by field name; empty ones are left out.
         """
         if not self.on:
             return

@@ -1,7 +1,7 @@
-"""Addresses of both families: what to listen on, what a peer is called, how both are written.
+"""Addresses of both families: binding, writing, and a peer's plain form.
 
-`::` stands for every address of the machine, of IPv6 and of IPv4: a pod has one of either, or both, and which
-it is shows only when it runs. Where the kernel knows no IPv6 it is `0.0.0.0`.
+`::` stands for every address of the machine, IPv6 and IPv4: a pod has either or both, which is known only
+when it runs. If the kernel has no IPv6, `0.0.0.0` takes its place.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import socket
 
 ANY = "::"
 _UNABLE = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
-"""What a kernel without IPv6 says to who wants to listen on `::`."""
+"""Errors of a kernel without IPv6 when a process listens on `::`."""
 _MAPPED = "::ffff:"
 
 
 def bind_any(port: int, *, backlog: int, reuse_port: bool = False) -> socket.socket:
-    """Listen on all addresses, of IPv6 and of IPv4.
+    """Listen on all addresses, IPv6 and IPv4.
 
     Args:
         port: port to bind, 0 for any.
-        backlog: connections that may wait to be accepted.
+        backlog: connections that can wait to be accepted.
         reuse_port: as SO_REUSEPORT.
 
     Raises:
-        OSError: it cannot be bound.
+        OSError: the port cannot be bound.
     """
     if socket.has_dualstack_ipv6():
         try:
@@ -42,10 +42,10 @@ def bind_any(port: int, *, backlog: int, reuse_port: bool = False) -> socket.soc
 
 
 def join(host: str, port: int) -> str:
-    """`HOST:PORT`, with brackets around an IPv6 address (RFC 3986 section 3.2.2)."""
+    """Return `HOST:PORT`, with brackets around an IPv6 address (RFC 3986 section 3.2.2)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def unmapped(host: str) -> str:
-    """A peer's own address: on an IPv6 socket, IPv4 is `::ffff:192.0.2.1` (RFC 4291 section 2.5.5.2)."""
+    """Return a peer's plain address: an IPv6 socket has IPv4 as `::ffff:192.0.2.1` (RFC 4291, 2.5.5.2)."""
     return host[len(_MAPPED) :] if host.startswith(_MAPPED) and "." in host else host

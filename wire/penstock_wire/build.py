@@ -1,4 +1,4 @@
-"""Which build runs: with compiled modules on the path of a request, or Python alone."""
+"""The kind of build that runs: with compiled modules on the path of a request, or only Python."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The chain of calls that a request belongs to: the endpoints that handles have called, one within the other.
+"""The chain of calls that a request belongs to: the endpoints that handles have called, nested calls last.
 
-It goes from each call to those that are made for it, in `x-penstock-call-chain`, so that calls that go round
-in a circle are found where nobody sees the whole circle.
+It is passed in `x-penstock-call-chain` from each call to the calls made for it, so that a cycle of calls is
+found although no single process sees all of it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 MAX_BYTES: Final = 16 * 1024
-"""A longer field is no chain of ours."""
+"""A longer field is not a chain of Penstock's."""
 
 MAX_SHARED: Final = 8
-"""Calls of a chain at most that the requests of one batch may go on with for each other."""
+"""Most calls of a chain that a batch can take from one of its requests for the others."""
 
 _NAMES = re.compile(r"[a-z0-9.-]{1,130}(?:, ?[a-z0-9.-]{1,130})*")
 
 
 def read_chain(field: bytes | None) -> tuple[str, ...]:
-    """The endpoints of a chain, the first that was called before the others; none where it cannot be read.
+    """Return the endpoints of a chain, the outermost call first; empty if it is unreadable.
 
     Args:
-        field: as it came; None where it did not.
+        field: its value; None if it is missing.
     """
     if field is None or len(field) > MAX_BYTES:
         return ()
@@ -32,17 +32,17 @@ def read_chain(field: bytes | None) -> tuple[str, ...]:
 
 
 def chain_field(chain: Sequence[str]) -> bytes:
-    """What `read_chain` reads."""
+    """Render a chain for `read_chain`."""
     return ", ".join(chain).encode()
 
 
 def deepest(fields: Iterable[bytes]) -> bytes:
-    """Of the chains of several requests the one with the most calls: what is true of a batch of them.
+    """Return the chain with the most calls among those of several requests: it stands for their batch.
 
-    One that cannot be read has none: it takes the place of no other request's.
+    An unreadable chain counts as empty: it never replaces another request's.
 
     Args:
-        fields: as they came; at least one.
+        fields: their values; at least one.
     """
     return max(fields, key=_calls)
 
@@ -52,13 +52,13 @@ def _calls(field: bytes) -> tuple[int, bytes]:
 
 
 def stands_alone(field: bytes) -> bool:
-    """Whether a chain is only for requests that have the very same: it is long, goes round, or is none.
+    """Whether a chain is only for requests with an equal one: it is long, has a cycle, or is unreadable.
 
-    Any client may send one that is nearly at its end. In a batch it would be that of all, and end the calls
-    that the model makes for the others.
+    Any client can send a chain that is nearly at its limit. In a batch it would apply to all requests, and
+    end the calls that the model makes for the others.
 
     Args:
-        field: as it came.
+        field: its value.
     """
     names = read_chain(field)
     return not names or len(names) > MAX_SHARED or len(set(names)) < len(names)

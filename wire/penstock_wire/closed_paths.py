@@ -1,4 +1,4 @@
-"""Paths that no request from outside may reach, however they are spelled."""
+"""Paths that are closed to requests from outside, in every spelling."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from urllib.parse import unquote
 
 _ROUNDS = 3
-"""How often percent-encoding is undone: more than any server or proxy does, and few enough to be cheap."""
+"""How often percent-encoding is undone: more than any server or proxy does, but few times, to be cheap."""
 _ODD = re.compile(r"[%;#\\]|//|/\.|^[^/]")
-"""What another spelling of a path has, beside the case of its letters and a slash at its end."""
+"""Marks of an unusual spelling, other than the case of letters and a slash at the end."""
 
 
 def canonical(path: str) -> str:
-    """The path as the most lenient server reads it.
+    """Return the path as the most lenient server reads it.
 
-    Percent-encoding is undone, a backslash is a slash, letters are lower case; empty segments, `.`, `..`,
-    parameters (`;x`), a fragment and a slash at the end are gone.
+    Percent-encoding is undone, backslashes become slashes, letters become lower case; empty segments, `.`,
+    `..`, parameters (`;x`), a fragment and a slash at the end are removed.
 
     Args:
         path: a request's path as received, without its query.
@@ -37,10 +37,10 @@ def canonical(path: str) -> str:
 
 
 class ClosedPaths:
-    """A few paths, asked about for every request.
+    """A set of a few paths with a fast check for every request.
 
     Args:
-        paths: as the model's server spells them.
+        paths: the paths in the model server's spelling.
     """
 
     __slots__ = ("_paths",)

@@ -1,8 +1,8 @@
-"""What Penstock's processes agree on beside header fields, reasons and documents; each is written here alone.
+"""Constants that Penstock's processes share, beside header fields, reasons and documents; defined only here.
 
-The operator renders most of it, and routers, sidecars and models rely on it. Pods of two versions run beside
-each other during an upgrade, so a value that changes must be understood in both spellings for a release.
-Texts that cannot import (CEL rules, the chart) are held against these constants by `test_contract.py`.
+The operator renders most of them; routers, sidecars and models rely on them. Pods of two versions run side by
+side during an upgrade, so a changed value must be understood in both spellings for a release.
+`test_contract.py` compares texts that cannot import (CEL rules, the chart) with these constants.
 """
 
 from __future__ import annotations
@@ -25,73 +25,73 @@ OPERATOR_PORT: Final = 8015
 REPORTS_PORT: Final = 8016
 """The operator's reports over TLS, from sidecars and routers."""
 MODEL_PORT: Final = 8080
-"""Where a model listens by default: the SDK's server, and the sidecar that sends to it."""
+"""A model's default port: the SDK's server listens on it, and the sidecar sends to it."""
 
 # -- names and labels ----------------------------------------------------------------------------------------
 
 ROUTER_SERVICE: Final = "penstock-router"
-"""A namespace's router: its Service, by which clients find it, and all else of it but its settings."""
+"""Name of a namespace's router: of its Service, which clients use, and of all else of it but its settings."""
 BACKEND_SUFFIX: Final = "-backend"
-"""A backend's Service is its name with this; a router believes no EndpointSlice of another Service."""
+"""Suffix of a backend's Service after its name; a router ignores EndpointSlices of other Services."""
 
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "penstock"
 """Value of `MANAGED_BY_LABEL` on each object that the operator renders."""
 APP_LABEL: Final = "app.kubernetes.io/name"
 BACKEND_APP: Final = "penstock-backend"
-"""Value of `APP_LABEL` on each object of a backend; a router asks for slices that have it."""
+"""Value of `APP_LABEL` on each object of a backend; a router watches slices with it."""
 BACKEND_LABEL: Final = "penstock.dev/backend"
-"""Names the backend that an object belongs to; a router reads it from slices."""
+"""Name of the backend that an object belongs to; a router reads it from slices."""
 
 # -- paths ---------------------------------------------------------------------------------------------------
 
 OWN_PATHS: Final = "/-/"
-"""Prefix of the paths that Penstock keeps for itself, on a router and on a model."""
+"""Prefix of the paths that Penstock reserves, on a router and on a model."""
 RECONFIGURE_PATH: Final = f"{OWN_PATHS}reconfigure"
-"""Where the SDK's server takes a userConfig, which the sidecar posts there for the operator."""
+"""Path of the SDK's server for a userConfig, which the sidecar posts there for the operator."""
 CANCEL_PATH: Final = f"{OWN_PATHS}cancel"
-"""Where the sidecar reports clients that left to a model of the `envelope` protocol; it alone may do so:
-routers and sidecars close the path to clients."""
+"""Path at which the sidecar reports clients that left to a model of the `envelope` protocol; only the sidecar
+may use it: routers and sidecars close the path to clients."""
 LIVE_PATH: Final = "/livez"
 """On each admin port, for the kubelet: fails when the process must be restarted."""
 READY_PATH: Final = "/readyz"
-"""On each admin port, for the kubelet: answers 200 when requests may come."""
+"""On each admin port, for the kubelet: answers 200 when requests can come."""
 DRAIN_PATH: Final = "/drain"
 """On the sidecar's admin port, for the kubelet's preStop: answers when the sidecar has drained."""
 REPORTS_PATH: Final = "/reports/"
-"""On the operator, with `sidecar` or `router` behind it: where each of these POSTs its reports."""
+"""On the operator, followed by `sidecar` or `router`: the path to which each of these POSTs its reports."""
 
 # -- environment variables -----------------------------------------------------------------------------------
 
 POD_ENV: Final = "PENSTOCK_POD"
-"""From the operator's rendering to sidecar, router and SDK: name of the pod."""
+"""Set by the operator for sidecar, router and SDK: name of the pod."""
 POD_UID_ENV: Final = "PENSTOCK_POD_UID"
-"""Likewise, to sidecar and router: uid of the pod, which its reports carry."""
+"""Likewise, for sidecar and router: uid of the pod, which is in its reports."""
 NAMESPACE_ENV: Final = "PENSTOCK_NAMESPACE"
-"""Likewise, to sidecar, router and model: namespace of the pod."""
+"""Likewise, for sidecar, router and model: namespace of the pod."""
 BACKEND_ENV: Final = "PENSTOCK_BACKEND"
-"""Likewise, to sidecar and model: name of the backend."""
+"""Likewise, for sidecar and model: name of the backend."""
 DRAIN_SECRET_ENV: Final = "PENSTOCK_DRAIN_SECRET"  # noqa: S105 - a variable's name
-"""Likewise, to the sidecar alone: what the kubelet's preStop sends in `x-penstock-drain`."""
+"""Likewise, for the sidecar alone: the value that the kubelet's preStop sends in `x-penstock-drain`."""
 RECONFIGURE_SECRET_ENV: Final = "PENSTOCK_RECONFIGURE_SECRET"  # noqa: S105 - a variable's name
-"""Likewise, to sidecar and model: what a userConfig comes with in `x-penstock-reconfigure`."""
+"""Likewise, for sidecar and model: the value of `x-penstock-reconfigure` that accompanies a userConfig."""
 ENDPOINTS_ENV: Final = "PENSTOCK_ENDPOINTS"
-"""Outside of a cluster, to the SDK's handles: where endpoints are, a JSON object of names and URLs. Where it
-is set, an endpoint that is not in it does not exist."""
+"""Outside of a cluster, for the SDK's handles: a JSON object of endpoints' names and URLs. If it is set, an
+endpoint that is not in it does not exist."""
 
 # -- rules ---------------------------------------------------------------------------------------------------
 
 GRACE_BEYOND_DRAIN_S: Final = 30
-"""A model pod's grace is propagation delay + drain timeout + so many seconds: the operator renders it, and
+"""A model pod's grace is propagation delay + drain timeout + this many seconds: the operator renders it, and
 the sidecar plans its drain by it."""
 REQUEST_ID: Final = re.compile(rb"[!-~]{1,128}")
-"""An `x-request-id` that routers and sidecars keep: visible ASCII. They replace any other one."""
+"""An `x-request-id` that routers and sidecars keep: visible ASCII. They replace any other."""
 
 
 def backend_service(name: str) -> str:
-    """Name of a backend's Service.
+    """Return the name of a backend's Service.
 
     Args:
-        name: of the backend.
+        name: name of the backend.
     """
     return f"{name}{BACKEND_SUFFIX}"

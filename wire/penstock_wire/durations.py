@@ -11,7 +11,7 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
 def parse_ms(text: str) -> int:
-    """A duration in milliseconds.
+    """Return a duration in milliseconds.
 
     Args:
         text: numbers with units, as in `1m30s`; units ms, s, m, h.
@@ -25,7 +25,7 @@ def parse_ms(text: str) -> int:
 
 
 def format_ms(milliseconds: int) -> str:
-    """The shortest spelling of a duration in one unit: 90000 → `90s`, 1500 → `1500ms`, 0 → `0s`."""
+    """Return the shortest spelling of a duration in one unit: 90000 → `90s`, 1500 → `1500ms`, 0 → `0s`."""
     for unit in ("h", "m", "s"):
         size = _UNIT_MS[unit]
         if milliseconds and milliseconds % size == 0:

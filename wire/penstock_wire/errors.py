@@ -1,8 +1,8 @@
-"""The errors that Penstock itself answers with: one reason enum, RFC 9457 bodies.
+"""The errors that Penstock itself answers with: one enum of reasons, RFC 9457 bodies.
 
 Tree::
 
-    PenstockError              an answer of ours; carries reason, status, detail
+    PenstockError              an error answer by Penstock; has reason, status, detail
     DocumentError(ValueError)  a settings or report document that cannot be used
 """
 
@@ -21,12 +21,12 @@ from penstock_wire.http import Response
 class Reason(enum.StrEnum):
     """Why Penstock refused or failed a request; the same word in bodies, logs, metrics and docs.
 
-    Whether the request was executed is not a matter of the reason but of each error: `PenstockError` says so.
+    A reason does not show whether the request was executed; each `PenstockError` does.
 
     Attributes:
-        status: the usual HTTP status of such an answer.
+        status: the usual HTTP status of an answer with this reason.
         headline: the title of its problem document.
-        from_model: a model server may give it for an answer of its own: the SDK's.
+        from_model: a model server, that is, the SDK's, can give it for its own answer.
     """
 
     status: int
@@ -60,7 +60,7 @@ class Reason(enum.StrEnum):
     INTERNAL = "internal", 500, "An unexpected error in Penstock", True
 
     def __new__(cls, word: str, status: int, headline: str, from_model: bool = False) -> Self:  # noqa: FBT001, FBT002
-        """Make a member, which is its word."""
+        """Make a member that is equal to its word."""
         member = str.__new__(cls, word)
         member._value_ = word
         member.status = status
@@ -70,9 +70,9 @@ class Reason(enum.StrEnum):
 
 
 MODEL_REASONS = frozenset(reason.value.encode() for reason in Reason if reason.from_model)
-"""Reasons that a model server may give, as its answer's field has them."""
+"""Reasons that a model server can give, as values of the answer's field."""
 MODEL_ANSWER = "model_answer"
-"""In metrics and logs, the reason of an error that a model server answered without one of these."""
+"""The reason in metrics and logs for a model server's error without one of these."""
 
 PROBLEM_TYPE = "https://penstock.dev/errors/"
 
@@ -81,7 +81,7 @@ _origin = {"backend": "", "pod": ""}
 
 
 def set_origin(*, backend: str, pod: str) -> None:
-    """Name who answers: all problems of this process say so from now on, unless `response` gets names."""
+    """Set the backend and pod in all problems of this process from now on, unless `response` gets names."""
     _origin.update(backend=backend, pod=pod)
 
 
@@ -90,15 +90,15 @@ class DocumentError(ValueError):
 
 
 class PenstockError(Exception):
-    """An error answer of Penstock's own.
+    """An error answer by Penstock itself.
 
     Args:
         reason: the reason word.
         detail: one sentence: what was expected, what was found, where.
-        status: the HTTP status, where it differs from the reason's usual one (`overflowStatus`).
+        status: the HTTP status, if it differs from the reason's usual one (`overflowStatus`).
         retry_after: seconds until a retry makes sense; sent as `Retry-After`, rounded up, at least 1. 503 and
-            429 always carry one (1 where not given).
-        not_admitted: the request was surely not executed, so that a router may try another pod.
+            429 always have one (1 if not given).
+        not_admitted: the request was surely not executed, so that a router can try another pod.
         extra: members added to the problem document.
         headers: header fields added to the answer (`Allow` of a 405).
     """
@@ -124,12 +124,12 @@ class PenstockError(Exception):
         self.headers = headers
 
     def response(self, *, request_id: str = "", backend: str = "", pod: str = "") -> Response:
-        """The problem+json answer (RFC 9457).
+        """Make the problem+json answer (RFC 9457).
 
         Args:
-            request_id: the request's `x-request-id`; left out when empty, as the next two.
+            request_id: the request's `x-request-id`; left out if empty, like the next two.
             backend: name of the backend that answers; by default that of the process (`set_origin`).
-            pod: name of the pod that answers; likewise.
+            pod: name of the pod that answers; the same default.
         """
         document: dict[str, Any] = {
             "type": PROBLEM_TYPE + self.reason.value,
@@ -137,7 +137,7 @@ class PenstockError(Exception):
             "status": self.status,
             "detail": self.detail,
             "reason": self.reason.value,
-            "error": self.detail,  # where clients of Triton and KServe look
+            "error": self.detail,  # the member that clients of Triton and KServe read
         }
         backend, pod = backend or _origin["backend"], pod or _origin["pod"]
         where = {"request_id": request_id, "backend": backend, "pod": pod}
@@ -155,16 +155,16 @@ class PenstockError(Exception):
             fields.append((REQUEST_ID, request_id.encode()))
         try:
             body = msgspec.json.encode(document)
-        except UnicodeEncodeError:  # a lone surrogate in what was found, which msgspec does not write
+        except UnicodeEncodeError:  # a lone surrogate in a quoted value, which msgspec does not write
             body = json.dumps(document).encode()
         return Response(status=self.status, headers=tuple(fields), body=body)
 
 
 def bad_timeout(headers: Headers) -> PenstockError:
-    """The error of a request whose `x-penstock-timeout-ms` cannot be read.
+    """Make the error for a request with an unreadable `x-penstock-timeout-ms`.
 
     Args:
-        headers: its fields.
+        headers: the request's fields.
     """
     given = (get(headers, TIMEOUT_MS) or b"")[:64].decode("latin-1")
     expected = f"expected {TIMEOUT_MS.decode()} in whole milliseconds"

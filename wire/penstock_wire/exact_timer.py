@@ -1,4 +1,4 @@
-"""A timer to some microseconds: uvloop's own are in whole milliseconds, which is most of a short batch."""
+"""A timer with a precision of microseconds: uvloop's timers are in whole ms, most of a short batch's time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class _Spec(ctypes.Structure):
 
 
 class ExactTimer:
-    """Calls `ring` once for each time that it was set, on the running loop: a `timerfd`.
+    """Calls `ring` once for each time set, on the running loop: a `timerfd`.
 
     Args:
         ring: called when the time has come.
 
     Raises:
-        OSError: the process has no file left for it.
+        OSError: the process has no file descriptor left for it.
     """
 
     def __init__(self, ring: Callable[[], object]) -> None:
@@ -38,7 +38,7 @@ class ExactTimer:
         self._armed = False
 
     def ring_at(self, when: float) -> None:
-        """Ring at this time of `time.monotonic`, and at no other that was asked for before."""
+        """Ring at this time of `time.monotonic`; it replaces any time set before."""
         whole = int(when)
         self._set(whole, max(1, int((when - whole) * 1e9)))
         self._armed = True

@@ -1,4 +1,4 @@
-"""Says which extra a command needs, where it was installed without. Imports nothing that an extra brings."""
+"""Reports the extra that a command needs and is installed without. Imports nothing that an extra brings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def needs(command: str, extra: str) -> Iterator[None]:
-    """Around a command's imports: where a package of others is missing, the process ends and says why.
+    """Wrap a command's imports: if another distribution's package is missing, end the process with a reason.
 
     Args:
-        command: what its user called.
-        extra: the extra of the distribution `penstock` that brings what it imports.
+        command: the command that the user called.
+        extra: the extra of the distribution `penstock` that brings these packages.
     """
     try:
         yield

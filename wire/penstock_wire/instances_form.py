@@ -1,4 +1,4 @@
-"""The JSON form of a request of the `instances` protocol, which the sidecar batches and the SDK serves."""
+"""The JSON form of a request in the `instances` protocol, which the sidecar batches and the SDK serves."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock_wire.json_slices import NotJSON, Sole, elements, members
 
 INSTANCES = "instances"
 EXAMPLE = '{"instances": [1, 2]}'
-"""A request as errors show it."""
+"""An example of a request, for errors."""
 MAX_ITEMS = 100_000
-"""Items that one request may have."""
+"""Most items of one request."""
 ITEM_ANSWERS_TYPE = b"application/vnd.penstock.items+json"
-"""The media type of an answer in which single items have answers of their own: docs/protocols.md."""
+"""The media type of an answer with separate answers for single items: docs/protocols.md."""
 ANSWERS = "answers"
-"""Its member that holds them."""
+"""The member of such an answer that holds them."""
 Parameters = tuple[tuple[str, bytes], ...]
 
 _REQUEST = Sole(INSTANCES)
@@ -27,7 +27,7 @@ def read_request(body: bytes) -> tuple[list[bytes], Parameters]:
     """Read a request's body: its items, and its other members sorted by name.
 
     Raises:
-        PenstockError: `bad_json` (400), or `bad_shape` (422) where `instances` is missing or not an array.
+        PenstockError: `bad_json` (400), or `bad_shape` (422) if `instances` is missing or not an array.
     """
     sole = _REQUEST.elements(body)
     if sole is not None:
@@ -44,13 +44,13 @@ def read_request(body: bytes) -> tuple[list[bytes], Parameters]:
 
 
 def take_items(document: dict[str, bytes]) -> tuple[list[bytes], Parameters]:
-    """The items and the other members of an object.
+    """Return the items and the other members of an object.
 
     Args:
         document: the members of an object that has `instances`; that member is removed.
 
     Raises:
-        PenstockError: `bad_shape` (422), where `instances` is not an array, or holds more than `MAX_ITEMS`.
+        PenstockError: `bad_shape` (422), if `instances` is not an array, or holds more than `MAX_ITEMS`.
     """
     try:
         items = elements(document.pop(INSTANCES), MAX_ITEMS)
@@ -62,15 +62,15 @@ def take_items(document: dict[str, bytes]) -> tuple[list[bytes], Parameters]:
 
 
 def member_name(name: str) -> bytes:
-    """A member's name as JSON."""
+    """Encode a member's name as JSON."""
     try:
         return msgspec.json.encode(name)
-    except UnicodeEncodeError:  # a lone surrogate, which json.loads takes and msgspec does not write
+    except UnicodeEncodeError:  # a lone surrogate, which json.loads accepts and msgspec does not write
         return json.dumps(name).encode()
 
 
 def shape_error(path: str, expected: str, actual: str) -> PenstockError:
-    """A `bad_shape` that says where."""
+    """Make a `bad_shape` error that gives the place."""
     return PenstockError(
         Reason.BAD_SHAPE,
         f"{path}: expected {expected}, found {actual}",

@@ -1,7 +1,7 @@
-"""Streams as answers to the single items of a batch: who asks for them, and how they are named on the wire.
+"""Streams as answers to single items of a batch: how a request asks for them, and their names on the wire.
 
-A client asks by its `accept`. A sidecar that can split the streams of a batch asks the model server for one
-answer that holds them all, by `x-penstock-item-streams: 1`: docs/protocols.md has its form.
+A client asks by its `accept`. A sidecar that can split a batch's streams asks the model server, by
+`x-penstock-item-streams: 1`, for one answer that holds them all: docs/protocols.md has its form.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from penstock_wire.headers import Headers
 
 ITEM_STREAMS_TYPE = b"application/vnd.penstock.item-streams+json"
-"""The media type of an answer to a batch that holds a stream for each of its items."""
+"""The media type of an answer to a batch with a stream for each of its items."""
 EVENTS = b"text/event-stream"
 NDJSON = b"application/x-ndjson"
 
 
 def stream_type(headers: Headers) -> bytes | None:
-    """The kind of stream that a request asks for, the first one in its `accept`; None where it asks for none.
+    """Return the kind of stream that a request asks for, the first in its `accept`; None if it asks for none.
 
     Args:
         headers: the request's fields.

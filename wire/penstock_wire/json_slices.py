@@ -1,8 +1,8 @@
 """JSON cut at its top level into raw slices: bytes, not objects.
 
-The slices reach the model as they were sent: integers above 2^53, the spelling of numbers and the order of
-keys are untouched. msgspec does the work; where it refuses (`NaN`, `Infinity`, lone surrogates, which Python
-programs emit by default) a tolerant scanner has the last word, which accepts exactly what `json.loads` does.
+The slices reach the model as sent: integers above 2^53, the spelling of numbers and the order of keys are
+untouched. msgspec does the work; if it refuses (`NaN`, `Infinity`, lone surrogates, which Python programs
+emit by default), a tolerant scanner decides, which accepts exactly what `json.loads` does.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ import msgspec
 from penstock_wire._mypyc import mypyc_attr
 
 MAX_DEPTH = 512
-"""Nesting allowed in a body, the top level included."""
+"""Most levels of nesting in a body, including the top level."""
 
-# NB: a string without an end goes to the end of the text: were it no match, each quote in it would be tried
-# as the beginning of another, in time that grows with the square of the text.
+# NB: an unterminated string matches to the end of the text: otherwise each quote in it would be tried as the
+# beginning of a string, in time that grows with the square of the text.
 _TEXT = rb'"(?:[^"\\]+|\\.?)*+(?:"|\Z)'
 _STRING = re.compile(_TEXT, re.DOTALL)
 _STRUCTURE = re.compile(_TEXT + rb"|[\[\]{},:]", re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _NO_MARKS = bytes(set(range(256)) - set(b"[]{},"))
 _INNERMOST = re.compile(rb"(?<=[\[{,])(?:\[,*+\]|\{,*+\})")
-"""Containers that hold no others, but for the outermost."""
+"""Containers without containers in them, other than the outermost."""
 _FOLDS = 8
 _SPACE = b" \t\n\r"
 
 
 @mypyc_attr(native_class=False)
 class NotJSON(ValueError):
-    """The bytes are not the JSON that was expected.
+    """The bytes are not the expected JSON.
 
     Args:
         message: what was expected, what was found and where.
-        actual: what was found, for callers that expected something of their own; the message unless given.
+        actual: the part on what was found, for callers with their own expectation; by default the message.
     """
 
     def __init__(self, message: str, actual: str = "") -> None:
@@ -47,7 +47,7 @@ class NotJSON(ValueError):
 
 @mypyc_attr(native_class=False)
 class _Key(str):
-    """An object's key; a type of its own makes msgspec report each occurrence through the hook."""
+    """An object's key; as a separate type, msgspec passes each occurrence to the hook."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ def _hook(kind: type[Any], value: Any) -> Any:
     if kind is _Key:
         _seen.append(value)
         return _Key(value)
-    raise NotImplementedError(kind)  # what msgspec asks of a hook for types that it does not know
+    raise NotImplementedError(kind)  # msgspec requires this from a hook for unknown types
 
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -68,7 +68,7 @@ _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def members(body: bytes) -> dict[str, bytes]:
-    """The members of a JSON object as raw slices.
+    """Cut a JSON object into its members as raw slices.
 
     Args:
         body: a JSON text.
@@ -76,8 +76,8 @@ def members(body: bytes) -> dict[str, bytes]:
     Returns:
         Name → slice, in the order sent.
 
-    What msgspec decodes keeps one of two members with the same name. That none was lost is shown by the
-    bytes that the members do not account for: fewer than the smallest member takes.
+    Of two members with the same name msgspec keeps one. No member is lost if the bytes beyond the returned
+    members are fewer than the smallest member takes.
 
     Raises:
         NotJSON: not UTF-8, not JSON, not an object, a name twice, or deeper than `MAX_DEPTH`.
@@ -115,7 +115,7 @@ def _is_spaced(body: bytes, slack: int, fields: dict[str, bytes]) -> bool:
 
 
 def _check_twins(body: bytes, members_found: int) -> None:
-    """Refuse a name that is there twice; the slow way, which sees each name."""
+    """Refuse a duplicate name; slow, since it looks at each name."""
     _seen.clear()
     _OBJECT_TOLD.decode(body)
     if members_found != len(_seen):
@@ -123,14 +123,14 @@ def _check_twins(body: bytes, members_found: int) -> None:
 
 
 def object_with(name: str, body: bytes) -> dict[str, bytes] | None:
-    """The members of a JSON object, where one of them has a certain name; None for every other text.
+    """Return the members of a JSON object if one of them has a given name; None for every other text.
 
     Args:
         name: the member's name, of ASCII letters.
         body: a text, JSON or not.
 
     Raises:
-        NotJSON: the text begins as an object, the name is in it, and it cannot be read.
+        NotJSON: the text begins as an object and contains the name, but cannot be read.
     """
     if body.lstrip(_SPACE)[:1] != b"{":
         return None
@@ -144,11 +144,11 @@ def object_with(name: str, body: bytes) -> dict[str, bytes] | None:
 
 
 def elements(array: bytes, limit: int | None = None) -> list[bytes]:
-    """The elements of a JSON array as raw slices.
+    """Cut a JSON array into its elements as raw slices.
 
     Args:
-        array: a JSON text, as a rule a slice that `members` returned.
-        limit: elements allowed; checked before any of them takes memory of its own.
+        array: a JSON text, usually a slice that `members` returned.
+        limit: most elements allowed; checked before any of them takes memory.
 
     Raises:
         NotJSON: not JSON, not an array, or longer than allowed.
@@ -164,7 +164,7 @@ def elements(array: bytes, limit: int | None = None) -> list[bytes]:
 
 
 class Sole:
-    """Reads objects whose one member is an array, spelt as most programs do, in one pass.
+    """Reads objects with one member, an array, in the spelling of most programs, in one pass.
 
     Args:
         name: the member's name, of ASCII letters.
@@ -181,13 +181,13 @@ class Sole:
         self._decoder: Any = msgspec.json.Decoder(kind)
 
     def elements(self, body: bytes) -> list[bytes] | None:
-        """The elements as raw slices, where each byte of the text is accounted for, so that none is lost.
+        """Return the elements as raw slices; each byte of the text is accounted for, so that none is lost.
 
         Args:
             body: a JSON text.
 
         Returns:
-            None where the text is spelt otherwise, has other members or is none: ask `members`.
+            None if the text has another spelling, has other members or is not JSON: use `members`.
         """
         size = len(body)
         if size > _SOLE_BYTES or not body.endswith(b"]}") or not body.isascii():
@@ -214,7 +214,7 @@ class Sole:
 
 
 _SOLE_BYTES = 64 * 1024
-"""Of longer texts the members are cut first, so that the elements can be counted before they take memory."""
+"""In longer texts the members are cut first, so that elements can be counted before they take memory."""
 
 
 def _check_length(array: bytes, limit: int) -> None:
@@ -249,8 +249,8 @@ def _check_text(body: bytes) -> None:
             raise NotJSON(f"expected UTF-8, found {actual}", actual) from error
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
-        # Tensors as nested lists have very many brackets and few levels: fold the innermost ones away, each
-        # time two levels at most, before what is left is counted.
+        # Tensors as nested lists have very many brackets and few levels: remove the innermost ones, at most
+        # two levels each time, before counting the rest.
         folded = brackets
         for _ in range(_FOLDS):
             folded = folded.replace(b"[]", b"").replace(b"{}", b"")
@@ -287,9 +287,9 @@ def _twin(names: list[str]) -> NotJSON:
 
 
 def _check_loads(body: bytes, cause: Exception) -> None:
-    # NB: the scanner below only finds boundaries; json.loads decides whether the text is JSON at all.
+    # NB: the scanner below only finds boundaries; json.loads decides whether the text is JSON.
     try:
-        json.loads(body, parse_int=float)  # an integer may have more digits than `int` takes
+        json.loads(body, parse_int=float)  # an integer can have more digits than `int` accepts
     except (ValueError, RecursionError):
         message = str(cause).removeprefix("JSON is malformed: ")
         actual = f"bytes that are not JSON ({message})"
@@ -297,7 +297,7 @@ def _check_loads(body: bytes, cause: Exception) -> None:
 
 
 def _split(body: bytes, opening: bytes, closing: bytes) -> tuple[list[bytes], list[int]]:
-    """Cut a container that json.loads accepted into its parts; also the colon of each part, -1 for none."""
+    """Cut a container that json.loads accepted into its parts; also return each part's colon, -1 for none."""
     text = body.strip(_SPACE)
     if text[:1] != opening or text[-1:] != closing:
         raise _other_kind("object" if opening == b"{" else "array", body)
@@ -342,5 +342,5 @@ def _scan_elements(array: bytes, cause: Exception) -> list[bytes]:
 
 
 def without_strings(text: bytes) -> bytes:
-    """A JSON text without its strings, for those who count its brackets and commas."""
+    """Return a JSON text without its strings, for counting its brackets and commas."""
     return _STRING.sub(b"", text)

@@ -1,8 +1,8 @@
-"""Which method of a model server a request calls, and which methods' calls end with their connection.
+"""Finds the method of a model server that a request calls, and whether its calls end with their connection.
 
-A server says at its ready path, in `x-penstock-cancellable`, which calls it ends when their connection is
-closed: `1` where it ends all, else of each method whether it does: `embed=1, predict=0, *=0`. `*` is a
-request that names none of them.
+At its ready path a server lists, in `x-penstock-cancellable`, the calls that it ends when their connection is
+closed: `1` if it ends all, else a flag for each method: `embed=1, predict=0, *=0`. `*` is a request that
+names none of them.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Final
 from penstock_wire.headers import METHOD, Headers, get
 
 UNNAMED: Final = "*"
-"""A request that names no method."""
+"""Stands for a request that names no method."""
 ALL: Final = b"1"
 
 
 def name_in_path(path: str) -> str:
-    """The end of a path (`/v1/embed`, `/v1/models/m:embed`), which may be a method's name."""
+    """Return the end of a path (`/v1/embed`, `/v1/models/m:embed`), which can be a method's name."""
     return path.rpartition("/")[2].rpartition(":")[2]
 
 
 def cancellable_field(methods: Mapping[str, bool]) -> bytes:
-    """What a server says of its methods; empty where none of their calls ends with its connection.
+    """Render a server's field; empty if none of its calls end with their connection.
 
     Args:
-        methods: of each name whether they do; `*` for requests that name none, where such are served.
+        methods: a flag for each name; `*` for requests that name none, if the server accepts these.
     """
     if all(methods.values()):
         return ALL
     if not any(methods.values()):
         return b""
     texts = [f"{name}={int(ends)}" for name, ends in methods.items()]
-    # NB: a name beyond latin-1 cannot stand in a header, and so cannot be asked for.
+    # NB: a name beyond latin-1 cannot be in a header, so no request can name it.
     return b", ".join([text.encode("latin-1") for text in texts if _is_latin(text)])
 
 
@@ -42,10 +42,10 @@ def _is_latin(text: str) -> bool:
 
 
 def read_cancellable(field: bytes | None) -> Mapping[str, bool]:
-    """What `cancellable_field` wrote; what cannot be read ends nothing.
+    """Parse a field of `cancellable_field`; unreadable entries end nothing.
 
     Args:
-        field: of the ready path's answer, None where there is none.
+        field: the value in the ready path's answer, None if there is none.
     """
     if field is None:
         return {}
@@ -62,9 +62,9 @@ def is_cancellable(methods: Mapping[str, bool], headers: Headers, path: str) -> 
     """Whether the call of a request ends when its connection is closed.
 
     Args:
-        methods: what the server said (`read_cancellable`).
-        headers: of the request.
-        path: of the request, without its query.
+        methods: the server's flags (`read_cancellable`).
+        headers: the request's fields.
+        path: the request's path without its query.
     """
     field = get(headers, METHOD)
     name = name_in_path(path) if field is None else field.decode("latin-1")

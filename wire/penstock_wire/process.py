@@ -1,4 +1,4 @@
-"""What every data-plane command line shares: flags with environment variables, JSON logs, the ready line."""
+"""The command line of data-plane processes: flags with environment variables, JSON logs, the ready line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ADDRESS = re.compile(r"^(?P<host>\[[0-9a-fA-F:]+\]|[^:\[\]]+):(?P<port>[0-9]{1,
 _threshold = 20
 
 OPEN_FILES = 65_536
-"""Files and connections that a process asks for at most: more than the connections that any port takes."""
+"""Most files and connections that a process asks for: more than the connections that any port accepts."""
 
 
 def set_log_level(level: str) -> None:
@@ -38,13 +38,13 @@ def log(message: str, *, level: str = "info", **fields: object) -> None:
     Args:
         message: a constant text.
         level: debug, info, warning or error.
-        fields: what belongs to it; never request data.
+        fields: its values; never request data.
     """
     if _LEVELS[level] < _threshold:
         return
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     line = json.dumps({"time": now, "level": level, "message": message, **fields}, default=str)
-    # NB: one write, so that lines of two threads never mix; print writes the line's end by itself.
+    # NB: one write, so that lines of two threads never mix; `print` writes the newline separately.
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
@@ -53,7 +53,7 @@ def address(text: str) -> tuple[str, int]:
     """Parse `HOST:PORT` (an argparse type).
 
     Raises:
-        argparse.ArgumentTypeError: not of that form.
+        argparse.ArgumentTypeError: the text is not of that form.
     """
     match = _ADDRESS.match(text)
     if match is None or int(match["port"]) > 65535:
@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose flags also come from `PENSTOCK_<FLAG>` environment variables."""
 
     def flag(self, name: str, **options: Any) -> None:
-        """Add `--name`; its environment variable stands in where the command line has none."""
+        """Add `--name`; its environment variable applies if the command line has none."""
         variable = "PENSTOCK_" + name.upper().replace("-", "_")
         if variable in os.environ:
             options["default"] = os.environ[variable]
@@ -88,21 +88,20 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(f"--{name}", **options)
 
     def switch(self, name: str, *, help: str) -> None:
-        """Add `--name`, true where it is given without a word; else true or false, as in its variable."""
+        """Add `--name`, true if given without a value; else true or false, as in its variable."""
         self.flag(name, type=_switch, nargs="?", const=True, default=False, help=help)
 
 
 def ready(*, data: tuple[str, int], admin: tuple[str, int]) -> None:
-    """Print the first line of standard output, which says where the process listens."""
+    """Print the first line of standard output, which has the addresses that the process listens on."""
     print(f"ready data={join(*data)} admin={join(*admin)}", flush=True)
 
 
 def keep_what_is_here() -> None:
-    """Have the garbage collector look at what is made from now on alone, and more rarely.
+    """Limit the garbage collector to objects made from now on, and make it run less often.
 
-    What is here when a process is ready stays for good: there is no use in walking through it again and
-    again, nor in looking after each few hundred objects that wait, as requests do, at what reference counting
-    alone takes away.
+    Objects of a ready process stay for good: there is no use in scanning them again and again, nor in a scan
+    after each few hundred waiting objects, such as requests, that reference counting alone removes.
     """
     gc.collect()
     gc.freeze()
@@ -110,9 +109,9 @@ def keep_what_is_here() -> None:
 
 
 def raise_file_limit() -> None:
-    """Let the process open as many files and connections as it may, up to `OPEN_FILES`.
+    """Raise the process's limit of open files and connections as far as allowed, up to `OPEN_FILES`.
 
-    Container runtimes give 1024, which is meant for programs that use select(2), and far more for the asking.
+    Container runtimes set 1024, which is meant for programs that use select(2), and allow far more.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
@@ -124,7 +123,7 @@ def raise_file_limit() -> None:
 
 
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run a coroutine on uvloop, with as many open files as the process may have; returns its exit code."""
+    """Run a coroutine on uvloop, with the limit of open files raised; return its exit code."""
     raise_file_limit()
     import uvloop
 
@@ -132,5 +131,5 @@ def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 def on_signal(number: signal.Signals, act: Callable[[], None]) -> None:
-    """Call `act` in the running loop on each such signal."""
+    """Call `act` in the running loop on each signal of this number."""
     asyncio.get_running_loop().add_signal_handler(number, act)

@@ -1,4 +1,4 @@
-"""The `x-request-id` of each request: its client's, or a new one."""
+"""Gives each request its `x-request-id`: the client's, or a new one."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _LAST_DIGITS: Final = [b"%02x" % number for number in range(256)]
 
 
 class RequestIds:
-    """Gives the requests of one process their ids."""
+    """Makes the ids of one process's requests."""
 
     __slots__ = ("_block", "_number", "_prefix")
 
     def __init__(self) -> None:
-        # An id need not be unguessable: it is no secret, and opens nothing. A random part keeps those of two
-        # processes apart, a number those of one.
+        # An id can be guessable: it is not a secret, and opens nothing. A random part separates the ids of
+        # two processes, a number those of one.
         self._prefix = os.urandom(8).hex().encode()
         self._number = 0
-        self._block = b""  # all of an id but its last two digits
+        self._block = b""  # an id without its last two digits
 
     def of(self, sent: bytes | None) -> bytes:
-        """The id that a client sent, or a new one where it sent none, or one that may not stand in a field.
+        """Return the id that a client sent, or a new one if it sent none or an invalid one.
 
         Args:
             sent: the value of its `x-request-id`, None for none.

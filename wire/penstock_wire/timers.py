@@ -1,4 +1,4 @@
-"""A timer for the earliest of many times, as deadlines are: most of them are over before they come."""
+"""A timer for the earliest of many times, such as deadlines, most of which are cancelled before they come."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 from collections.abc import Callable
 
 TIMER_SLACK = 0.0005
-"""uvloop's timers have a resolution of 1 ms and may fire this much early."""
+"""uvloop's timers have a resolution of 1 ms and can fire this early."""
 
 
 class EarliestTimer:
-    """Calls `ring` at the earliest of the times that were asked for since it rang last, and at no other.
+    """Calls `ring` at the earliest of the times asked for since it rang last, and at no other.
 
     Args:
-        ring: looks at what is due, and asks for the next time.
-        clock: the monotonic time in seconds that these times are of.
+        ring: handles what is due, and asks for the next time.
+        clock: monotonic time in seconds, the clock of these times.
     """
 
     __slots__ = ("_clock", "_handle", "_loop", "_ring", "_when")
@@ -28,11 +28,11 @@ class EarliestTimer:
         self._when = math.inf
 
     def ring_at(self, when: float) -> None:
-        """Ring at this time, or at an earlier one that was asked for before."""
+        """Ring at this time, or at an earlier one asked for before."""
         if when < self._when:
             self.cancel()
             self._when = when
-            # NB: not `call_at`: uvloop's own time is cached and in whole milliseconds, so clocks may differ.
+            # NB: not `call_at`: uvloop's time is cached and in whole milliseconds, so clocks can differ.
             self._handle = self._loop.call_later(max(0.0, when - self._clock()), self._rang)
 
     def cancel(self) -> None:

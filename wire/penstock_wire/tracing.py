@@ -1,6 +1,6 @@
-"""W3C trace context and OpenTelemetry, as far as sidecar and router have them alike.
+"""W3C trace context and OpenTelemetry: the part that sidecar and router share.
 
-Until `Spans` is made, OpenTelemetry is not imported. Spans hold no request data: no path, no header, no body.
+OpenTelemetry is imported only when `Spans` is made. Spans hold no request data: no path, no header, no body.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FLUSH_SECONDS = 2.0
-"""How long the last spans may take to leave when the process ends."""
+"""How long sending the last spans can take when the process ends."""
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
 _ENABLING = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -40,7 +40,7 @@ def parse(value: bytes) -> tuple[int, int, bool] | None:
         value: the field's value.
 
     Returns:
-        Trace id, parent id and whether it is sampled; None where it is to be ignored.
+        Trace id, parent id and whether the trace is sampled; None if the field is to be ignored.
     """
     match = _TRACEPARENT.fullmatch(value)
     if match is None or match[1] == b"ff" or (match[1] == b"00" and match[5] is not None):
@@ -52,7 +52,7 @@ def parse(value: bytes) -> tuple[int, int, bool] | None:
 
 
 def asked_by(environment: Mapping[str, str]) -> bool:
-    """Whether OpenTelemetry's own variables ask for traces to be exported."""
+    """Whether OpenTelemetry's own variables ask for the export of traces."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     exporter = environment.get("OTEL_TRACES_EXPORTER", "")
@@ -60,24 +60,24 @@ def asked_by(environment: Mapping[str, str]) -> bool:
 
 
 def started(make: Callable[[SpanProcessor], T], *, by_name: bool) -> T | None:
-    """Trace where it is asked for, and export as the OTEL_* environment says (OTLP over HTTP).
+    """Start tracing if it is asked for, with an exporter as in the OTEL_* environment (OTLP over HTTP).
 
     Args:
-        make: makes what traces.
-        by_name: it is asked for by a flag of the process, not by the environment alone.
+        make: makes the tracing object from the exporting processor.
+        by_name: a flag of the process asks for it, not only the environment.
 
     Returns:
-        None where it is not asked for, or the packages are missing and the environment alone asked.
+        None if it is not asked for, or if the packages are missing and only the environment asked.
 
     Raises:
-        Unavailable: the packages are missing.
+        Unavailable: the packages are missing and a flag asked.
     """
     if not (by_name or asked_by(os.environ)):
         return None
     try:
         return make(_exporting())
     except Unavailable as error:
-        # Asked for by name it must not be missing; the environment may be meant for others in the pod.
+        # If a flag asks, the packages are required; the environment can be meant for other containers.
         if by_name:
             raise
         log("tracing is off", level="warning", error=str(error))
@@ -94,12 +94,12 @@ def _exporting() -> SpanProcessor:
 
 
 class Spans:
-    """Where the spans of one process begin and go.
+    """Makes and exports the spans of one process.
 
     Args:
         processor: takes ended spans.
-        service: the process' name, where OTEL_SERVICE_NAME has none.
-        attributes: of the process, beside what OTEL_RESOURCE_ATTRIBUTES says.
+        service: the process's name, unless OTEL_SERVICE_NAME has one.
+        attributes: of the process, beside those in OTEL_RESOURCE_ATTRIBUTES.
     """
 
     def __init__(self, processor: SpanProcessor, service: str, attributes: Mapping[str, str]) -> None:
@@ -113,10 +113,10 @@ class Spans:
         self._requests = self.tracer()
 
     def tracer(self, sampler: Sampler | None = None) -> Tracer:
-        """Makes spans.
+        """Make a tracer.
 
         Args:
-            sampler: decides which are recorded; None: as the OTEL_* environment says.
+            sampler: decides which spans are recorded; None = as in the OTEL_* environment.
         """
         from opentelemetry.sdk.trace import TracerProvider
 
@@ -125,13 +125,13 @@ class Spans:
         return provider.get_tracer("penstock")
 
     def arrive(self, request: Request) -> Span | None:
-        """The span (SERVER) of a request, the child of what its `traceparent` names.
+        """Start the span (SERVER) of a request, the child of the span in its `traceparent`.
 
         Args:
-            request: one that has just come.
+            request: a request that has just come.
 
         Returns:
-            None where it is not sampled.
+            The span, or None if it is not sampled.
         """
         from opentelemetry import trace
 
@@ -155,20 +155,20 @@ class Spans:
         return span
 
     def close(self) -> None:
-        """Send the last spans; blocks up to `FLUSH_SECONDS`, however long the exporter tries."""
-        # NB: a daemon, and so given up: the exporter goes on trying while its collector is gone.
+        """Send the last spans; blocks at most `FLUSH_SECONDS`, however long the exporter tries."""
+        # NB: a daemon thread, so that it can be given up: without a collector the exporter keeps on trying.
         last = threading.Thread(target=self._processor.shutdown, daemon=True)
         last.start()
         last.join(FLUSH_SECONDS)
 
 
 def note_status(span: Span, status: int, *, failed: int) -> None:
-    """Note a status; for a server 4xx is no failure, for a client it is (OpenTelemetry's conventions).
+    """Note a status; 4xx is a failure for a client, but not for a server (OpenTelemetry's conventions).
 
     Args:
-        span: of the request.
-        status: of its answer.
-        failed: the least status that is a failure.
+        span: span of the request.
+        status: status of its answer.
+        failed: the lowest status that is a failure.
     """
     span.set_attribute("http.response.status_code", status)
     if status >= failed:
@@ -179,13 +179,13 @@ def note_status(span: Span, status: int, *, failed: int) -> None:
 
 
 def named(headers: Headers, context: SpanContext) -> Headers:
-    """The fields with another `traceparent`; the `tracestate` stays only where there was a `traceparent`.
+    """Return the fields with a new `traceparent`, and the context's `tracestate`, if any.
 
     Args:
-        headers: of a request.
-        context: what is named instead.
+        headers: the request's fields.
+        context: the span context for the new fields.
     """
-    # NB: level 1 knows one flag; level 2's others are not passed on.
+    # NB: level 1 defines one flag; further flags of level 2 are not passed on.
     value = b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags & 1)
     kept = [field for field in headers if field[0] != TRACEPARENT and field[0] != TRACESTATE]
     state = context.trace_state.to_header().encode()

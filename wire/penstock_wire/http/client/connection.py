@@ -366,7 +366,7 @@ class Connection(Carrier):
         elif self._state == _TUNNEL:
             if self._body is not None:
                 self._body.feed(data)
-        elif self._state == _IDLE:  # no request is under way: these bytes cannot answer one
+        elif self._state == _IDLE:  # none was sent: whatever comes, it answers no request
             self.reusable = False
             self.transport.abort()
         elif self._bytes_since_progress or self._state != _HEAD or not self._take(data):
