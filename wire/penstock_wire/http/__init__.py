@@ -12,7 +12,9 @@ Errors::
     UpstreamError
         ConnectFailed       surely not executed: no connection could be made
             ConnectTimeout      not within the time allowed
+        NotAdmitted         surely not executed: the upstream says so
         ConnectionLost      sent, then lost: may or may not have been executed
+            GivenUp             ended on this side: the answer was no longer wanted
             PeerSilent          not even the other machine's kernel responds
             RequestUnread       closed before the whole request was read: it cannot have been executed
                 RequestNotTaken by the server's own word
