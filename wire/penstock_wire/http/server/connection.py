@@ -579,8 +579,8 @@ class H1Connection(Seat):
             patience = limits.LINGER_SECONDS
         elif self._phase == PLAIN:
             # NB: `_since` can be a whole sweep old when a connection is made.
-            closing = self._fresh and self._listener.closing
-            patience = limits.SWEEP_SECONDS if closing else limits.IDLE_SECONDS
+            ends = self._fresh and self._listener.closes_idle
+            patience = limits.SWEEP_SECONDS if ends else limits.IDLE_SECONDS
         else:
             patience = limits.HEAD_SECONDS if self._phase == HEAD else limits.BODY_SECONDS
         return now - self._since > patience + limits.SWEEP_SECONDS

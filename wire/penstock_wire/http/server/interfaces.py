@@ -49,6 +49,7 @@ class ListenerState(Protocol):
 
     Attributes:
         closing: the listener ends: each answer is the last of its connection.
+        closes_idle: it also closes the connections on which no request has come.
         connections: its open connections.
         empty: set while there are no connections.
         known: cache of parsed heads.
@@ -59,6 +60,7 @@ class ListenerState(Protocol):
     """
 
     closing: bool
+    closes_idle: bool
     connections: set[Any]
     empty: asyncio.Event
     known: HeadCache

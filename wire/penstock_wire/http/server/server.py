@@ -152,6 +152,7 @@ class H1Front:
         self.closing = True
         for listener in self._listeners:
             listener.closing = True
+            listener.closes_idle = listener.closes_idle or idle
         for connection in list(self.connections):
             if idle:
                 connection.close_if_idle()
@@ -216,6 +217,7 @@ class H1Listener:
         self.known = HeadCache()
         self.successors: Mapping[bytes, Successor] = successors or {}
         self.closing = front.closing  # each answer is the last of its connection
+        self.closes_idle = False  # also those on which no request has come
         self.server: asyncio.Server | Acceptor
         self.acceptor: Acceptor | None = None
         self.plain: asyncio.Server | None = None  # the server, if it is without TLS and `Acceptor`
@@ -254,10 +256,11 @@ class H1Listener:
     def open_keepalive(self) -> None:
         """See `Listener.open_keepalive`."""
         self.closing = self._front.closing or not self.server.is_serving()
+        self.closes_idle = self.closing and self.closes_idle
 
     async def close(self, grace: float | None = None) -> None:
         """See `Listener.close`; after `grace` seconds the remaining connections are cut."""
-        self.closing = True
+        self.closing = self.closes_idle = True
         loop = asyncio.get_running_loop()
         made: list[socket.socket] = []
         if self.plain is None:
