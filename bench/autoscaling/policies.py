@@ -84,7 +84,7 @@ class Oracle:
     def look(self, seen: Seen) -> int:
         """See `Policy`."""
         times = range(math.floor(seen.now), math.ceil(seen.now + self._ahead) + 1) if self._ahead else ()
-        rate = max(self._trace.pods(at) for at in (seen.now, *times))
+        rate = max(self._trace.load(at) for at in (seen.now, *times))
         wanted = min(max(math.ceil(rate / self._share - 1e-9), 1), MOST)
         self._wanted.append((seen.now, wanted))
         while self._wanted[0][0] < seen.now - self._delay:

@@ -11,7 +11,7 @@ import heapq
 import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -181,7 +181,7 @@ class _Pod:
 
     def report(self, now: float) -> SidecarReport:
         self.seq += 1
-        fits = self.pace.latency_model.fits(now)
+        lines = self.pace.latency_model.lines(now)
         return SidecarReport(
             pod=self.name,
             uid=self.name,
@@ -194,7 +194,12 @@ class _Pod:
                 batch_items=self.items,
                 refused={Reason.QUEUE_FULL.value: self.full, Reason.DEADLINE.value: self.late},
             ),
-            fit={name: Fit(a_ms=a * 1000, b_ms=b * 1000, n=n) for name, (a, b, n) in fits.items()},
+            fit={
+                name: Fit(
+                    a_ms=line.a * 1000, b_ms=line.b * 1000, n=line.n, items=line.items, spread=line.spread
+                )
+                for name, line in lines.items()
+            },
             slots=self.slots,
         )
 
@@ -216,11 +221,12 @@ class Simulation:
         self._trace, self._model, self._policy = trace, model, policy
         self._most, self._objective = model.most, model.objective
         # What arrives is the same with every autoscaler.
+        self._seed = seed
         self._random, self._arrivals = random.Random(seed), random.Random(f"arrivals {seed}")
         self._window = LoadWindow(window)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._count = self._named = self._router_seq = 0
-        self._inside = self._arrived_before = 0
+        self._inside = self._arrived = self._arrived_before = 0
         self._area = self._looked = 0.0
         self._held: deque[float] = deque()
         self._pods: list[_Pod] = []
@@ -234,10 +240,11 @@ class Simulation:
             self._create(0.0, startup=0.0)
         self._at(0.5, self._report)
         self._at(self._policy.interval, self._look)
-        events, end = self._events, self._trace.seconds
+        events, begin = self._events, self._trace.before
+        end = begin + self._trace.seconds
         now = arrival = 0.0
         while (at := min(arrival, events[0][0])) < end:
-            self.result.replica_seconds += (at - now) * len(self._pods)
+            self.result.replica_seconds += max(at - max(now, begin), 0.0) * len(self._pods)
             self._area += (at - now) * self._inside
             now = at
             if arrival <= events[0][0]:
@@ -245,8 +252,12 @@ class Simulation:
             else:
                 heapq.heappop(events)[2](now)
         left = [*self._held, *(arrived for pod in self._pods for arrived in pod.line)]
-        self.result.missed += sum(end - arrived > self._model.objective for arrived in left)
+        self._miss(arrived for arrived in left if end - arrived > self._objective)
         return self.result
+
+    def _miss(self, arrivals: Iterable[float]) -> None:
+        """Count items that have missed the objective, by when they arrived."""
+        self.result.missed += sum(arrived >= self._trace.before for arrived in arrivals)
 
     def _at(self, when: float, event: Callable[[float], None]) -> None:
         self._count += 1
@@ -256,10 +267,11 @@ class Simulation:
 
     def _arrive(self, now: float) -> float:
         """An item arrives; returns when the next one does."""
-        self.result.arrived += 1
+        self._arrived += 1
+        self.result.arrived += now >= self._trace.before
         self._inside += 1
         self._place(now, now)
-        return now + self._arrivals.expovariate(max(self._trace.pods(now) * self._most, 0.01))
+        return now + self._arrivals.expovariate(max(self._trace.load(now) * self._most, 0.01))
 
     def _place(self, now: float, arrived: float) -> None:
         """Give an item to the less loaded of two pods; the router holds it where there is none."""
@@ -271,7 +283,7 @@ class Simulation:
         pod = first if first.load <= other.load else other
         # NB: one that was held has its time from when a pod has it, as an endpoint's timeout has it.
         if not pod.admits(now, now + self._objective):
-            self.result.missed += 1
+            self._miss((arrived,))
             self._inside -= 1
             return
         pod.line.append(arrived)
@@ -296,7 +308,7 @@ class Simulation:
         self._inside -= len(batch)
         pod.pace.wait_estimator.end(turn, waiting=bool(pod.line))
         pod.pace.succeeded(now, _CLASS, len(batch), seconds)
-        self.result.missed += sum(now - arrived > self._objective for arrived in batch)
+        self._miss(arrived for arrived in batch if now - arrived > self._objective)
         self._cut(pod, now)
         if pod.leaves and not pod.load:
             self._gone(pod, now)
@@ -305,7 +317,9 @@ class Simulation:
 
     def _create(self, now: float, startup: float) -> None:
         self._named += 1
-        startup *= math.exp(self._random.gauss(0.0, 0.1))
+        # The n-th pod takes as long with every autoscaler.
+        chance = random.Random(f"start {self._seed} {self._named}")
+        startup *= math.exp(chance.gauss(0.0, 0.1))
         pod = _Pod(f"pod-{self._named:04}", self._model, now + startup)
         self._pods.append(pod)
         self._at(pod.ready_at, lambda at: self._become_ready(pod, at))
@@ -361,14 +375,15 @@ class Simulation:
             pods=self._window.view(ready, now),
             holds=self._window.holds(now),
             inside=self._area / (now - self._looked),
-            arrived=self.result.arrived - self._arrived_before,
+            arrived=self._arrived - self._arrived_before,
             startup=self._window.startup,
         )
-        self._area, self._looked, self._arrived_before = 0.0, now, self.result.arrived
+        self._area, self._looked, self._arrived_before = 0.0, now, self._arrived
         wanted = self._policy.look(seen)
         if wanted != self._wanted:
-            self.result.changes += 1
+            self.result.changes += now >= self._trace.before
             self._wanted = wanted
             self._scale(wanted, now)
-        self.result.replicas.append((now, wanted))
+        if now >= self._trace.before:
+            self.result.replicas.append((now - self._trace.before, wanted))
         self._at(now + self._policy.interval, self._look)

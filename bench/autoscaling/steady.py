@@ -48,7 +48,7 @@ def edge(model: Model) -> float:
         model: what is scaled.
     """
     objective = Objective(max_batch_size=model.batching.max_batch_size, latency=model.objective)
-    able = capacity(objective, Curve(at=0.0, a=model.a, b=model.b), [], 0.0)
+    able = capacity(objective, Curve(at=0.0, items=1.0, level=model.a + model.b, slope=model.b), [], 0.0)
     assert able.rate is not None
     return BUSY * able.rate / model.most
 

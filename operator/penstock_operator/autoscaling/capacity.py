@@ -5,11 +5,14 @@
     μ*   = C · W* / L(W*)                                    items a second that a pod with C slots answers
     T*   = 1.5 · C · W*                                      items that then wait or are with its model
 
-Without an objective, without a curve, or if not even one item keeps the objective, W* is `maxBatchSize`.
+Where nothing keeps the objective with half a batch's wait, W* is the largest W with L(W) <= latencyObjective.
+Without an objective, without a curve, or if one item alone takes longer, W* is `maxBatchSize`.
 
 The curve is remembered: sidecars report none for a model that was idle for ten seconds. It follows the
 reports slowly: a line through a few batches of one pod is off by some percent, and the number of replicas
-should not be. A flat line usually comes from batches of one size, so it does not replace a sloped one.
+should not be. At the reported sizes all lines count alike; for the slope each counts by what it says of that,
+n · (standard deviation of its sizes)². Under a light load batches have one or two items, and noise alone
+makes their lines steep or falling: extended to W*, they would halve or double what a pod can do.
 """
 
 from __future__ import annotations
@@ -50,15 +53,29 @@ class Curve:
 
     Args:
         at: time of the last update, in seconds.
-        a: seconds that a batch of any size takes.
-        b: seconds that each item adds.
+        items: mean size of the batches reported then.
+        level: seconds that a batch of this size takes.
+        slope: seconds that each item adds; negative by chance at times.
+        information: what the slope rests on, as `Line.information`.
         since: time of the first line, in seconds.
     """
 
     at: float
-    a: float
-    b: float
+    items: float
+    level: float
+    slope: float
+    information: float = 0.0
     since: float = -math.inf
+
+    @property
+    def b(self) -> float:
+        """Seconds that each item adds; never more than there are at `items`."""
+        return min(max(self.slope, 0.0), self.level / self.items)
+
+    @property
+    def a(self) -> float:
+        """Seconds that a batch of any size takes."""
+        return self.level - self.b * self.items
 
     def seconds(self, items: int) -> float:
         """Return L(items)."""
@@ -139,22 +156,31 @@ def follow(before: Curve | None, pods: Sequence[PodLoad], now: float) -> Curve |
         pods: the backend's; only those that serve and report count.
         now: the time in seconds.
     """
-    lines = [line for sample in _latest(pods, now) for line in sample.curves]
-    lines = [line for line in lines if line[1] > 0.0] or (
-        [] if before is not None and before.b > 0.0 else lines
-    )
-    weight = sum(n for _, _, n in lines)
+    lines = [line for sample in _latest(pods, now) for line in sample.lines]
+    weight = sum(line.n for line in lines)
     if not weight:
         return before
-    a = sum(a * n for a, _, n in lines) / weight
-    b = sum(b * n for _, b, n in lines) / weight
-    if before is None or before.b <= 0.0:
-        return Curve(at=now, a=a, b=b, since=now)
+    items = max(sum(line.n * line.items for line in lines) / weight, 1.0)
+    level = max(sum(line.n * (line.a + line.b * line.items) for line in lines) / weight, 0.0)
+    information = sum(line.information for line in lines)
+    slope = sum(line.information * line.b for line in lines) / information if information else 0.0
+    if before is None:
+        return Curve(at=now, items=items, level=level, slope=slope, information=information, since=now)
     gap = max(now - before.at, 0.0)
     # At first, the mean of all reports counts: one line through a few batches is off by some percent.
     share = max(1.0 - math.exp(-gap / FOLLOWS_S), gap / max(now - before.since, 1.0))
+    told = share * information
+    turn = told / (told + (1.0 - share) * before.information) if told else 0.0
+    slope = before.slope + turn * (slope - before.slope)
+    # The line turns at the sizes that were reported before, where it was known.
+    expected = max(before.level + max(slope, 0.0) * (items - before.items), 0.0)
     return Curve(
-        at=now, a=before.a + share * (a - before.a), b=before.b + share * (b - before.b), since=before.since
+        at=now,
+        items=items,
+        level=expected + share * (level - expected),
+        slope=slope,
+        information=before.information + turn * (information - before.information),
+        since=before.since,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from penstock_operator.api.backendstatus import LoadStatus
-from penstock_wire.control.report import RouterReport, SidecarReport, Totals
+from penstock_wire.control.report import Fit, RouterReport, SidecarReport, Totals
 from penstock_wire.errors import Reason
 
 SILENT_S = 10.0
@@ -47,6 +47,33 @@ _RATES_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A service curve a + b·W as one pod measured it; both numbers can be negative by chance.
+
+    Args:
+        a: seconds that a batch of any size takes.
+        b: seconds that each item adds.
+        n: batches that it rests on.
+        items: their mean size.
+        spread: standard deviation of their sizes.
+    """
+
+    a: float
+    b: float
+    n: int
+    items: float = 1.0
+    spread: float = 1.0
+
+    @property
+    def information(self) -> float:
+        """What it says of b: the sum of squares of the sizes' distances from their mean.
+
+        The variance of a slope is the variance of the seconds, divided by this.
+        """
+        return self.n * self.spread**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """The part of one report that scaling and status need.
 
@@ -61,8 +88,7 @@ class Sample:
         every: seconds until the next report, as the operator asked.
         processor_wait: share of the time for which the sender waited for a processor; None if unknown.
         slots: batches that can be with the pod's model at once; None if unknown.
-        curves: the pod's service curves, each as seconds that a batch of any size takes, seconds that each
-            item adds, and batches that it rests on; kept for the latest report alone.
+        lines: the pod's service curves; kept for the latest report alone.
     """
 
     at: float
@@ -74,7 +100,7 @@ class Sample:
     batch_items: int = 0
     processor_wait: float | None = None
     slots: int | None = None
-    curves: tuple[tuple[float, float, int], ...] = ()
+    lines: tuple[Line, ...] = ()
 
 
 def is_silent(samples: Sequence[Sample], now: float) -> bool:
@@ -155,10 +181,22 @@ class _Pod:
         return silent_after(self.samples[-1].every if self.samples else 0.0)
 
 
+def _line(fit: Fit) -> Line:
+    """The line of a report. An older sidecar's flat one is taken for one of batches of a single size."""
+    spread = float(fit.b_ms > 0) if fit.spread is None else fit.spread
+    return Line(
+        a=fit.a_ms / 1000,
+        b=fit.b_ms / 1000,
+        n=min(fit.n, MOST_BATCHES),
+        items=1.0 if fit.items is None else fit.items,
+        spread=spread,
+    )
+
+
 def _no_longer_latest(samples: deque[Sample]) -> None:
-    """Drop the latest sample's curves: only the next one's count. They can be most of its bytes."""
-    if samples and samples[-1].curves:
-        samples[-1] = replace(samples[-1], curves=())
+    """Drop the latest sample's lines: only the next one's count. They can be most of its bytes."""
+    if samples and samples[-1].lines:
+        samples[-1] = replace(samples[-1], lines=())
 
 
 def _thin_out(samples: deque[Sample], keep: float) -> None:
@@ -268,10 +306,7 @@ class LoadWindow:
                 batch_items=_count(totals.batch_items, past.batch_items),
                 processor_wait=report.processor_wait,
                 slots=min(report.slots, MOST_SLOTS),
-                curves=tuple(
-                    (max(fit.a_ms, 0.0) / 1000, max(fit.b_ms, 0.0) / 1000, min(fit.n, MOST_BATCHES))
-                    for fit in report.fit.values()
-                ),
+                lines=tuple(_line(fit) for fit in report.fit.values()),
             )
         )
         self._trim(pod.samples, at, least=1)

@@ -194,8 +194,16 @@ class Dispatcher:
 
     def fits(self) -> dict[str, Fit]:
         """See `RequestPath`."""
-        curves = self.pace.latency_model.fits(self._clock())
-        return {cls: Fit(a_ms=a * 1e3, b_ms=b * 1e3, n=n) for cls, (a, b, n) in curves.items()}
+        return {
+            cls: Fit(
+                a_ms=line.a * 1e3,
+                b_ms=line.b * 1e3,
+                n=line.n,
+                items=round(line.items, 3),
+                spread=round(line.spread, 3),
+            )
+            for cls, line in self.pace.latency_model.lines(self._clock()).items()
+        }
 
     def lines(self) -> list[dict[str, Any]]:
         """See `RequestPath`."""

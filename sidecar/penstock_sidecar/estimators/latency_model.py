@@ -15,7 +15,8 @@ import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from statistics import median
+from dataclasses import dataclass
+from statistics import fmean, median, pstdev
 
 LAST = 200
 """Maximum samples of one class."""
@@ -39,6 +40,30 @@ _LAST_BUCKET = len(_BOUNDS) - 1
 
 Sample = tuple[float, int, float]
 """The time of the sample, items, seconds."""
+_Group = tuple[float, float, int]
+"""Of a group of samples the median items, the median seconds, and their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through the samples of one class, and what it rests on.
+
+    Both numbers of the line are as the samples have them, and so negative at times, by chance: a mean of many
+    lines would come out too steep without those.
+
+    Args:
+        a: seconds that a batch of any size takes.
+        b: seconds that each item adds.
+        n: samples.
+        items: their mean size.
+        spread: standard deviation of their sizes: how much they say of b.
+    """
+
+    a: float
+    b: float
+    n: int
+    items: float
+    spread: float
 
 
 def fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
@@ -59,25 +84,36 @@ def fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
         a in seconds, b in seconds an item.
     """
     groups = _groups(sorted(points))
+    return _bounded(points, groups, *_line(groups))
+
+
+def _line(groups: list[_Group]) -> tuple[float, float]:
+    """The line through groups, whatever its signs: a, b."""
     slopes = [
         ((y2 - y1) / (x2 - x1), n1 * n2)
         for i, (x1, y1, n1) in enumerate(groups)
         for x2, y2, n2 in groups[i + 1 :]
         if x2 > x1
     ]
-    b = max(0.0, _weighted_median(slopes)) if slopes else 0.0
-    if b == 0.0:
+    b = _weighted_median(slopes) if slopes else 0.0
+    return _weighted_median([(y - b * x, n) for x, y, n in groups]), b
+
+
+def _bounded(
+    points: Sequence[tuple[int, float]], groups: list[_Group], a: float, b: float
+) -> tuple[float, float]:
+    """A line without negative parts instead of one that may have some."""
+    if b <= 0.0:
         return max(0.0, median(y for _, y in points)), 0.0
-    a = _weighted_median([(y - b * x, n) for x, y, n in groups])
     if a < 0.0:
         return 0.0, max(0.0, _weighted_median([(y / x, n) for x, y, n in groups]))
     return a, b
 
 
-def _groups(points: list[tuple[int, float]]) -> list[tuple[float, float, int]]:
+def _groups(points: list[tuple[int, float]]) -> list[_Group]:
     """The medians of x and of y, and the number, of each group of sorted points."""
     share = len(points) / GROUPS
-    groups: list[tuple[float, float, int]] = []
+    groups: list[_Group] = []
     begin = 0
     while begin < len(points):
         end = min(len(points), max(begin + 1, round((len(groups) + 1) * share)))
@@ -112,7 +148,7 @@ def p80(values: list[float]) -> float:
 class _Class:
     """The samples of one class, and the fit to them."""
 
-    __slots__ = ("a", "again", "b", "floors", "horizon", "kept", "largest", "n", "samples")
+    __slots__ = ("a", "again", "b", "floors", "horizon", "kept", "largest", "line", "n", "samples")
 
     def __init__(self, horizon: float) -> None:
         self.horizon = horizon
@@ -120,6 +156,7 @@ class _Class:
         self.n = 0
         self.again = 0.0
         self.a = self.b = 0.0
+        self.line = (0.0, 0.0)
         self.floors: list[float] = []
         self.largest = 0
         # The latest arguments of `LatencyModel.largest` and their result, valid until the next fit.
@@ -137,7 +174,10 @@ class _Class:
             return
         # Fit again when the next sample expires, but no sooner than `REFIT`.
         self.again = max(samples[0][0] + self.horizon, now + REFIT)
-        self.a, self.b = fit_line([(items, seconds) for _, items, seconds in samples])
+        points = sorted([(items, seconds) for _, items, seconds in samples])
+        groups = _groups(points)
+        self.line = _line(groups)
+        self.a, self.b = _bounded(points, groups, *self.line)
         buckets: list[list[float]] = [[] for _ in _BOUNDS]
         for _, items, seconds in samples:
             buckets[_bucket(items)].append(seconds)
@@ -268,15 +308,17 @@ class LatencyModel:
                 high = middle
         return low
 
-    def fits(self, now: float) -> dict[str, tuple[float, float, int]]:
-        """The fit of each class with samples: a in seconds, b in seconds an item, the number of samples."""
-        fits: dict[str, tuple[float, float, int]] = {}
+    def lines(self, now: float) -> dict[str, Line]:
+        """The line of each class with samples."""
+        lines: dict[str, Line] = {}
         for cls, known in self._classes.items():
             if now >= known.again:
                 known.fit(now)
             if known.n:
-                fits[cls] = (known.a, known.b, known.n)
-        return fits
+                sizes = [items for _, items, _ in known.samples]
+                a, b = known.line
+                lines[cls] = Line(a, b, known.n, fmean(sizes), pstdev(sizes))
+        return lines
 
     def _within(self, now: float, cls: str, items: int, seconds: float) -> bool:
         predicted = self.predict(now, cls, items)

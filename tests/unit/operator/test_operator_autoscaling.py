@@ -499,7 +499,7 @@ def test_a_long_window_keeps_no_more_than_its_averages_need() -> None:
     assert recommended.inputs.load == pytest.approx(9.5, abs=1)
 
 
-def test_the_curves_of_the_latest_report_alone_are_kept() -> None:
+def test_the_lines_of_the_latest_report_alone_are_kept() -> None:
     """Each of 64 classes has one, so that a minute of reports would have thousands."""
     window = LoadWindow()
     line = Fit(a_ms=100, b_ms=10, n=50)
@@ -507,7 +507,7 @@ def test_the_curves_of_the_latest_report_alone_are_kept() -> None:
         known = msgspec.structs.replace(report("a", second + 1), fit={f"/{n}": line for n in range(64)})
         window.record(known, second)
     (pod,) = window.view({"a": True}, 9)
-    assert [len(sample.curves) for sample in pod.samples] == [0] * 9 + [64]
+    assert [len(sample.lines) for sample in pod.samples] == [0] * 9 + [64]
 
 
 def test_readiness_is_remembered() -> None:

@@ -18,6 +18,7 @@ from penstock_sidecar.estimators.latency_model import (
     MARGIN,
     REFIT,
     LatencyModel,
+    Line,
     fit_line,
     p80,
 )
@@ -136,20 +137,29 @@ def test_p80_is_by_nearest_rank():
 def test_nothing_is_known_of_what_was_not_seen():
     latency_model = taught([(4, 0.1)])
     assert latency_model.predict(LATER, "/other", 4) is None
-    assert latency_model.fits(LATER) == {"/m": (pytest.approx(0.1), 0.0, 1)}
+    assert latency_model.lines(LATER) == {"/m": Line(0.1, 0.0, 1, 4.0, 0.0)}
+
+
+def test_a_line_that_falls_by_chance_is_told_as_it_is():
+    """The forecast takes a flat one; a mean of many lines needs both kinds, or it is too steep."""
+    latency_model = taught([(1, 0.3), (1, 0.3), (3, 0.1), (3, 0.1)])
+    line = latency_model.lines(LATER)["/m"]
+    assert (line.a, line.b) == (pytest.approx(0.4), pytest.approx(-0.1))
+    assert (line.n, line.items, line.spread) == (4, 2.0, 1.0)
+    assert latency_model.predict(LATER, "/m", 1) == latency_model.predict(LATER, "/m", 9) == 0.2 * MARGIN
 
 
 def test_samples_expire_together_and_one_by_one():
     latency_model = LatencyModel()
     for second in range(5):
         latency_model.observe(100.0 + second, "/m", 1, 9.0 if second == 0 else 1.0)
-    assert latency_model.fits(109.9)["/m"][2] == 5
-    assert latency_model.fits(110.1)["/m"][2] == 4
+    assert latency_model.lines(109.9)["/m"].n == 5
+    assert latency_model.lines(110.1)["/m"].n == 4
     assert latency_model.predict(110.1, "/m", 1) == pytest.approx(MARGIN)
     assert latency_model.predict(104.0 + HORIZON - 0.01, "/m", 1) == pytest.approx(MARGIN)
     assert latency_model.predict(104.1 + HORIZON, "/m", 1) is None
     assert latency_model.largest(104.1 + HORIZON, "/m", 32, 1.0) == 1
-    assert latency_model.fits(104.1 + HORIZON) == {}
+    assert latency_model.lines(104.1 + HORIZON) == {}
     latency_model.observe(200.0, "/m", 1, 0.5)
     assert latency_model.predict(200.0, "/m", 1) == pytest.approx(MARGIN * 0.5)
 
@@ -159,7 +169,7 @@ def test_only_the_latest_batches_count():
     for number in range(3 * LAST):
         latency_model.observe(100.0 + number / 1000, "/m", 1, 9.0 if number < 2 * LAST else 1.0)
     assert latency_model.predict(101.0, "/m", 1) == pytest.approx(MARGIN)
-    assert latency_model.fits(101.0)["/m"][2] == LAST
+    assert latency_model.lines(101.0)["/m"].n == LAST
 
 
 def test_the_fit_follows_within_a_tenth_of_a_second():
@@ -176,7 +186,7 @@ def test_classes_are_apart_and_bounded():
         latency_model.observe(100.0, f"/{number}", 1, float(number))
     latency_model.observe(100.0, "/0", 1, 0.0)
     latency_model.observe(100.0, "/new", 1, 5.0)
-    assert len(latency_model.fits(100.0)) == CLASSES
+    assert len(latency_model.lines(100.0)) == CLASSES
     assert latency_model.predict(100.0, "/1", 1) is None
     assert latency_model.predict(100.0, "/0", 1) == 0.0
     assert latency_model.predict(100.0, "/new", 1) == pytest.approx(5 * MARGIN)

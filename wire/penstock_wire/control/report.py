@@ -15,6 +15,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 """A number that every JSON reader represents exactly, and that sums and divides without overflow."""
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Extent = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Measure = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Name = Annotated[str, msgspec.Meta(max_length=253)]
@@ -79,15 +80,22 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A service curve L(W) = a + b·W of one class of requests.
 
+    Both numbers can be negative by chance.
+
     Args:
         a_ms: milliseconds that a batch of any size takes.
         b_ms: milliseconds that each item adds.
         n: number of batches that the curve was fitted to.
+        items: mean number of items in these batches; None in reports of sidecars that do not count it.
+        spread: standard deviation of the number of items in them; None as before. A curve from batches of
+            nearly one size says little of b.
     """
 
     a_ms: Measure
     b_ms: Measure
     n: Count
+    items: Extent | None = None
+    spread: Extent | None = None
 
 
 class Reconfigure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
