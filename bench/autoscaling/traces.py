@@ -42,7 +42,7 @@ def _ramp(at: float) -> float:
 
 
 def _bursts(at: float) -> float:
-    return 8.0 if at % 200.0 > 170.0 else 1.6
+    return 8.0 if at > 0.0 and at % 200.0 > 170.0 else 1.6
 
 
 def _flash(at: float) -> float:
@@ -78,5 +78,5 @@ TRACES = (
     Trace(name="cold start of 120 s", seconds=900, pods=_jump, startup=120.0, before=BEFORE),
     Trace(name="steady 70 %", seconds=1800, pods=lambda _: 7.0, replicas=10),
 )
-"""The step is of 20 times; the diurnal day has a night at both ends. Before their beginning the sine, the
-sawtooth and the bursts go on as they are later, and the others have the load of their first moment."""
+"""The step is of 20 times; the diurnal day has a night at both ends. Before their beginning the sine and
+the sawtooth are as they are later, and the others have the load of their first moment."""
