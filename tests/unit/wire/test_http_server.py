@@ -463,32 +463,6 @@ async def test_while_it_closes_the_sweep_ends_no_connection_that_was_just_made(s
         await until(lambda: not server.front.connections)
 
 
-async def test_a_drain_that_still_takes_requests_leaves_a_connection_on_which_none_has_come(
-    server: Server,
-) -> None:
-    """A client that opened it beforehand sends when it likes: the sweep must not cut it at that moment."""
-    reader, writer = await server.connect()
-    await until(lambda: server.front.connections)
-    (made,) = server.front.connections
-    server.front.close_keepalive(idle=False)
-    made._since = time.monotonic() - 3 * limits.SWEEP_SECONDS
-    server.front.sweep()
-    assert not made._transport.is_closing()
-    writer.write(b"GET /kept HTTP/1.1\r\nhost: a\r\n\r\n")
-    status, headers, body = await answer(reader)
-    assert (status, headers[b"connection"], body) == (200, b"close", b"/kept|")
-    writer.close()
-    await until(lambda: not server.front.connections)
-    other, idle = await server.connect()
-    await until(lambda: server.front.connections)
-    server.front.close_keepalive()
-    (made,) = server.front.connections
-    made._since = time.monotonic() - 3 * limits.SWEEP_SECONDS
-    server.front.sweep()
-    assert await asyncio.wait_for(other.read(), SECONDS) == b""
-    idle.close()
-
-
 async def test_many_idle_connections_are_held_and_one_too_many_is_closed(server: Server) -> None:
     """Connections that idle cost memory alone; beyond the limit a new one is closed, the others live."""
     server.front.max_connections = 300
