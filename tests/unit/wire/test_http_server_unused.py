@@ -32,7 +32,7 @@ async def unused(front: H1Front) -> tuple[asyncio.StreamReader, asyncio.StreamWr
     """A connection that was opened a while ago, from both ends."""
     listener = await front.listen("127.0.0.1", 0, ok)
     reader, writer = await asyncio.open_connection(*listener.address)
-    await until(lambda: front.connections)
+    await until(lambda: bool(front.connections))
     (made,) = front.connections
     assert isinstance(made, H1Connection)
     made._since = time.monotonic() - OLD_SECONDS
