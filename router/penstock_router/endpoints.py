@@ -401,6 +401,19 @@ class EndpointState:
         fits = self.held.bytes + size <= MAX_HELD_BYTES
         return fits and self.held.count < self.settings.cold_start.max_pending
 
+    def _no_room(self, size: int) -> str:
+        """Name the bound that keeps a request out of the hold, for people.
+
+        Args:
+            size: bytes of its body.
+        """
+        most, held = self.settings.cold_start.max_pending, self.held
+        if held.count >= most:
+            bound = f"at most {most} requests that wait for a pod (coldStart.maxPending"
+            return f"expected {bound} of endpoint {self.name}), found {held.count} that wait already"
+        bound = f"at most {MAX_HELD_BYTES} bytes of bodies that wait for a pod of endpoint {self.name}"
+        return f"expected {bound} (a fixed bound), found {held.bytes} already and {size} of this request"
+
     async def _hold(self, waiter: Waiter, *, by_client: bool, again: bool, for_room: bool) -> Permit:
         if self._holds_ended is not None:
             raise self._holds_ended
@@ -408,8 +421,7 @@ class EndpointState:
         if not again and not self._has_room(waiter.size):
             raise HoldOver(
                 Reason.COLD_START_FULL,
-                f"{self.held.count} requests of endpoint {self.name} wait for a pod already, "
-                f"of at most {cold.max_pending} and {MAX_HELD_BYTES} bytes",
+                self._no_room(waiter.size),
                 status=cold.overflow_status,
                 retry_after=self._retry_after(waiter.backend),
             )
