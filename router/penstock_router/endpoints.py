@@ -506,14 +506,23 @@ class EndpointState:
             reason = Reason.DEADLINE if by_client else Reason.MODEL_UNREACHABLE
             detail = f"no ready pod of backend {waiter.backend} could be reached in {waited:.3f} s: {why}"
             return HoldOver(reason, detail)
-        what = f"no pod of backend {waiter.backend}" if waiter.backend else f"no backend of {self.name}"
+        what = f"no pod of backend {waiter.backend} became ready" if waiter.backend else self._no_backend()
         if by_client:
-            return HoldOver(Reason.DEADLINE, f"{what} was ready within the request's {waited:.3f} s")
+            return HoldOver(Reason.DEADLINE, f"{what} within the request's {waited:.3f} s")
         return HoldOver(
             Reason.BACKEND_MISSING,
-            f"{what} became ready while the request was held for {waited:.3f} s",
+            f"{what} while the request was held for {waited:.3f} s",
             retry_after=self._retry_after(waiter.backend),
         )
+
+    def _no_backend(self) -> str:
+        """Describe why requests wait for no backend, for people."""
+        names = [backend.name for backend in self.settings.backends if backend.weight > 0]
+        if not names:
+            return f"no backend of endpoint {self.name} got a weight above 0"
+        words = ("backend", "does") if len(names) == 1 else ("backends", "do")
+        who = f"{words[0]} {', '.join(names)} of endpoint {self.name}"
+        return f"{who} {words[1]} not exist: no EndpointSlice or target came"
 
     def _let_go(self, backend: str | None) -> None:
         """Release as many of a backend's held requests as its window allows."""

@@ -119,6 +119,9 @@ async def test_nobody_waits_longer_than_the_cold_start_timeout_or_the_clients_ow
     missing, late = await asyncio.gather(process.ask(), process.ask(headers={"x-penstock-timeout-ms": "100"}))
     assert (missing.status, missing.document["reason"]) == (503, "backend_missing")
     assert "retry-after" in missing.headers
+    nothing = "backend b of endpoint e does not exist: no EndpointSlice or target came "
+    assert missing.document["detail"].startswith(f"{nothing}while the request was held for 0.")
+    assert late.document["detail"].startswith(f"{nothing}within the request's 0.")
     assert (late.status, late.document["reason"]) == (504, "deadline")
     await held(process, 0)
 
@@ -279,6 +282,33 @@ async def held_in(state: EndpointState, size: int = 0) -> PenstockError:
     with pytest.raises(HoldOver) as over:
         await state.acquire(size=size, sequence=0, arrived=now, deadline=None, backend=state.enter()[0])
     return over.value
+
+
+@pytest.mark.parametrize(
+    ("weights", "existing", "expected"),
+    [
+        ({"b": 1}, [], "backend b of endpoint e does not exist: no EndpointSlice or target came"),
+        (
+            {"a": 1, "b": 9, "c": 0},
+            ["c"],
+            "backends a, b of endpoint e do not exist: no EndpointSlice or target came",
+        ),
+        ({"a": 1, "b": 1}, ["b"], "no pod of backend b became ready"),
+        ({"a": 0}, ["a"], "no backend of endpoint e got a weight above 0"),
+    ],
+)
+def test_who_waited_in_vain_learns_what_was_missing(
+    weights: dict[str, int], existing: list[str], expected: str
+) -> None:
+    """A backend that does not exist is named, apart from one without a ready pod."""
+
+    async def main() -> None:
+        backends = tuple(WeightedBackend(name=name, weight=weight) for name, weight in weights.items())
+        error = await held_in(state_of(Endpoint(name="e", backends=backends), *existing))
+        assert error.reason == Reason.BACKEND_MISSING
+        assert error.detail == f"{expected} while the request was held for 120.000 s"
+
+    fake_loop.run(main())
 
 
 def test_bodies_that_fill_the_hold_are_what_a_refusal_names() -> None:
