@@ -401,6 +401,19 @@ class EndpointState:
         fits = self.held.bytes + size <= MAX_HELD_BYTES
         return fits and self.held.count < self.settings.cold_start.max_pending
 
+    def _no_room(self, size: int) -> str:
+        """Name the bound that keeps a request out of the hold, for people.
+
+        Args:
+            size: bytes of its body.
+        """
+        most, held = self.settings.cold_start.max_pending, self.held
+        if held.count >= most:
+            bound = f"at most {most} requests that wait for a pod (coldStart.maxPending"
+            return f"expected {bound} of endpoint {self.name}), found {held.count} that wait already"
+        bound = f"at most {MAX_HELD_BYTES} bytes of bodies that wait for a pod of endpoint {self.name}"
+        return f"expected {bound} (a fixed bound), found {held.bytes} already and {size} of this request"
+
     async def _hold(self, waiter: Waiter, *, by_client: bool, again: bool, for_room: bool) -> Permit:
         if self._holds_ended is not None:
             raise self._holds_ended
@@ -408,8 +421,7 @@ class EndpointState:
         if not again and not self._has_room(waiter.size):
             raise HoldOver(
                 Reason.COLD_START_FULL,
-                f"{self.held.count} requests of endpoint {self.name} wait for a pod already, "
-                f"of at most {cold.max_pending} and {MAX_HELD_BYTES} bytes",
+                self._no_room(waiter.size),
                 status=cold.overflow_status,
                 retry_after=self._retry_after(waiter.backend),
             )
@@ -494,14 +506,23 @@ class EndpointState:
             reason = Reason.DEADLINE if by_client else Reason.MODEL_UNREACHABLE
             detail = f"no ready pod of backend {waiter.backend} could be reached in {waited:.3f} s: {why}"
             return HoldOver(reason, detail)
-        what = f"no pod of backend {waiter.backend}" if waiter.backend else f"no backend of {self.name}"
+        what = f"no pod of backend {waiter.backend} became ready" if waiter.backend else self._no_backend()
         if by_client:
-            return HoldOver(Reason.DEADLINE, f"{what} was ready within the request's {waited:.3f} s")
+            return HoldOver(Reason.DEADLINE, f"{what} within the request's {waited:.3f} s")
         return HoldOver(
             Reason.BACKEND_MISSING,
-            f"{what} became ready while the request was held for {waited:.3f} s",
+            f"{what} while the request was held for {waited:.3f} s",
             retry_after=self._retry_after(waiter.backend),
         )
+
+    def _no_backend(self) -> str:
+        """Describe why requests wait for no backend, for people."""
+        names = [backend.name for backend in self.settings.backends if backend.weight > 0]
+        if not names:
+            return f"no backend of endpoint {self.name} got a weight above 0"
+        words = ("backend", "does") if len(names) == 1 else ("backends", "do")
+        who = f"{words[0]} {', '.join(names)} of endpoint {self.name}"
+        return f"{who} {words[1]} not exist: no EndpointSlice or target came"
 
     def _let_go(self, backend: str | None) -> None:
         """Release as many of a backend's held requests as its window allows."""

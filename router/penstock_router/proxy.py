@@ -179,6 +179,7 @@ class Proxy:
         if first is None:
             answer = self._answer_here(proxied)
             if answer is not None:
+                proxied.steering = None  # no pod answers, so there is none to stick to: no cookie
                 return answer
         try:
             async with asyncio.timeout_at(proxied.ends):

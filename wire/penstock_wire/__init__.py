@@ -6,7 +6,7 @@ and `http.client`), `hop` (many requests on one connection between router and si
 down, reports up), `json_slices` (JSON cut into bytes), `instances_form` (a request that sidecar and SDK both
 read) and `item_streams` (streams of single items), `method_names` (the method that a request calls),
 `call_chain` (the calls that a request is part of). Then modules for every process: `process` (the command
-line), `addresses`, `durations`, `timers` and `exact_timer`, `request_ids`, `access_log`, `closed_paths`
-(paths closed to requests from outside), `extras` (the extra that a command needs), `tracing`
-(OpenTelemetry), `build` and `_mypyc` (compiled modules).
+line), `addresses`, `durations`, `quantities` (numbers of bytes), `timers` and `exact_timer`, `request_ids`,
+`access_log`, `closed_paths` (paths closed to requests from outside), `extras` (the extra that a command
+needs), `tracing` (OpenTelemetry), `build` and `_mypyc` (compiled modules).
 """

@@ -5,12 +5,12 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from penstock_operator.api.batchpolicy import BatchPolicy, BatchPolicySpec
-from penstock_operator.api.fields import bytes_of
 from penstock_operator.api.modelbackend import Drain, ModelBackend
 from penstock_operator.api.modelendpoint import ModelEndpoint
 from penstock_wire import durations
 from penstock_wire.contract import CANCEL_PATH, GRACE_BEYOND_DRAIN_S, RECONFIGURE_PATH
 from penstock_wire.control import settings
+from penstock_wire.quantities import bytes_of
 
 LEAST_ITEM_BYTES = 2
 """The fewest bytes of an item: one digit and a comma."""

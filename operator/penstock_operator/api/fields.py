@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from penstock_wire import durations
+from penstock_wire.quantities import PATTERN, bytes_of
 
 
 def cel(rule: str, message: str, *, expression: str | None = None, path: str | None = None) -> dict[str, str]:
@@ -162,29 +163,6 @@ IntOrPercent = Annotated[
 ]
 """A count, or a percentage such as `25%`."""
 
-_UNITS: dict[str, int] = {
-    **{unit: 1000**power for power, unit in enumerate(("", "k", "M", "G", "T", "P"))},
-    **{unit: 1024**power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi"), start=1)},
-}
-_BYTES = r"^[0-9]{1,16}([kMGTP]|[KMGTP]i)?$"
-
-
-def bytes_of(quantity: int | str) -> int:
-    """Convert a quantity to bytes: a number, or digits with one of k, Ki, M, Mi, G, Gi, T, Ti, P, Pi.
-
-    Args:
-        quantity: as a user writes it.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if isinstance(quantity, int):
-        return quantity
-    if re.fullmatch(_BYTES, quantity, re.ASCII) is None:
-        raise ValueError(f"expected a number of bytes, or a quantity such as 32Mi, found {quantity!r}")
-    digits = quantity.rstrip("kKMGTPi")
-    return int(digits) * _UNITS[quantity.removeprefix(digits)]
-
 
 def bytes_rule(least: str, most: str) -> dict[str, Any]:
     """`json_schema_extra` of a field of `Bytes`: its bounds.
@@ -197,7 +175,7 @@ def bytes_rule(least: str, most: str) -> dict[str, Any]:
     return rules(
         cel(
             f"type(self) == int ? self >= {bytes_of(least)} && self <= {bytes_of(most)} : "
-            f"self.matches(r\"{_BYTES}\") && quantity(self).compareTo(quantity('{least}')) >= 0 && "
+            f"self.matches(r\"{PATTERN}\") && quantity(self).compareTo(quantity('{least}')) >= 0 && "
             f"quantity(self).compareTo(quantity('{most}')) <= 0",
             message,
             expression=f"{quoted(message + ', found ')} + string(self)",

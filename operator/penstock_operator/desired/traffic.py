@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from penstock_operator.api import ModelEndpoint, TrafficSplit, match
 from penstock_operator.api.batchpolicy import Priority
 from penstock_operator.api.defaults import is_dedicated, route
-from penstock_operator.api.fields import bytes_of
 from penstock_operator.api.modelendpoint import Cors, SessionAffinity, Timeouts
 from penstock_operator.desired.shares import Weight, mirrors_of, weights_of
 from penstock_wire import durations
 from penstock_wire.control import router_settings, traffic_rules
 from penstock_wire.control.traffic_rules import OnMissing
+from penstock_wire.quantities import bytes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

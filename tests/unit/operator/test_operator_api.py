@@ -15,10 +15,10 @@ from penstock_operator.api import (
     TrafficSplit,
     defaults,
 )
-from penstock_operator.api.fields import bytes_of
 from penstock_operator.api.modelbackend import Drain
 from penstock_operator.releases import steps
 from penstock_wire.control import settings
+from penstock_wire.quantities import bytes_of
 
 CONTAINER = {"container": {"image": "i"}}
 

@@ -133,6 +133,25 @@ async def test_what_a_model_says_of_cors_itself_passes_untouched(upstream: Any, 
         assert "access-control-allow-credentials" not in reply.headers
 
 
+async def test_an_answer_to_a_preflight_sets_no_cookie(upstream: Any, router: Any) -> None:
+    """No pod has answered: the cookie comes with the answer of the first that does."""
+    server = await upstream()
+    sticky = {"cookie": {"name": "pod"}}
+    process = await router().start(
+        endpoint("e", backend("b", server.target), cors=pages(credentials=True), sessionAffinity=sticky)
+    )
+    asks = {"origin": APP, "access-control-request-method": "POST"}
+    preflight = await process.ask("/e/x", method="OPTIONS", headers=asks)
+    ended = await process.ask("/e/x", method="OPTIONS", headers={"max-forwards": "0"})
+    assert [(reply.status, reply.headers.getall("set-cookie", [])) for reply in (preflight, ended)] == [
+        (204, []),
+        (204, []),
+    ]
+    assert (preflight.headers["access-control-allow-origin"], server.seen) == (APP, [])
+    (cookie,) = (await process.ask("/e/x", headers={"origin": APP})).headers.getall("set-cookie")
+    assert cookie.startswith("pod=")
+
+
 async def test_without_cors_a_preflight_is_the_models_whatever_the_methods(
     upstream: Any, router: Any
 ) -> None:

@@ -9,11 +9,14 @@ import re
 import socket
 from typing import Any
 
+import pytest
+
 from penstock_router.endpoint_slices import Address
-from penstock_router.endpoints import EndpointState
-from penstock_router.hold_queue import FIRST_WINDOW
+from penstock_router.endpoints import EndpointState, HoldOver
+from penstock_router.hold_queue import FIRST_WINDOW, MAX_HELD_BYTES
 from penstock_router.pods import Pods
 from penstock_wire.control.router_settings import Endpoint, WeightedBackend
+from penstock_wire.errors import PenstockError, Reason
 from tests.support import fake_loop
 from tests.support.ports import free_port
 from tests.support.router_process import RouterProcess, backend, endpoint, until
@@ -101,6 +104,10 @@ async def test_more_than_may_wait_are_refused_with_retry_after(router: Any) -> N
     await held(process, 3)
     refused = await process.ask()
     assert (refused.status, refused.document["reason"]) == (503, "cold_start_full")
+    assert refused.document["detail"] == (
+        "expected at most 3 requests that wait for a pod (coldStart.maxPending of endpoint e), "
+        "found 3 that wait already"
+    )
     assert int(refused.headers["retry-after"]) >= 1
     for task in asking:
         task.cancel()
@@ -112,6 +119,9 @@ async def test_nobody_waits_longer_than_the_cold_start_timeout_or_the_clients_ow
     missing, late = await asyncio.gather(process.ask(), process.ask(headers={"x-penstock-timeout-ms": "100"}))
     assert (missing.status, missing.document["reason"]) == (503, "backend_missing")
     assert "retry-after" in missing.headers
+    nothing = "backend b of endpoint e does not exist: no EndpointSlice or target came "
+    assert missing.document["detail"].startswith(f"{nothing}while the request was held for 0.")
+    assert late.document["detail"].startswith(f"{nothing}within the request's 0.")
     assert (late.status, late.document["reason"]) == (504, "deadline")
     await held(process, 0)
 
@@ -254,5 +264,66 @@ def test_a_short_pause_is_not_slept_through_because_a_longer_one_was_set_before(
         assert loop.time() - began < 1
         state.give_back(place, answered=True)
         state.remove()
+
+    fake_loop.run(main())
+
+
+def state_of(settings: Endpoint, *existing: str) -> EndpointState:
+    """An endpoint of which these backends exist, without a pod."""
+    loop, chance = asyncio.get_running_loop(), random.Random(1)
+    pods = Pods(clock=loop.time, random_source=chance, changed=lambda: None)
+    pods.set_slices(dict.fromkeys(existing, ()))
+    return EndpointState(settings, pods=pods, clock=loop.time, random_source=chance, on_held=lambda: None)
+
+
+async def held_in(state: EndpointState, size: int = 0) -> PenstockError:
+    """What a request gets for which no pod appears."""
+    now = asyncio.get_running_loop().time()
+    with pytest.raises(HoldOver) as over:
+        await state.acquire(size=size, sequence=0, arrived=now, deadline=None, backend=state.enter()[0])
+    return over.value
+
+
+@pytest.mark.parametrize(
+    ("weights", "existing", "expected"),
+    [
+        ({"b": 1}, [], "backend b of endpoint e does not exist: no EndpointSlice or target came"),
+        (
+            {"a": 1, "b": 9, "c": 0},
+            ["c"],
+            "backends a, b of endpoint e do not exist: no EndpointSlice or target came",
+        ),
+        ({"a": 1, "b": 1}, ["b"], "no pod of backend b became ready"),
+        ({"a": 0}, ["a"], "no backend of endpoint e got a weight above 0"),
+    ],
+)
+def test_who_waited_in_vain_learns_what_was_missing(
+    weights: dict[str, int], existing: list[str], expected: str
+) -> None:
+    """A backend that does not exist is named, apart from one without a ready pod."""
+
+    async def main() -> None:
+        backends = tuple(WeightedBackend(name=name, weight=weight) for name, weight in weights.items())
+        error = await held_in(state_of(Endpoint(name="e", backends=backends), *existing))
+        assert error.reason == Reason.BACKEND_MISSING
+        assert error.detail == f"{expected} while the request was held for 120.000 s"
+
+    fake_loop.run(main())
+
+
+def test_bodies_that_fill_the_hold_are_what_a_refusal_names() -> None:
+    """Though `maxPending` leaves room."""
+
+    async def main() -> None:
+        state = state_of(Endpoint(name="e", backends=(WeightedBackend(name="b"),)), "b")
+        first = asyncio.create_task(held_in(state, MAX_HELD_BYTES - 10))
+        await fake_loop.settle()
+        error = await held_in(state, 11)
+        assert error.reason == Reason.COLD_START_FULL
+        assert error.detail == (
+            "expected at most 268435456 bytes of bodies that wait for a pod of endpoint e (a fixed bound), "
+            "found 268435446 already and 11 of this request"
+        )
+        assert (await first).reason == Reason.BACKEND_MISSING
 
     fake_loop.run(main())

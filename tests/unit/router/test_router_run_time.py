@@ -234,6 +234,20 @@ async def test_sigterm_finishes_what_is_under_way_and_loses_nothing(
     assert await process.ended() == 0
 
 
+async def test_a_router_that_drains_still_follows_its_settings(upstream: Any, router: Any) -> None:
+    """Who has not yet learned that it ends gets what the endpoint is by then."""
+    old, new = await upstream(), await upstream()
+    process = await router("--propagation-delay=600s").start(endpoint("e", backend("old", old.target)))
+    process.signal()
+    await until(lambda: any("drain begins" in line for line in process.log))
+    process.settle(endpoint("e", backend("new", new.target)))
+    await process.until_routes(lambda routes: routes[0]["backends"][0]["name"] == "new")
+    assert (await process.ask()).headers["x-penstock-backend"] == "new"
+    assert not old.seen
+    process.signal()
+    assert await process.ended() == 0
+
+
 async def test_held_requests_are_told_when_the_router_ends(router: Any) -> None:
     process = await router("--drain-timeout=800ms").start(endpoint("e", backend("b")))
     asking = asyncio.create_task(process.ask())

@@ -244,6 +244,25 @@ async def test_a_client_that_sends_its_body_byte_by_byte(pod: Pod, start: Start)
     writer.close()
 
 
+async def test_a_short_body_has_come_before_any_time_begins(pod: Pod, start: Start) -> None:
+    """Its upload takes longer than all that the endpoint and the client allow, and it is answered."""
+    process = await start(total="1s")
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(process.data.rpartition(":")[2]))
+    clock, length = asyncio.get_running_loop().time, 1000
+    head = b"POST /e/short HTTP/1.1\r\nhost: a\r\nx-penstock-timeout-ms: 1000\r\ncontent-length: %d\r\n\r\n"
+    writer.write(head % length)
+    answer = asyncio.create_task(asyncio.wait_for(reader.readuntil(b"ok"), SECONDS))
+    ends, sent = clock() + 1.1, 0
+    while clock() < ends and not (await asyncio.wait({answer}, timeout=0.02))[0]:
+        writer.write(b"x")
+        sent += 1
+    assert not answer.done()
+    assert not pod.heads
+    writer.write(b"x" * (length - sent))
+    assert (await answer).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+
+
 async def test_a_held_request(start: Start, pod: Pod) -> None:
     """The hold is a part of the whole."""
     process = await start(total="300ms")

@@ -29,8 +29,8 @@ SIDECAR = [
     (b"batching: {batchWaitTimeout: 2h}", r"Expected `int` <= 60000 - at `\$.batching.batchWaitTimeoutMs`"),
     (b"batching: [1]", r"\$.batching: expected a mapping, found \[1\]$"),
     (
-        b"batching: {maxBatchBytes: 32Mi}",
-        r"\$.batching.maxBatchBytes: expected a whole number, found '32Mi'$",
+        b"batching: {maxBatchBytes: 32MB}",
+        r"\$.batching.maxBatchBytes: expected a number of bytes, or a quantity such as 32Mi, found '32MB'$",
     ),
     (b"batching: {batchKeyHeaders: x-a}", r"\$.batching.batchKeyHeaders: expected a list, found 'x-a'$"),
     (b"batching: {maxBatchSize: true}", r"\$.batching.maxBatchSize: expected a whole number, found True$"),
@@ -147,6 +147,21 @@ def test_durations_may_be_written_as_in_a_batch_policy():
     endpoints += b' "backends": [{"name": "b"}]}]}'
     (endpoint,) = decode_settings(endpoints, by_hand=True).endpoints
     assert (endpoint.timeout_ms, endpoint.cold_start.timeout_ms) == (5_000, 60_000)
+
+
+def test_sizes_may_be_written_as_in_a_resource():
+    """As quantities, or as numbers; for a pod, and for a router that runs alone."""
+    assert settings.decode(b"batching: {maxBatchBytes: 2Mi}", text=True, by_hand=True).batching == (
+        settings.Batching(max_batch_bytes=2 * 1024**2)
+    )
+    written = b"endpoints: [{name: e, maxBodyBytes: %b, backends: [{name: b}]}]"
+    sizes = {b"2Mi": 2 * 1024**2, b"3k": 3000, b"'17'": 17, b"17": 17, b"null": None}
+    for size, expected in sizes.items():
+        (endpoint,) = decode_settings(written % size, by_hand=True).endpoints
+        assert endpoint.max_body_bytes == expected
+    for size, found in ((b"2 MB", "found '2 MB'"), (b"0Mi", "Expected `int` >= 1"), (b"[1]", "found \\[1]")):
+        with pytest.raises(DocumentError, match=rf"maxBodyBytes.*{found}|{found}.*maxBodyBytes"):
+            decode_settings(written % size, by_hand=True)
 
 
 def test_what_the_operator_sends_may_have_members_that_this_version_does_not_know():

@@ -24,7 +24,8 @@ def decode(kind: type[T], data: bytes, *, what: str, text: bool = False, by_hand
         data: JSON, or YAML if `text` is set.
         what: name of the document, for the error message.
         text: the document can be YAML (files that people write).
-        by_hand: a user wrote it: unknown members are refused, durations can be text (`handwritten`).
+        by_hand: a user wrote it: unknown members are refused, durations and sizes can be
+            text (`handwritten`).
 
     Raises:
         DocumentError: the document is unreadable, does not have the expected shape, or has an unknown

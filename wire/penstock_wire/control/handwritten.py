@@ -1,4 +1,4 @@
-"""Reads settings files that a user wrote: unknown members are refused, durations can be text.
+"""Reads settings files that a user wrote: unknown members are refused, durations and sizes can be text.
 
 On the wire unknown members are ignored, so that an older pod understands a newer operator. In a file that a
 user wrote an unknown member is a slip: the user believes that it has an effect.
@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import difflib
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
 from penstock_wire.durations import parse_ms
 from penstock_wire.errors import DocumentError
+from penstock_wire.quantities import bytes_of
 
 _MS = "Ms"
+_BYTES = "Bytes"
 
 
 def read(document: Any, kind: Any, *, what: str) -> Any:
-    """Check a document's members and put durations into milliseconds.
+    """Check a document's members and put durations into milliseconds, sizes into bytes.
 
     Args:
         document: the file's content, as plain values.
@@ -28,12 +30,13 @@ def read(document: Any, kind: Any, *, what: str) -> Any:
         what: name of the document, for the error message.
 
     Returns:
-        The document with each duration such as `batchWaitTimeout: 20ms` as `batchWaitTimeoutMs: 20`. Values
-        of a wrong type stay as they are: the conversion refuses them.
+        The document with each duration such as `batchWaitTimeout: 20ms` as `batchWaitTimeoutMs: 20`, and each
+        size such as `maxBodyBytes: 10Ki` as a number. Values of a wrong type stay as they are: the conversion
+        refuses them.
 
     Raises:
-        DocumentError: a member is unknown, is missing, is there twice, is not a duration, or has none of its
-            listed values; the message says where, and what is near or allowed.
+        DocumentError: a member is unknown, is missing, is there twice, is not a duration or a size, or has
+            none of its listed values; the message says where, and what is near or allowed.
     """
     return _Reader(kind, what).value(document, kind, "$")
 
@@ -70,14 +73,16 @@ class _Reader:
         read: dict[str, Any] = {}
         for name, value in members.items():
             in_ms = f"{name}{_MS}"
-            if name in types_by_name:
+            if name in types_by_name and name.endswith(_BYTES) and isinstance(value, str):
+                read[name] = self._read_as(bytes_of, value, f"{path}.{name}")
+            elif name in types_by_name:
                 read[name] = self.value(value, types_by_name[name], f"{path}.{name}")
             elif in_ms not in types_by_name:
                 raise self._unknown(str(name), types_by_name, path)
             elif in_ms in members:
                 raise DocumentError(f"{self._what}: {path}: expected {name} or {in_ms}, found both")
             else:
-                read[in_ms] = self._milliseconds(value, f"{path}.{name}")
+                read[in_ms] = None if value is None else self._read_as(parse_ms, str(value), f"{path}.{name}")
         for field in msgspec.structs.fields(kind):
             if field.required and field.encode_name not in read:
                 found = ", ".join(map(str, members)) or "none"
@@ -86,11 +91,9 @@ class _Reader:
                 )
         return read
 
-    def _milliseconds(self, value: Any, path: str) -> int | None:
-        if value is None:
-            return None
+    def _read_as(self, parse: Callable[[str], int], text: str, path: str) -> int:
         try:
-            return parse_ms(str(value))
+            return parse(text)
         except ValueError as error:
             raise DocumentError(f"{self._what}: {path}: {error}") from error
 

@@ -45,7 +45,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         first_byte_ms: until the head of an answer, at most `timeout_ms`; None = `timeout_ms`.
         idle_ms: between two pieces of a streamed answer, and without a byte either way in a tunnel; None =
             the time that the request had for its head; in a tunnel, ten minutes.
-        total_ms: from a request's arrival to the end of its answer or tunnel; None = no limit.
+        total_ms: from a request's arrival (a short body's end) to the end of its answer or tunnel; None = no
+            limit.
     """
 
     first_byte_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
