@@ -31,8 +31,8 @@ ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
 HISTORY = 10
 """Entries that a status keeps in `scaling` and in `reconfigure`."""
 _SAID = 1024
-_AT_ZERO = ("ScaledToZero", "spec.replicas is 0")
 """Characters of a model's message, or of the autoscaler's, that a status keeps."""
+_AT_ZERO = ("ScaledToZero", "spec.replicas is 0")
 _SHOW_LOAD_SHARE = 0.1
 _QUIET = {"processor_wait_percent"}
 
