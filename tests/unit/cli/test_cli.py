@@ -131,6 +131,26 @@ async def test_top_shows_the_busiest_first(server: TinyApiserver, tmp_path: Path
     assert (row["PODS"], row["RECOMMENDED"], row["VERDICT"]) == ("1/4", "4", "Limited")
 
 
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (80, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN FILL RECOMMENDED VERDICT"),
+        (70, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN RECOMMENDED VERDICT"),
+        (60, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN VERDICT"),
+        (40, "BACKEND PODS HELD QUEUED ONGOING VERDICT"),
+        (30, "BACKEND PODS QUEUED VERDICT"),
+        (25, "BACKEND PODS QUEUED VERD…"),  # and a line is never longer than the terminal
+    ],
+)
+async def test_a_narrow_top_leaves_out_columns_instead_of_the_verdict(
+    server: TinyApiserver, tmp_path: Path, width: int, shown: str
+) -> None:
+    lines = (await printed(server, tmp_path, "top", width=width))[1]
+    assert lines[0].split() == shown.split()
+    assert max(map(len, lines)) <= width
+    assert lines[1].split()[0] == "busy"
+
+
 async def test_top_shows_requests_that_routers_hold_as_load(
     harness: Harness, server: TinyApiserver, tmp_path: Path
 ) -> None:
