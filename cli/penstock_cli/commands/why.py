@@ -133,7 +133,9 @@ def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime, widt
 def _shown(inputs: dict[str, Any]) -> list[tuple[str, Any]]:
     """Sort the terms in the order of the computation, unknown ones last."""
     order = list(TERMS)
-    return sorted(inputs.items(), key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
+    # Without targetLoad, a pod's load is not reckoned at zero replicas.
+    shown = [pair for pair in inputs.items() if pair != ("targetLoad", 0)]
+    return sorted(shown, key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
 
 
 def _words(name: str) -> str:

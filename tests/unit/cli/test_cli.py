@@ -280,6 +280,18 @@ def test_a_newer_operators_words_are_shown_as_they_are() -> None:
     assert "The autoscaler has not said anything yet." in explain(stored([], 1), now=NOW)
 
 
+def test_why_has_no_target_load_where_it_is_not_reckoned() -> None:
+    """At zero replicas without targetLoad; no pod is to have 0 items."""
+    inputs = {"targetLoad": 0, "load": 0, "wanted": 0}
+    lines = explain(stored([], 0, verdict="Steady", message="m", inputs=inputs), now=NOW)
+    terms = [line.rsplit(maxsplit=1)[0].strip() for line in lines if line.startswith("  ")]
+    assert not any(term.startswith("target load") for term in terms)
+    assert any(term.startswith("wanted ") for term in terms)
+    inputs["targetLoad"] = 32
+    lines = explain(stored([], 0, verdict="Steady", message="m", inputs=inputs), now=NOW)
+    assert any(line.split()[:3] == ["target", "load", "32"] for line in lines)
+
+
 def test_why_says_what_was_set_and_which_schedule_does_not_hold() -> None:
     """A mistake in one schedule takes all of them away; the objective is a setting of the computation."""
     office = {"name": "office", "start": "0 8 * * *", "end": "0 18 * * *", "minReplicas": 2}
