@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock_cli.cluster import Cluster, Resource
 from penstock_cli.text import Screen, bars, fitted, span, table, when
+from penstock_wire import durations
 
 VERDICTS = {
     "Scale": "the load asks for another number, and within the limits nothing stands against it",
@@ -121,13 +122,29 @@ def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime, widt
     lines = [
         f"The autoscaler recommends {desired}{age}{by}:",
         f"  {recommendation.get('message', '')}",
-        f"  {verdict}: {VERDICTS.get(verdict, 'see status.recommendation.verdict in the reference')}",
+        f"  {verdict}: {VERDICTS.get(verdict, 'see status.recommendation.verdict in the reference')}"
+        + _until_fall(status, scaling, since, now=now),
     ]
     rows = [
         (_words(name), str(value), TERMS.get(name, ""))
         for name, value in _shown(recommendation.get("inputs") or {})
     ]
     return [*lines, "", *(f"  {line}" for line in table(("TERM", "VALUE", ""), rows, width=width - 2))]
+
+
+def _until_fall(
+    status: dict[str, Any], scaling: dict[str, Any], since: datetime | None, *, now: datetime
+) -> str:
+    """Say how long a decrease still waits, where its end is known; else nothing.
+
+    With targetLoad a decrease waits for downscaleDelay alone, from when as many were last wanted: that is
+    when the verdict became Delayed, or before. The last replica can wait for a router instead.
+    """
+    delayed = status["recommendation"].get("verdict") == "Delayed" and status.get("desiredReplicas", 0) > 1
+    if not delayed or "targetLoad" not in scaling or "downscaleDelay" not in scaling or since is None:
+        return ""
+    left = durations.parse_ms(scaling["downscaleDelay"]) / 1000 - (now - since).total_seconds()
+    return f"; in {span(left)} at the latest, if no more are wanted until then" if left > 0 else ""
 
 
 def _shown(inputs: dict[str, Any]) -> list[tuple[str, Any]]:
