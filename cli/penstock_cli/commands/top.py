@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=2.0,
         metavar="SECONDS",
-        help="how often it is shown anew (default 2)",
+        help="time between two updates (default 2)",
     )
 
 

@@ -19,7 +19,7 @@ from penstock_wire import durations
 
 VERDICTS = {
     "Scale": "the load asks for another number, and within the limits nothing stands against it",
-    "Steady": "the load asks for the number that there is, within the limits",
+    "Steady": "the load asks for the current number, within the limits",
     "Limited": "HELD BACK by maxReplicas: the load asks for more",
     "Schedule": "HELD by the limits of a schedule that is in force now",
     "Release": "RAISED by a release, which needs its pods before it gets, or while it may get back, requests",

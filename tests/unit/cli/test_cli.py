@@ -285,7 +285,12 @@ def test_a_newer_operators_words_are_shown_as_they_are() -> None:
     ("scaling", "desired", "since", "said"),
     [
         ({}, 3, "11:59:00", "; in 4m at the latest, if no more are wanted until then"),
-        ({"downscaleDelay": "90s"}, 3, "11:59:00", "; in 30s at the latest, if no more are wanted until then"),
+        (
+            {"downscaleDelay": "90s"},
+            3,
+            "11:59:00",
+            "; in 30s at the latest, if no more are wanted until then",
+        ),
         ({}, 3, "11:50:00", ""),
         ({}, 1, "11:59:00", ""),  # the last one waits for a router
         ({"targetLoad": None}, 3, "11:59:00", ""),  # it can fall sooner, and wait longer
