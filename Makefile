@@ -20,7 +20,7 @@ $(VENV)/.ready: requirements/dev.lock pyproject.toml
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps uv==$(UV_VERSION) -e .
 	@touch $@
 
-lock: # Write requirements/*.lock anew from pyproject.toml
+lock: # Write requirements/*.lock from pyproject.toml
 	@for extra in cli operator router sidecar tracing sdk compile dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --no-emit-package penstock --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
@@ -111,7 +111,7 @@ weights: $(VENV)/.ready # ten rounds of weights 1, 10, 50, 100, 0 under the ledg
 fights: $(VENV)/.ready # an hour of autoscaler, HPA and `kubectl scale` on one backend, under the ledger
 	@$(BIN)/pytest tests/cluster/test_who_scales.py -s --fight-seconds 3600 $(FIGHTS)
 
-crds: $(VENV)/.ready ## Write crds/ and the chart's copy anew from the pydantic models
+crds: $(VENV)/.ready ## Write crds/ and the chart's copy from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds
 
 fmt: $(VENV)/.ready ## Format the code and fix what ruff can fix

@@ -224,8 +224,11 @@ class Cluster:
     def kubectl_command(self, *arguments: str) -> list[str]:
         """Return the whole command line of a kubectl call, to be run from this machine."""
         tool = str(programs.program("kubernetes", "kubectl"))
-        # NB: not a flag: kubectl takes none before the name of a plugin, such as penstock.
-        return [*self._network_prefix(), "env", f"KUBECONFIG={self.kubeconfig}", tool, *arguments]
+        # NB: not a flag: kubectl takes none before the name of a plugin, such as penstock. It looks for
+        # plugins on the PATH, which need not have the virtual environment.
+        path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+        environment = ["env", f"KUBECONFIG={self.kubeconfig}", f"PATH={path}"]
+        return [*self._network_prefix(), *environment, tool, *arguments]
 
     def helm_command(self, *arguments: str) -> list[str]:
         """Return the whole command line of a helm call, to be run from this machine."""

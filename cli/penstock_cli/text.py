@@ -128,21 +128,26 @@ def fitted(lines: Iterable[str], width: int) -> list[str]:
     return made
 
 
-def narrowed(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Make a table, with less room between its columns if it would be too wide.
+def narrowed(
+    head: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, spare: Sequence[str] = ()
+) -> list[str]:
+    """Make a table, with less room between its columns, and with fewer of them, if it would be too wide.
 
     Args:
         head: names of the columns.
         rows: cells.
         width: characters of a line.
+        spare: columns that may be left out, the least important first.
     """
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    room = (width - sum(widths)) // max(len(widths) - 1, 1)
+    columns = [(max(map(len, cells)), cells) for cells in zip(head, *rows, strict=True)]
+    for name in spare:
+        if sum(wide for wide, _ in columns) + len(columns) - 1 <= width:
+            break
+        columns = [(wide, cells) for wide, cells in columns if cells[0] != name]
+    room = (width - sum(wide for wide, _ in columns)) // max(len(columns) - 1, 1)
     gap = " " * min(max(room, 1), len(_GAP))
-    return [
-        gap.join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
-    ]
+    padded = [[cell.ljust(wide) for cell in cells] for wide, cells in columns]
+    return [gap.join(row).rstrip() for row in zip(*padded, strict=True)]
 
 
 def _first(lines: list[str], most: int | None) -> list[str]:

@@ -428,6 +428,8 @@ class Demo:
         say("")
         say("The cluster is still up. Go on with:")
         say(f"  {command} -n {NAMESPACE} get modelbackends,modelendpoints,trafficsplits,pods")
+        ours = ".venv/bin/kubectl-penstock" if self.target.cluster is None else f"{command} penstock"
+        say(f"  {ours} status -n {NAMESPACE}      # what is not well, and why; also top, why BACKEND")
         say(f"  {command} -n {NAMESPACE} edit batchpolicy {self.policy}")
         say(f"  {command} explain modelbackend.spec.autoscaling")
         if self.target.cluster is not None:

@@ -231,10 +231,10 @@ class Config(BaseModel):
         Peers, Field(description="NetworkPolicyPeers that may call backends, beside routers; a JSON list.")
     ] = '[{"podSelector": {}}]'
     routers_from: Annotated[
-        Peers, Field(description="NetworkPolicyPeers that may call routers, a JSON list; none: everybody.")
+        Peers, Field(description="NetworkPolicyPeers that may call routers, a JSON list; empty: all may.")
     ] = "[]"
     metrics_from: Annotated[
-        Peers, Field(description="NetworkPolicyPeers that may scrape metrics, a JSON list; none: nobody.")
+        Peers, Field(description="NetworkPolicyPeers that may scrape metrics, a JSON list; empty: none may.")
     ] = "[]"
     egress: Annotated[
         Egress,
@@ -248,7 +248,7 @@ class Config(BaseModel):
         Field(
             pattern=r"^(https?://[^\s]+)?$",
             description="Where sidecars and routers send spans by OTLP over HTTP, http[s]://HOST:PORT; "
-            "empty: nowhere.",
+            "empty: they send none.",
         ),
     ] = ""
     tracing_environment: Annotated[

@@ -59,7 +59,7 @@ def unfit_words(kind: str, proxied: ProxiedRequest, answer: Response, reason: st
         reason: as for `unfit`.
     """
     if kind == REFUSED:
-        return f"the client got {answer.status} {reason} from Penstock, so there is no answer of a model's"
+        return f"the client got {answer.status} {reason} from Penstock, not from a model"
     if kind == UPGRADE:
         return SWITCHES
     if kind == METHOD:

@@ -242,4 +242,4 @@ def _as_text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise AnswerError(f"expected text in a stream, found bytes that are no UTF-8: {error}") from error
+        raise AnswerError(f"expected text in a stream, found bytes that are not UTF-8: {error}") from error

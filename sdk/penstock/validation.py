@@ -1,6 +1,6 @@
 """Validates and converts arguments by a method's annotations: with pydantic, and for numpy arrays.
 
-pydantic is imported only if an annotation restricts a value.
+pydantic is imported only if an annotation restricts a value. Without it, msgspec checks plain JSON types.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+import msgspec
 
 from penstock.array_validation import arrays_of
 from penstock.errors import ArgumentsError
@@ -32,6 +34,7 @@ _LISTS = frozenset(
 _ONCE = frozenset({collections.abc.Iterable, collections.abc.Generator})
 """Types for which pydantic makes an iterator that can be read once, and checks elements when read."""
 _ANY = (Any, object, inspect.Parameter.empty)
+_JSON = (Any, bool, int, float, str, list, dict, type(None))
 _NOT_VALIDATED = "a parameter is not validated"
 
 
@@ -166,7 +169,7 @@ def _validator(hint: Any, parameter: str) -> Validator | None:
     try:
         import pydantic  # noqa: F401
     except ImportError:  # it is optional: no warning at each start, nor from `penstock export`
-        return None
+        return _Json.of(hint)
     try:
         return _Pydantic(hint)
     except Exception as error:  # the type's own code runs here, and any version of pydantic
@@ -183,6 +186,46 @@ def _validator(hint: Any, parameter: str) -> Validator | None:
 
 def _shown(hint: Any) -> str:
     return hint.__qualname__ if type(hint) is type else str(hint)
+
+
+class _Json:
+    """A `Validator` of plain JSON types by msgspec, for a process without pydantic.
+
+    Args:
+        hint: the type.
+        schema: its JSON Schema.
+    """
+
+    def __init__(self, hint: Any, schema: dict[str, Any]) -> None:
+        self._hint, self._schema = hint, schema
+
+    @classmethod
+    def of(cls, hint: Any) -> _Json | None:
+        """Make it; None if a part of the type is not a plain one, or msgspec does not know such a union."""
+        try:
+            return cls(hint, msgspec.json.schema(hint)) if _is_json(hint) else None
+        except TypeError:
+            return None
+
+    def __call__(self, value: Any, path: str) -> Any:
+        try:
+            return msgspec.convert(value, self._hint, strict=False)
+        except msgspec.ValidationError as error:
+            said, _, place = str(error).partition(" - at `$")
+        where = path + place.rstrip("`")
+        raise ArgumentsError(f"{where}: {said}", paths=[where])
+
+    def schema(self) -> dict[str, Any]:
+        """See `Validator.schema`."""
+        return self._schema
+
+
+def _is_json(hint: Any) -> bool:
+    """Whether a type consists of JSON's own types alone, which mean the same to every validator."""
+    if any(hint is each for each in _JSON):
+        return True
+    kinds = (list, dict, typing.Union, types.UnionType)
+    return typing.get_origin(hint) in kinds and all(map(_is_json, typing.get_args(hint)))
 
 
 class _Pydantic:

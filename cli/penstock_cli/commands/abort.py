@@ -1,7 +1,7 @@
 """Take a release back: the stable backend gets all requests at once.
 
-It stays so until another candidate is named in the strategy, or somebody promotes this one, which begins it
-anew. It sets one annotation of the TrafficSplit and no field of its spec.
+It stays so until another candidate is named in the strategy, or a user promotes this one, which begins it
+again. It sets one annotation of the TrafficSplit and no field of its spec.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hold a release where it is until somebody promotes or aborts it; its weights stay as they are.
+"""Hold a release where it is until a user promotes or aborts it; its weights stay as they are.
 
 It sets one annotation of the TrafficSplit and no field of its spec.
 """

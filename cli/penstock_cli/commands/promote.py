@@ -1,7 +1,7 @@
 """Let a release go on: past the pause or the step that it is at, or (--full) to all requests at once.
 
 A release that a failed analysis has paused goes on with the next step, and is judged by the requests from
-then on. A release that was rolled back begins anew from its first step. The candidate never gets more
+then on. A release that was rolled back begins again from its first step. The candidate never gets more
 requests than its ready pods can take, with --full neither. It sets one annotation of the TrafficSplit and no
 field of its spec.
 """
@@ -37,7 +37,7 @@ def goes_on(release: Release) -> str:
     _some(release)
     steps, step = release.steps, release.step
     if release.phase == ROLLED_BACK:
-        return f"begins anew with step 1 of {len(steps)}, {step_words(steps[0])}"
+        return f"begins again with step 1 of {len(steps)}, {step_words(steps[0])}"
     if release.reason == "CapacityShort" and not release.granted:
         raise CommandError(
             f"nothing to promote: {release.candidate} gets the weight once it has pods for it ({release.why})"

@@ -1,6 +1,6 @@
 """A release on one screen: its steps, weights, verdicts, pods, and last Events.
 
-With --watch it is shown anew until the release ends: the exit code is then 0 where the candidate was
+With --watch it is updated until the release ends: the exit code is then 0 where the candidate was
 promoted and 1 where it was rolled back. Without a terminal --watch prints a line for each change, and the
 whole at the end. Who may not read Events, or backends, sees the rest.
 """

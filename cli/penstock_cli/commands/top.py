@@ -16,6 +16,8 @@ from penstock_cli.cluster import Cluster, Resource
 from penstock_cli.text import Screen, narrowed
 
 HEAD = ("BACKEND", "PODS", "HELD", "QUEUED", "ONGOING", "OLDEST", "PER-MIN", "FILL", "RECOMMENDED", "VERDICT")
+_SPARE = ("FILL", "RECOMMENDED", "OLDEST", "PER-MIN", "ONGOING", "HELD")
+"""Columns that a narrow terminal does not show, the first of them first."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=2.0,
         metavar="SECONDS",
-        help="how often it is shown anew (default 2)",
+        help="time between two updates (default 2)",
     )
 
 
@@ -56,7 +58,8 @@ def page(backends: Sequence[Resource], *, everywhere: bool, width: int) -> list[
     if not backends:
         return ["There are no ModelBackends."]
     busiest = sorted(backends, key=_load, reverse=True)
-    return narrowed(HEAD, [_row(backend, everywhere=everywhere) for backend in busiest], width)
+    rows = [_row(backend, everywhere=everywhere) for backend in busiest]
+    return narrowed(HEAD, rows, width, spare=_SPARE)
 
 
 def _row(backend: Resource, *, everywhere: bool) -> tuple[str, ...]:

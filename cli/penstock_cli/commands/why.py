@@ -15,10 +15,11 @@ from typing import Any
 
 from penstock_cli.cluster import Cluster, Resource
 from penstock_cli.text import Screen, bars, fitted, span, table, when
+from penstock_wire import durations
 
 VERDICTS = {
     "Scale": "the load asks for another number, and within the limits nothing stands against it",
-    "Steady": "the load asks for the number that there is, within the limits",
+    "Steady": "the load asks for the current number, within the limits",
     "Limited": "HELD BACK by maxReplicas: the load asks for more",
     "Schedule": "HELD by the limits of a schedule that is in force now",
     "Release": "RAISED by a release, which needs its pods before it gets, or while it may get back, requests",
@@ -121,7 +122,8 @@ def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime, widt
     lines = [
         f"The autoscaler recommends {desired}{age}{by}:",
         f"  {recommendation.get('message', '')}",
-        f"  {verdict}: {VERDICTS.get(verdict, 'see status.recommendation.verdict in the reference')}",
+        f"  {verdict}: {VERDICTS.get(verdict, 'see status.recommendation.verdict in the reference')}"
+        + _until_fall(status, scaling, since, now=now),
     ]
     rows = [
         (_words(name), str(value), TERMS.get(name, ""))
@@ -130,10 +132,27 @@ def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime, widt
     return [*lines, "", *(f"  {line}" for line in table(("TERM", "VALUE", ""), rows, width=width - 2))]
 
 
+def _until_fall(
+    status: dict[str, Any], scaling: dict[str, Any], since: datetime | None, *, now: datetime
+) -> str:
+    """Say how long a decrease still waits, where its end is known; else nothing.
+
+    With targetLoad a decrease waits for downscaleDelay alone, from when as many were last wanted: that is
+    when the verdict became Delayed, or before. The last replica can wait for a router instead.
+    """
+    delayed = status["recommendation"].get("verdict") == "Delayed" and status.get("desiredReplicas", 0) > 1
+    if not delayed or "targetLoad" not in scaling or "downscaleDelay" not in scaling or since is None:
+        return ""
+    left = durations.parse_ms(scaling["downscaleDelay"]) / 1000 - (now - since).total_seconds()
+    return f"; in {span(left)} at the latest, if no more are wanted until then" if left > 0 else ""
+
+
 def _shown(inputs: dict[str, Any]) -> list[tuple[str, Any]]:
     """Sort the terms in the order of the computation, unknown ones last."""
     order = list(TERMS)
-    return sorted(inputs.items(), key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
+    # Without targetLoad, a pod's load is not reckoned at zero replicas.
+    shown = [pair for pair in inputs.items() if pair != ("targetLoad", 0)]
+    return sorted(shown, key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
 
 
 def _words(name: str) -> str:

@@ -119,7 +119,7 @@ class ScalingInputs(Part):
         int | None,
         Field(
             description="Percent of the time for which a ready pod, or a router that holds requests, could "
-            "have run but had no processor: of the one that waited most. Absent where nobody says."
+            "have run but had no processor: of the one that waited most. Absent where unknown."
         ),
     ] = None
 
@@ -163,7 +163,7 @@ class ScalingEntry(Part):
 class ModelBackendStatus(Status):
     """The observed state of a ModelBackend."""
 
-    replicas: Annotated[int, Field(description="Pods that there are.")] = 0
+    replicas: Annotated[int, Field(description="Pods that exist.")] = 0
     ready_replicas: Annotated[int, Field(description="Pods that take requests.")] = 0
     updated_replicas: Annotated[int, Field(description="Pods of the current template.")] = 0
     first_ready_time: Annotated[

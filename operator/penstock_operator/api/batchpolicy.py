@@ -53,9 +53,7 @@ class Priority(Part):
     ] = 1
     default: Annotated[
         int,
-        Field(
-            ge=1, le=8, description="Level of a request that names none, or none that there is. Default 1."
-        ),
+        Field(ge=1, le=8, description="Level of a request that names no existing level. Default 1."),
     ] = 1
     header: Annotated[
         HeaderName,

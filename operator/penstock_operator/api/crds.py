@@ -85,7 +85,7 @@ _COLUMNS = {
         _column("Endpoint", ".spec.endpoint", "Whose requests are shared."),
         _column("Backends", ".status.shares", "Who is to serve how much."),
         _column("Observed", ".status.observed", "Who served how much within the last minute."),
-        _column("Step", ".status.step", "Index of the release's step.", "integer"),
+        _column("Step", ".status.stepOf", "The release's step, counted from 1, and their number."),
         _column(
             "Progress",
             '.status.conditions[?(@.type=="Progressing")].reason',

@@ -230,13 +230,13 @@ class Strategy(Part):
         Literal["Rollback", "Pause"],
         Field(
             description="Where the candidate fails. Rollback: the stable gets all requests at once. Pause: "
-            "the weights stay until somebody promotes or aborts the release. Default Rollback."
+            "the weights stay until a user promotes or aborts the release. Default Rollback."
         ),
     ] = "Rollback"
     promotion: Annotated[
         Literal["Auto", "Manual"],
         Field(
-            description="After the last step. Auto: the candidate gets all requests. Manual: once somebody "
+            description="After the last step. Auto: the candidate gets all requests. Manual: once a user "
             "promotes it. Default Auto."
         ),
     ] = "Auto"
@@ -273,7 +273,7 @@ class ReleaseState(Part):
     phase: Annotated[
         Phase,
         Field(
-            description="Progressing: a step is under way. Paused: it waits for somebody. Promoted: the "
+            description="Progressing: a step is under way. Paused: it waits for a user. Promoted: the "
             "candidate has all requests. RolledBack: the stable has them all again."
         ),
     ]
@@ -352,7 +352,7 @@ class ReleaseState(Part):
     held: Annotated[
         bool,
         Field(
-            description="Whether somebody or a verdict has paused it, not its steps: it stays so if these "
+            description="Whether a user or a verdict has paused it, not its steps: it stays so if these "
             "are edited."
         ),
     ] = False

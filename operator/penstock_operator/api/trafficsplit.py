@@ -254,6 +254,10 @@ class TrafficSplitStatus(Status):
             description="Index in strategy.steps of the release's step, from 0; their number after the last."
         ),
     ] = None
+    step_of: Annotated[
+        str | None,
+        Field(max_length=64, description="The same for people, counted from 1, and their number: 3/6."),
+    ] = None
     step_started: Annotated[
         str | None,
         Field(json_schema_extra={"format": "date-time"}, description="When this step began."),

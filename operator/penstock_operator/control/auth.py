@@ -170,7 +170,9 @@ class ReportAuthenticator:
         endpoint = own.get(labels.ENDPOINT, "") if role == labels.APP_DEDICATED_ROUTER else ""
         nobodys = role == labels.APP_DEDICATED_ROUTER and not endpoint
         if own.get(labels.MANAGED_BY) != labels.MANAGED or role not in roles or nobodys:
-            raise ReportRefused(403, "wrong_role", f"pod {identity.namespace}/{pod} is no {roles[0]} of ours")
+            raise ReportRefused(
+                403, "wrong_role", f"pod {identity.namespace}/{pod} is not a {roles[0]} of Penstock"
+            )
         if self._check_peer and not _is_address_of(peer, live):
             raise ReportRefused(
                 403, "wrong_peer", f"{peer} is not an address of pod {identity.namespace}/{pod}"

@@ -95,7 +95,7 @@ class Keyring:
 class Step(enum.Enum):
     """A step of the rotation."""
 
-    MAKE = "all keys made anew"
+    MAKE = "new keys made"
     ANNOUNCE = "a new authority is announced"
     SWITCH = "the new authority signs"
     RETIRE = "the old authority is not trusted any more"

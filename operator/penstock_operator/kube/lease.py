@@ -257,7 +257,7 @@ class Elector:
             self._settled_at = self._clock.time() + self._times.settle
             self._held_by(self._identity)
             self._log(
-                "waiting until nobody else can lead", lease=f"{self._namespace}/{self._name}",
+                "waiting until no other process can lead", lease=f"{self._namespace}/{self._name}",
                 seconds=self._times.settle,
             )  # fmt: skip
         return False

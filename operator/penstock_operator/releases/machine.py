@@ -514,7 +514,7 @@ MOVES: tuple[Move, ...] = (
         phases=("Paused",),
         seen="promote, and a verdict is Fail",
         fits=lambda look: look.action == "promote" and bool(look.failed),
-        becomes="Progressing: the next step, or the same where its weight was not set yet; judged anew",
+        becomes="Progressing: the next step, or the same where its weight was not set yet; judged again",
         weight="the step's, once capacity allows it",
         event="Resumed",
         make=_pass_failure,

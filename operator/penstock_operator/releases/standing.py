@@ -117,7 +117,7 @@ def _held(look: Look) -> str:
 
 
 def _manual_words(look: Look) -> str:
-    return f"{look.step_words}: {_held(look)} until somebody promotes or aborts the release"
+    return f"{look.step_words}: {_held(look)} until a user promotes or aborts the release"
 
 
 def _failed_words(look: Look) -> str:

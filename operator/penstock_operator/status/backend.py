@@ -31,8 +31,8 @@ ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
 HISTORY = 10
 """Entries that a status keeps in `scaling` and in `reconfigure`."""
 _SAID = 1024
-_AT_ZERO = ("ScaledToZero", "spec.replicas is 0")
 """Characters of a model's message, or of the autoscaler's, that a status keeps."""
+_AT_ZERO = ("ScaledToZero", "spec.replicas is 0")
 _SHOW_LOAD_SHARE = 0.1
 _QUIET = {"processor_wait_percent"}
 
@@ -356,7 +356,7 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
         return condition(kind, "False", "Suspended", _held_text(("settings",)))
     ready = [pods.name(pod) for pod in pods.ready(seen.pods)]
     if backend.spec.user_config is not None and reconfigure_path(backend) is None:
-        text = "userConfig is set, but model.reconfigurePath is not: there is no way to tell the model"
+        text = "userConfig is set, but model.reconfigurePath is not: the model cannot get it"
         return condition(kind, "False", "NoReconfigurePath", text)
     if refused := [answer for answer in _reconfigured(seen, at_most=None) if not answer.ok]:
         where = conditions.some(answer.pod for answer in refused)
@@ -414,7 +414,7 @@ def _scaling(backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble |
     if backend.spec.suspend:
         return [condition("ScalingActive", "False", "Suspended", "spec.suspend is true")]
     if seen.foreign_scaler is not None and backend.spec.replicas == 0:
-        text = f"{seen.foreign_scaler} has scaled it to 0: that stays until somebody writes another number"
+        text = f"{seen.foreign_scaler} has scaled it to 0: that stays until another number is written"
         active = condition("ScalingActive", "False", "ScalingDisabled", text)
     elif seen.foreign_scaler is not None:
         text = f"{seen.foreign_scaler} writes the scale subresource too"

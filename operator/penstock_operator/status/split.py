@@ -97,6 +97,7 @@ def split_status(
         mirrors=mirrors,
         mirrored=line(mirrors),
         step=None if release is None else release.step,
+        step_of=_step_of(split, release),
         step_started=None if release is None else text(release.step_started),
         release=None if release is None else release.state,
         verdicts=() if release is None else release.verdicts,
@@ -114,6 +115,13 @@ def with_release(split: TrafficSplit, release: Release | None) -> TrafficSplit:
     """
     state = None if release is None else release.state
     return split.model_copy(update={"status": split.status.model_copy(update={"release": state})})
+
+
+def _step_of(split: TrafficSplit, release: Release | None) -> str | None:
+    if release is None or split.spec.strategy is None:
+        return None
+    count = len(split.spec.strategy.steps)
+    return f"{min(release.step + 1, count)}/{count}"
 
 
 def _progressing(release: Release | None) -> list[Condition]:

@@ -100,7 +100,7 @@ class HandleResponse:
 
     def __iter__(self) -> Any:
         raise TypeError(
-            f"{self!r} is no stream: for the pieces of a generator call handle.options(stream=True)"
+            f"{self!r} is not a stream: for the pieces of a generator call handle.options(stream=True)"
         )
 
     __aiter__ = __iter__

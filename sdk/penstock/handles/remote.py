@@ -163,7 +163,7 @@ async def _refuse(opened: Answer, call: Call) -> None:
         raise refused(opened.status, opened.headers, body, call)
     raise TypeError(
         f"{call.endpoint}: expected stream=True for a method that is a generator, found an answer that is "
-        "no stream"
+        "not a stream"
     )
 
 

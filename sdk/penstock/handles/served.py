@@ -139,7 +139,7 @@ class Pieces:
             _checked(answer, self._call)
             raise TypeError(
                 f"{self._call.endpoint}: expected stream=True for a method that is a generator, found an "
-                "answer that is no stream"
+                "answer that is not a stream"
             )
         late = AnswerError("expected a Response before the first piece of a stream, found one behind it")
         read_event(b"error", encode(in_band(late)), self._call.endpoint, self._call.request_id)

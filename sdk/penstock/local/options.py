@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--init-kwargs", type=json_object, default={}, help="keyword arguments of the class, JSON"
     )
-    parser.add_argument("--reload", action="store_true", help="start anew when a Python file changes")
+    parser.add_argument("--reload", action="store_true", help="restart when a Python file changes")
 
 
 def _target(text: str) -> str:

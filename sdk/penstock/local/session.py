@@ -178,7 +178,7 @@ class Session:
         self._say_error(error)
         self._over.set()
         if self._options.reload:
-            self._say("requests wait; save a change to start anew")
+            self._say("requests wait; save a change to start again")
         await generation.kill()
 
     async def _view(self) -> None:

@@ -17,6 +17,7 @@ from penstock_cli.commands.why import TERMS, VERDICTS, explain
 from penstock_cli.text import Screen, bars, cut, span, table
 from penstock_operator.api.backendstatus import ScalingInputs
 from penstock_operator.autoscaling import recommend
+from penstock_operator.kinds import BACKEND
 from tests.support.operator_harness import Harness, backend, endpoint, policy, settings, split
 from tests.support.terminal import printed
 from tests.support.tiny_apiserver import TinyApiserver
@@ -129,6 +130,26 @@ async def test_top_shows_the_busiest_first(server: TinyApiserver, tmp_path: Path
     row = dict(zip(lines[0].split(), lines[1].split(), strict=True))
     assert row["QUEUED"] == "75"
     assert (row["PODS"], row["RECOMMENDED"], row["VERDICT"]) == ("1/4", "4", "Limited")
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (80, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN FILL RECOMMENDED VERDICT"),
+        (70, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN RECOMMENDED VERDICT"),
+        (60, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN VERDICT"),
+        (40, "BACKEND PODS HELD QUEUED ONGOING VERDICT"),
+        (30, "BACKEND PODS QUEUED VERDICT"),
+        (25, "BACKEND PODS QUEUED VERD…"),  # and a line is never longer than the terminal
+    ],
+)
+async def test_a_narrow_top_leaves_out_columns_instead_of_the_verdict(
+    server: TinyApiserver, tmp_path: Path, width: int, shown: str
+) -> None:
+    lines = (await printed(server, tmp_path, "top", width=width))[1]
+    assert lines[0].split() == shown.split()
+    assert max(map(len, lines)) <= width
+    assert lines[1].split()[0] == "busy"
 
 
 async def test_top_shows_requests_that_routers_hold_as_load(
@@ -258,6 +279,67 @@ def test_a_newer_operators_words_are_shown_as_they_are() -> None:
     assert terms == [["arrival", "rate"]]
     assert lines[-1].startswith("The autoscaler has changed nothing yet")
     assert "The autoscaler has not said anything yet." in explain(stored([], 1), now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "desired", "since", "said"),
+    [
+        ({}, 3, "11:59:00", "; in 4m at the latest, if no more are wanted until then"),
+        (
+            {"downscaleDelay": "90s"},
+            3,
+            "11:59:00",
+            "; in 30s at the latest, if no more are wanted until then",
+        ),
+        ({}, 3, "11:50:00", ""),
+        ({}, 1, "11:59:00", ""),  # the last one waits for a router
+        ({"targetLoad": None}, 3, "11:59:00", ""),  # it can fall sooner, and wait longer
+    ],
+)
+def test_why_says_how_long_a_decrease_waits_still(
+    scaling: dict[str, Any], desired: int, since: str, said: str
+) -> None:
+    resource = stored([], 3, verdict="Delayed", message="m", since=f"2026-01-02T{since}Z")
+    merged = {"downscaleDelay": "300s"} | resource["spec"]["autoscaling"] | scaling
+    resource["spec"]["autoscaling"] = {name: value for name, value in merged.items() if value is not None}
+    resource["status"]["desiredReplicas"] = desired
+    assert f"  Delayed: {VERDICTS['Delayed']}{said}" in explain(resource, now=NOW)
+
+
+async def test_a_delayed_decrease_falls_by_the_time_that_why_says(harness: Harness) -> None:
+    """The load goes, and the operator's own status is all that is read."""
+    times = {"stableWindow": "30s", "downscaleDelay": "120s"}
+    harness.apply(backend("busy", autoscaling=SCALING | times))
+    said: list[tuple[int, str]] = []
+    for second in range(600):
+        for pod in harness.pods_ready("busy-backend", 4):
+            version = settings(harness, "busy-backend-settings")["version"]
+            harness.report("busy", pod, version=version, load=0)
+        await harness.turn(1)
+        resource = harness.ctx.store.get(BACKEND, "n", "busy")
+        assert resource is not None
+        if resource["spec"].get("replicas") != 4:
+            break
+        lines = explain(resource, now=harness.clock.now())
+        said += [(second, line) for line in lines if "at the latest" in line]
+    assert resource["spec"]["replicas"] < 4
+    assert said
+    for at, line in said:
+        (words,) = re.findall("; in (?:([0-9]+)m)?(?:([0-9]+)s)? at the latest", line)
+        left = 60 * int(words[0] or 0) + int(words[1] or 0)
+        assert at + left - 60 < second <= at + left + 2, "the autoscaler looks every two seconds"
+
+
+def test_why_has_no_target_load_where_it_is_not_reckoned() -> None:
+    """At zero replicas without targetLoad; no pod is to have 0 items."""
+    inputs = {"targetLoad": 0, "load": 0, "wanted": 0}
+    lines = explain(stored([], 0, verdict="Steady", message="m", inputs=inputs), now=NOW)
+    terms = [line.rsplit(maxsplit=1)[0].strip() for line in lines if line.startswith("  ")]
+    assert not any(term.startswith("target load") for term in terms)
+    assert any(term.startswith("wanted ") for term in terms)
+    inputs["targetLoad"] = 32
+    lines = explain(stored([], 0, verdict="Steady", message="m", inputs=inputs), now=NOW)
+    assert any(line.split()[:3] == ["target", "load", "32"] for line in lines)
 
 
 def test_why_says_what_was_set_and_which_schedule_does_not_hold() -> None:

@@ -1,6 +1,7 @@
 """The command line: what is passed on untouched, what is refused, where a forward leads."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,14 @@ def test_another_program_s_arguments_are_its_own(
 
 
 def test_kubectl_finds_its_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes no flag before the name of one."""
+    """It takes no flag before the name of one; the virtual environment need not be activated."""
+    monkeypatch.setenv("PATH", "/bin")
+    monkeypatch.setattr(sys, "executable", "/checkout/.venv/bin/python")
     monkeypatch.setattr(Cluster, "_network_prefix", lambda _: ["prefix"])
     monkeypatch.setattr("devcluster.cluster.programs.program", lambda *_: "/bin/kubectl")
     command = Cluster("x").kubectl_command("penstock", "status")
-    assert command == ["prefix", "env", f"KUBECONFIG={Cluster('x').kubeconfig}", *command[-3:]]
+    config = f"KUBECONFIG={Cluster('x').kubeconfig}"
+    assert command == ["prefix", "env", config, "PATH=/bin:/checkout/.venv/bin", *command[-3:]]
     assert command[-3:] == ["/bin/kubectl", "penstock", "status"]
 
 

@@ -92,3 +92,22 @@ def test_a_cluster_that_fails_waits_for_no_image(
     wanted = target(SlowCluster(building, DevclusterError("no root")))
     with pytest.raises(DevclusterError, match="no root"):
         wanted.up()
+
+
+@pytest.mark.parametrize(
+    ("kubeconfig", "command"),
+    [
+        ("", ".venv/bin/python -m devcluster kubectl penstock status -n digits "),
+        ("/k", ".venv/bin/kubectl-penstock status -n digits "),
+    ],
+)
+def test_the_summary_names_the_command_that_says_why(
+    kubeconfig: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    monkeypatch.setenv("PENSTOCK_IMAGES", "registry.example/penstock")
+    monkeypatch.setenv("PENSTOCK_TAG", "1")
+    shown = demo.Demo(demo.Target())
+    shown.policy = "shared"
+    shown.summary()
+    assert f"  {command}" in capsys.readouterr().out

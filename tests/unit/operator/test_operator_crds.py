@@ -153,7 +153,10 @@ def test_names_scale_and_columns() -> None:
         version = spec["versions"][0]
         assert "status" in version["subresources"]
         assert ("scale" in version["subresources"]) == (kind == "ModelBackend")
-        assert "Ready" in [column["name"] for column in version["additionalPrinterColumns"]]
+        columns = {column["name"]: column["jsonPath"] for column in version["additionalPrinterColumns"]}
+        assert "Ready" in columns
+        if kind == "TrafficSplit":
+            assert columns["Step"] == ".status.stepOf", "people count from 1"
 
 
 def test_lists_of_named_things_are_maps() -> None:

@@ -246,7 +246,7 @@ STANDING = [
     waits("Progressing", "InvalidStrategy", "steps[1].mirror", at(S, 3), {}, INVALID),
     waits("Paused", "StableMissing", "no such ModelBackend: old", at(S, 4, "Paused"), NO_STABLE),
     waits("Paused", "AnalysisFailed", "errorRatio: numbers", failing(at(S, 3, "Paused")), {}, PAUSING),
-    waits("Paused", "AwaitingPromotion", "new keeps 75% until somebody", at(S, LAST, "Paused"), {}, MANUAL),
+    waits("Paused", "AwaitingPromotion", "new keeps 75% until a user", at(S, LAST, "Paused"), {}, MANUAL),
     waits("Paused", "Paused", "new has 30% instead of 50%", at(S, 4, "Paused"), {"candidate": {"ready": 3}}),
     waits("Progressing", "CapacityShort", "step 1 of 6 (mirror 20): expected a ready pod of new, found none",
           at(S, 0), {"candidate": {"ready": 0}}),

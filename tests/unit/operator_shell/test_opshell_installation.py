@@ -139,7 +139,7 @@ async def test_a_second_installation_stands_by_and_names_the_first_until_that_is
     assert lease(cluster) == holder
     assert second.waits_for == [holder]
     assert second.lines == [("another installation leads", holder)]
-    assert first.lines == [("waiting until nobody else can lead", None)]
+    assert first.lines == [("waiting until no other process can lead", None)]
     if ends == "ended":
         await first.end()
     elif ends == "killed":

@@ -72,7 +72,7 @@ async def test_a_release_goes_from_nothing_to_all() -> None:
     await world.until(lambda world: world.release["weight"] == 10)
     assert "new: " in world.history[-2]["mirrored"]
     assert "mirrored" not in world.split["status"]
-    assert world.split["status"]["step"] == 1
+    assert (world.split["status"]["step"], world.split["status"]["stepOf"]) == (1, "2/4")
     assert [(each["desired"], each["applied"]) for each in world.split["status"]["weights"]] == [
         (90, 100),
         (10, 0),
@@ -91,6 +91,7 @@ async def test_a_release_goes_from_nothing_to_all() -> None:
         ("new", 100, 100),
     ]
     assert (status["step"], [each["verdict"] for each in status["verdicts"]]) == (4, ["Pass"] * 3)
+    assert status["stepOf"] == "4/4"
     assert condition(world, "Progressing") == ("True", "Promoted")
     assert condition(world, "Ready") == ("True", "Applied")
     assert world.harness.condition(SPLIT, "s", "Reconciling") is None
@@ -432,7 +433,7 @@ async def test_a_strategy_that_goes_leaves_the_specs_weights() -> None:
     await world.second()
     status = world.split["status"]
     assert world.weights == {"old": 100, "new": 0}
-    assert not {"release", "step", "stepStarted"} & status.keys()
+    assert not {"release", "step", "stepOf", "stepStarted"} & status.keys()
     assert not status.get("verdicts")
     assert world.harness.condition(SPLIT, "s", "Progressing") is None
     world.harness.apply(split(analysis=QUICK))

@@ -423,7 +423,7 @@ async def test_what_cannot_be_copied_is_counted_by_reason(
         "too_large": "its body has 1100000 bytes",
         "stream": "its body has no length in its head",
         "method": "its method is HEAD",
-        "refused": "the client got 400 bad_request from Penstock, so there is no answer of a model's",
+        "refused": "the client got 400 bad_request from Penstock, not from a model",
         "pressure": "the router is short of processors",
     }
     assert {reason: first for _, _, reason, first in logged(capsys)} == totals.causes

@@ -417,9 +417,9 @@ async def test_a_stream_is_read_piece_by_piece(there: Endpoint, handle: Handle) 
     assert [piece async for piece in stream(1)] == [{"a": 1}, "x", "[DONE]"]
     assert await in_thread(lambda: list(stream(1))) == [{"a": 1}, "x", "[DONE]"]
     call = handle(1)
-    with pytest.raises(TypeError, match=r"is no stream: .* handle.options\(stream=True\)"):
+    with pytest.raises(TypeError, match=r"is not a stream: .* handle.options\(stream=True\)"):
         [piece async for piece in call]
-    with pytest.raises(TypeError, match="is no stream"):
+    with pytest.raises(TypeError, match="is not a stream"):
         list(call)
     call.cancel()
 

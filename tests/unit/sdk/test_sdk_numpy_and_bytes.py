@@ -178,7 +178,7 @@ async def test_a_generator_that_answers_or_returns(echo: Handle) -> None:
     answer = await echo.answers(1)
     assert (answer.status, answer.body) == (201, b"made")
     stream = echo.options(stream=True)
-    with pytest.raises(TypeError, match="found an answer that is no stream"):
+    with pytest.raises(TypeError, match="found an answer that is not a stream"):
         await anext(stream.answers(0))
     with pytest.raises(UpstreamError, match="expected a Response before the first piece") as raised:
         _ = [piece async for piece in stream.answers(1)]

@@ -255,7 +255,7 @@ async def test_bytes_are_sent_as_they_are(ask: Ask) -> None:
     assert (await ask(raw, 1, headers=EVENTS))[2] == b"data: [DONE]\n\n\xff"
     lines = [json.loads(line) for line in (await ask(raw, 1, headers=TOGETHER))[2].splitlines()]
     assert lines[0]["data"] == "data: [DONE]\n\n"
-    assert "expected text in a stream, found bytes that are no UTF-8" in lines[1]["error"]["detail"]
+    assert "expected text in a stream, found bytes that are not UTF-8" in lines[1]["error"]["detail"]
 
 
 @pytest.mark.parametrize("blocking", [False, True])

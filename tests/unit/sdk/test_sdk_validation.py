@@ -280,15 +280,71 @@ def test_what_cannot_be_validated_is_said_and_stays_as_it_is(
     assert line["found"]
 
 
-def test_without_pydantic_nothing_is_validated(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("annotation", "item", "made", "fault"),
+    [
+        (float, 1, 1.0, None),
+        (float, "wide", None, "$: Expected `float`, got `str`"),
+        (int, "5", 5, None),
+        (str, 5, None, "$: Expected `str`, got `int`"),
+        (list[list[float]], [[1], [2, None]], None, "$[1][1]: Expected `float`, got `null`"),
+        (dict[str, Any] | None, [1], None, "$: Expected `object | null`, got `array`"),
+        (dict[str, Any] | None, None, None, None),
+        # Not plain JSON, or not known to msgspec: left as they are.
+        (datetime.date, "soon", "soon", None),
+        (list[datetime.date], 7, 7, None),
+        (Literal["a"], 7, 7, None),
+        (list[int] | list[str], 7, 7, None),
+    ],
+)
+def test_without_pydantic_json_types_alone_are_validated(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    annotation: Any,
+    item: Any,
+    made: Any,
+    fault: str | None,
 ) -> None:
-    """Arrays are made all the same; nothing is logged, so `penstock export` prints what it exports."""
+    """Nothing is logged, so `penstock export` prints what it exports."""
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    shape = of(annotation)
+    if fault is None:
+        assert repr(shape.bind(item)) == repr({"item": made})
+    else:
+        with pytest.raises(ArgumentsError) as raised:
+            shape.bind(item)
+        assert (str(raised.value), raised.value.paths) == (fault, (fault.partition(": ")[0],))
+    assert capfd.readouterr().err == ""
+
+
+def test_without_pydantic_arrays_and_schemas_are_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydantic", None)
     assert of(Any).validators == {}
     assert of(np.ndarray).bind([1])["item"].shape == (1,)
-    assert of(int).bind("as it is") == {"item": "as it is"}
-    assert capfd.readouterr().err == ""
+    schema = of(list[float]).validators["item"].schema()
+    assert schema == {"type": "array", "items": {"type": "number"}}
+
+
+async def test_without_pydantic_an_item_of_another_type_gets_422(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer says what was expected, what was found, and where; the method is not called."""
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+
+    def double(item: list[float]) -> list[float]:
+        return [2 * each for each in item]
+
+    server = ModelServer()
+    with ThreadPoolExecutor(1) as threads:
+        built = target_of("m:double", double).build()
+        served = Served(built, threads)
+        server.serve(served, {}, default=built.default)
+        answers = [
+            await server.handle(Request(method="POST", target="/", headers=(), body=body))
+            for body in (b'{"instances": [[1]]}', b'{"instances": [[1, "wide"]]}')
+        ]
+    assert [answer.status for answer in answers] == [200, 422]
+    problem = json.loads(answers[1].body)
+    assert problem["detail"] == "$[1]: Expected `float`, got `str`"
+    assert problem["items"] == [{"index": 0, "paths": ["$[1]"]}]
 
 
 def test_pydantic_is_imported_for_annotations_alone() -> None:
