@@ -53,3 +53,8 @@ def mark_of(method: object) -> Batched | None:
     """The mark of a method; None if it has none."""
     mark = getattr(method, _ATTRIBUTE, None)
     return mark if isinstance(mark, Batched) else None
+
+
+def gathers_in_process(target: object) -> bool:
+    """Whether `penstock.batch` made this function: written for lists, it is called with single items."""
+    return getattr(target, "__penstock_in_process__", False) is True

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.decorators import mark_of
+from penstock.decorators import gathers_in_process, mark_of
 from penstock.errors import ArgumentsError, LoadError
 from penstock.validation import Validator, validators_of
 
@@ -140,6 +140,11 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
     Raises:
         LoadError: the shape cannot be served.
     """
+    if gathers_in_process(function):
+        raise LoadError(
+            f"{name}: expected @penstock.batched, for which the sidecar gathers requests, "
+            "found @penstock.batch, which gathers calls within one process"
+        )
     mark = mark_of(function)
     try:
         parameters = list(inspect.signature(function).parameters.values())

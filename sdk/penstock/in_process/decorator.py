@@ -77,6 +77,8 @@ class Queues:
 class BoundBatch(Generic[Item, Out]):
     """A batched method of one instance; see `batch`."""
 
+    __penstock_in_process__ = True
+
     def __init__(self, code: BatchedCode, name: str, owner: object, queues: Queues) -> None:
         self._code = code
         self._name = name
@@ -106,6 +108,8 @@ class BoundBatch(Generic[Item, Out]):
 
 class BatchFunction(Generic[Item, Out]):
     """A batched function; see `batch`."""
+
+    __penstock_in_process__ = True
 
     def __init__(self, code: BatchedCode, settings: BatchSettings) -> None:
         self._code = code

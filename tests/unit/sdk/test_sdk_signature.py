@@ -167,6 +167,10 @@ def test_a_generator_is_read_as_one() -> None:
         (penstock.batched(columns=True)(lambda **k: 0), r"batched method without \*\*kwargs"),
         (lambda *a: 0, r"expected named parameters, found \(\*a\)"),
         (lambda: 0, "expected at least one parameter, found none"),
+        (
+            penstock.batch(lambda items: items),
+            r"expected @penstock\.batched, .*found @penstock\.batch, which",
+        ),
     ],
 )
 def test_a_shape_that_cannot_be_served_is_refused_when_it_is_read(
@@ -174,6 +178,19 @@ def test_a_shape_that_cannot_be_served_is_refused_when_it_is_read(
 ) -> None:
     with pytest.raises(LoadError, match=message):
         read(function, "m:C.predict")
+
+
+def test_a_method_that_gathers_calls_in_its_process_is_refused() -> None:
+    """What others call `batch` on what they serve: the message names the decorator that does it here."""
+
+    class Model:
+        @penstock.batch(max_batch_size=4)
+        def predict(self, items: list[int]) -> list[int]:
+            return items
+
+    for method in (Model.predict, Model().predict):
+        with pytest.raises(LoadError, match=r"expected @penstock\.batched"):
+            read(method, "m:Model.predict", skip_self=method is Model.predict)
 
 
 def test_a_method_without_self_is_refused() -> None:
