@@ -122,8 +122,9 @@ class ResourceMetrics:
             slots.add(labels, sum(each.slots for each in latest))
             fit = most_telling(reports)
             if fit is not None:
-                intercept.add(labels, max(fit.a_ms, 0.0) / 1000)
-                slope.add(labels, max(fit.b_ms, 0.0) / 1000)
+                a_ms, b_ms = fit.bounded()
+                intercept.add(labels, a_ms / 1000)
+                slope.add(labels, b_ms / 1000)
 
         for stored in self._store.all(BACKEND):
             try:

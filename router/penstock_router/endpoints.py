@@ -409,7 +409,7 @@ class EndpointState:
         """
         most, held = self.settings.cold_start.max_pending, self.held
         if held.count >= most:
-            bound = f"at most {most} requests that wait for a pod (coldStart.maxPending"
+            bound = f"room among at most {most} requests that wait for a pod (coldStart.maxPending"
             return f"expected {bound} of endpoint {self.name}), found {held.count} that wait already"
         bound = f"at most {MAX_HELD_BYTES} bytes of bodies that wait for a pod of endpoint {self.name}"
         return f"expected {bound} (a fixed bound), found {held.bytes} already and {size} of this request"

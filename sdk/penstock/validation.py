@@ -211,8 +211,8 @@ class _Json:
         try:
             return msgspec.convert(value, self._hint, strict=False)
         except msgspec.ValidationError as error:
-            said, _, place = str(error).partition(" - at `$")
-        where = path + place.rstrip("`")
+            said, _, place = str(error).partition(" - at ")
+        where = path + place.rpartition("`$")[2].rstrip("`")
         raise ArgumentsError(f"{where}: {said}", paths=[where])
 
     def schema(self) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class _Json:
 
 
 def _is_json(hint: Any) -> bool:
-    """Whether a type consists of JSON's own types alone, which mean the same to every validator."""
+    """Whether a type consists of JSON's own types alone, which all validators read nearly alike."""
     if any(hint is each for each in _JSON):
         return True
     kinds = (list, dict, typing.Union, types.UnionType)

@@ -201,8 +201,9 @@ class Metrics:
         )
         for path, fit in most_telling(self._fits()):
             labels = (class_label(path),)
-            intercept.add_metric(labels, max(fit.a_ms, 0.0) / 1000)
-            slope.add_metric(labels, max(fit.b_ms, 0.0) / 1000)
+            a_ms, b_ms = fit.bounded()
+            intercept.add_metric(labels, a_ms / 1000)
+            slope.add_metric(labels, b_ms / 1000)
         yield intercept
         yield slope
         build = GaugeMetricFamily(

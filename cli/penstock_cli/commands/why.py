@@ -143,7 +143,7 @@ def _until_fall(
     delayed = status["recommendation"].get("verdict") == "Delayed" and status.get("desiredReplicas", 0) > 1
     if not delayed or "targetLoad" not in scaling or "downscaleDelay" not in scaling or since is None:
         return ""
-    left = durations.parse_ms(scaling["downscaleDelay"]) / 1000 - (now - since).total_seconds()
+    left = durations.parse_ms(scaling["downscaleDelay"]) / 1000 - max((now - since).total_seconds(), 0.0)
     return f"; in {span(left)} at the latest, if no more are wanted until then" if left > 0 else ""
 
 

@@ -19,10 +19,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from penstock_operator.autoscaling.window import MISSING, SILENT_S, PodLoad, RouterHolds, Sample, is_silent
+from penstock_operator.autoscaling.window import (
+    MISSING,
+    SILENT_S,
+    Line,
+    PodLoad,
+    RouterHolds,
+    Sample,
+    is_silent,
+)
 
 MARGIN = 1.05
 """The margin of the sidecar's own forecast, by which it chooses batches (`estimators/latency_model.py`)."""
@@ -30,6 +38,8 @@ WAIT = 1.5
 """Number of batch times from arrival to answer."""
 FOLLOWS_S = 60.0
 """Seconds after which the curve has moved 63 % of the way to the reported one."""
+LINE_S = 10.0
+"""Seconds of batches that a line rests on, however long nothing was reported before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,40 +158,56 @@ def capacity(objective: Objective, curve: Curve | None, pods: Sequence[PodLoad],
     )
 
 
-def follow(before: Curve | None, pods: Sequence[PodLoad], now: float) -> Curve | None:
+def follow(before: Curve | None, pods: Sequence[PodLoad], now: float, *, most: int) -> Curve | None:
     """Return the curve, updated by the latest reports.
 
     Args:
         before: the last result.
         pods: the backend's; only those that serve and report count.
         now: the time in seconds.
+        most: `maxBatchSize`.
     """
-    lines = [line for sample in _latest(pods, now) for line in sample.lines]
+    lines = [_possible(line, most) for sample in _latest(pods, now) for line in sample.lines]
+    if before is not None and before.information:
+        lines = [line for line in lines if line.sized]
     weight = sum(line.n for line in lines)
     if not weight:
         return before
     items = max(sum(line.n * line.items for line in lines) / weight, 1.0)
-    level = max(sum(line.n * (line.a + line.b * line.items) for line in lines) / weight, 0.0)
+    level = sum(line.n * max(line.a + line.b * line.items, 0.0) for line in lines) / weight
     information = sum(line.information for line in lines)
     slope = sum(line.information * line.b for line in lines) / information if information else 0.0
     if before is None:
         return Curve(at=now, items=items, level=level, slope=slope, information=information, since=now)
     gap = max(now - before.at, 0.0)
-    # At first, the mean of all reports counts: one line through a few batches is off by some percent.
-    share = max(1.0 - math.exp(-gap / FOLLOWS_S), gap / max(now - before.since, 1.0))
-    told = share * information
-    turn = told / (told + (1.0 - share) * before.information) if told else 0.0
+    told = information * _share(before, min(gap, LINE_S), now)
+    kept = before.information * (1.0 - _share(before, min(gap, LINE_S), now))
+    turn = told / (told + kept) if told else 0.0
     slope = before.slope + turn * (slope - before.slope)
     # The line turns at the sizes that were reported before, where it was known.
-    expected = max(before.level + max(slope, 0.0) * (items - before.items), 0.0)
+    turned = min(max(slope, 0.0), before.level / before.items)
+    expected = before.level + turned * (items - before.items)
     return Curve(
         at=now,
         items=items,
-        level=expected + share * (level - expected),
+        level=max(expected + _share(before, gap, now) * (level - expected), 0.0),
         slope=slope,
         information=before.information + turn * (information - before.information),
         since=before.since,
     )
+
+
+def _share(before: Curve, seconds: float, now: float) -> float:
+    """What reports of so many seconds count beside those of before.
+
+    At first, the mean of all reports counts: one line through a few batches is off by some percent.
+    """
+    return max(1.0 - math.exp(-seconds / FOLLOWS_S), seconds / max(now - before.since, 1.0))
+
+
+def _possible(line: Line, most: int) -> Line:
+    """A line with sizes that batches can have: the spread of numbers up to `most` is at most half of it."""
+    return replace(line, items=min(line.items, most), spread=min(line.spread, most / 2))
 
 
 @dataclass(frozen=True, slots=True)

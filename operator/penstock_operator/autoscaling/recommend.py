@@ -304,7 +304,7 @@ def _follow(
     }
     unreachable = None
     if target.target_load is None:
-        state = replace(state, curve=follow(state.curve, pods, now))
+        state = replace(state, curve=follow(state.curve, pods, now, most=target.objective.max_batch_size))
     able = capacity(target.objective, state.curve, pods, now)
     if target.target_load is None and not able.keeps_objective:
         unreachable = able.item_seconds

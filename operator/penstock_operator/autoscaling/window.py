@@ -56,6 +56,7 @@ class Line:
         n: batches that it rests on.
         items: their mean size.
         spread: standard deviation of their sizes.
+        sized: False if the sizes are unknown, and all may have been the same.
     """
 
     a: float
@@ -63,6 +64,7 @@ class Line:
     n: int
     items: float = 1.0
     spread: float = 1.0
+    sized: bool = True
 
     @property
     def information(self) -> float:
@@ -182,14 +184,15 @@ class _Pod:
 
 
 def _line(fit: Fit) -> Line:
-    """The line of a report. An older sidecar's flat one is taken for one of batches of a single size."""
-    spread = float(fit.b_ms > 0) if fit.spread is None else fit.spread
+    """The line of a report. Older sidecars tell no sizes; a flat line of theirs is of batches of one size."""
+    sized = fit.spread is not None or fit.b_ms > 0
     return Line(
         a=fit.a_ms / 1000,
         b=fit.b_ms / 1000,
         n=min(fit.n, MOST_BATCHES),
         items=1.0 if fit.items is None else fit.items,
-        spread=spread,
+        spread=float(sized) if fit.spread is None else fit.spread,
+        sized=sized,
     )
 
 

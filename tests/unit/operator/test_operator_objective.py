@@ -22,7 +22,8 @@ from penstock_operator.autoscaling import (
     Target,
     recommend,
 )
-from penstock_operator.autoscaling.capacity import Arrivals, Curve, arrivals, capacity, follow
+from penstock_operator.autoscaling.capacity import Arrivals, Curve, arrivals, capacity
+from penstock_operator.autoscaling.capacity import follow as follow_up_to
 from penstock_operator.autoscaling.forecast import Rates, expected, remember, trend
 from penstock_operator.autoscaling.window import Line
 from penstock_sidecar.estimators.latency_model import LatencyModel
@@ -101,6 +102,10 @@ def line(a: float, b: float, n: int = 100, *, items: float = 8, spread: float = 
     return Line(a=a, b=b, n=n, items=items, spread=spread)
 
 
+def follow(before: Curve | None, pods: list[PodLoad], now: float) -> Curve | None:
+    return follow_up_to(before, pods, now, most=32)
+
+
 def started(pods: list[PodLoad]) -> Curve:
     """The first curve, at 100 s, as if it had been followed since 0."""
     curve = follow(None, pods, 100)
@@ -134,6 +139,62 @@ def test_a_line_through_batches_of_one_size_says_nothing_of_the_slope() -> None:
     told = follow(alone, [pod("a")], 102)
     assert told is not None
     assert told.b == pytest.approx(0.02)
+
+
+def followed(known: Curve, *lines: Line, seconds: int = 60, gap: int = 2) -> Curve:
+    """The curve after a silence, and so many seconds of pods of which each reports one of the lines."""
+    curve: Curve | None = known
+    for now in range(100 + gap, 100 + gap + seconds, 2):
+        curve = follow(curve, [pod(f"p{n}", lines=(each,), until=now) for n, each in enumerate(lines)], now)
+    assert curve is not None
+    return curve
+
+
+def rate(curve: Curve) -> float:
+    able = capacity(OBJECTIVE, curve, [], 0)
+    assert able.rate is not None
+    return able.rate
+
+
+KNOWN = Curve(at=100, items=16, level=0.026, slope=0.001, information=200 * 64, since=0)
+"""10 ms + 1 ms an item, from batches of 8 to 24: 726 items a second."""
+
+
+@pytest.mark.parametrize(
+    "steep", [line(0.001, 0.01, 3, items=1.3, spread=0.5), line(0.02, -0.01, 3, items=1.3, spread=0.5)]
+)
+def test_a_few_small_batches_after_a_long_silence_say_no_more_than_at_any_time(steep: Line) -> None:
+    """The slope was known before it; nothing has told otherwise."""
+    after = followed(KNOWN, steep, seconds=20, gap=1800)
+    assert after.slope == pytest.approx(0.001, rel=0.02)
+
+
+def test_a_flat_line_whose_sizes_are_unknown_says_nothing_beside_a_known_curve() -> None:
+    """An older sidecar's, whose batches are all full: it would seem to be of single items."""
+    full = Line(a=0.042, b=0.0, n=100, items=1, spread=0, sized=False)
+    assert followed(KNOWN, full, seconds=300) == KNOWN
+    assert started([pod("a", lines=(full,))]).level == 0.042
+
+
+def test_a_line_that_begins_below_zero_is_not_extended_below_it() -> None:
+    """A model that takes more than twice as long for twice as many: -50 ms + 6 ms an item, at 28."""
+    curve = Curve(at=100, items=28, level=0.118, slope=0.006, information=200 * 16, since=0)
+    single = line(0.01, 0.0, items=1, spread=0)
+    assert followed(curve, single, seconds=2).level == pytest.approx(0.118 / 28, rel=0.1)
+
+
+def test_one_line_below_zero_does_not_hide_the_others() -> None:
+    """The level is a mean of times; a time is not negative."""
+    good = line(0.01, 0.001, 200, items=16, spread=8)
+    assert rate(followed(KNOWN, good, good, good, replace(good, a=-1e9))) < 1.5 * rate(KNOWN)
+
+
+def test_a_spread_that_batches_cannot_have_is_cut() -> None:
+    """Else one report would decide the slope for ever."""
+    wild = line(0.01, 0.01, 200, items=1e6, spread=1e6)
+    once = followed(KNOWN, wild, seconds=2)
+    again = followed(replace(once, at=100), line(0.01, 0.001, 200, items=16, spread=8), seconds=600)
+    assert again.slope == pytest.approx(0.001, rel=0.05)
 
 
 def test_the_first_line_is_one_of_many() -> None:

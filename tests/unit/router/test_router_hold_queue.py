@@ -105,7 +105,7 @@ async def test_more_than_may_wait_are_refused_with_retry_after(router: Any) -> N
     refused = await process.ask()
     assert (refused.status, refused.document["reason"]) == (503, "cold_start_full")
     assert refused.document["detail"] == (
-        "expected at most 3 requests that wait for a pod (coldStart.maxPending of endpoint e), "
+        "expected room among at most 3 requests that wait for a pod (coldStart.maxPending of endpoint e), "
         "found 3 that wait already"
     )
     assert int(refused.headers["retry-after"]) >= 1

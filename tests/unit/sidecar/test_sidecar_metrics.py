@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -107,3 +108,19 @@ def test_no_label_holds_what_a_client_chose_and_their_number_is_bounded():
     assert text.count("penstock_sidecar_fit_slope_seconds{") == MAX_CLASSES
     assert class_label("/users/alice-99") in text
     assert class_label("/users/alice-1") not in text
+
+
+@pytest.mark.parametrize(
+    ("fit", "shown"),
+    [
+        (Fit(a_ms=20, b_ms=-2, n=9, items=2, spread=1), (16, 0)),
+        (Fit(a_ms=-4, b_ms=4, n=9, items=2, spread=1), (0, 2)),
+        (Fit(a_ms=-4, b_ms=4, n=9), (0, 4)),
+        (Fit(a_ms=-9, b_ms=4, n=9, items=2, spread=1), (0, 0)),
+    ],
+)
+def test_a_curve_without_negative_parts_stays_where_it_was_measured(
+    fit: Fit, shown: tuple[float, float]
+) -> None:
+    """What metrics show of a line that fell, or began below zero, by chance."""
+    assert fit.bounded() == shown

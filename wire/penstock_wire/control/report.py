@@ -97,6 +97,14 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     items: Extent | None = None
     spread: Extent | None = None
 
+    def bounded(self) -> tuple[float, float]:
+        """Both numbers without negative parts; at `items`, where it was measured, the curve stays."""
+        if not self.items:
+            return max(self.a_ms, 0.0), max(self.b_ms, 0.0)
+        level = max(self.a_ms + self.b_ms * self.items, 0.0)
+        b_ms = min(max(self.b_ms, 0.0), level / self.items)
+        return level - b_ms * self.items, b_ms
+
 
 class Reconfigure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The outcome of the latest `userConfig`.
