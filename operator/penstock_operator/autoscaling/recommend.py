@@ -312,11 +312,12 @@ def _follow(
 
     kept = target.clamp(current)
     verb = "kept at" if kept == current else "set to"
+    why = _unknown(pods, len(silent), len(serving), asked=0 < kept == current)
     stays = Recommendation(
         replicas=kept,
         current=current,
         verdict="TooManyUnknown" if serving else "NoReports",
-        message=f"{verb} {kept}: {_unknown(pods, len(silent), len(serving))}{_limited(target, current)}",
+        message=f"{verb} {kept}: {why}{_limited(target, current)}",
         inputs=ScalingInputs(wanted=kept, **known),
         metrics_available=False,
         unreachable=unreachable,
@@ -375,11 +376,12 @@ def _follow(
     )
 
 
-def _unknown(pods: Sequence[PodLoad], silent: int, serving: int) -> str:
+def _unknown(pods: Sequence[PodLoad], silent: int, serving: int, *, asked: bool) -> str:
     """Return the reason why the number stays, in words."""
     if serving:
         return f"{silent} of {serving} pods are silent"
-    there = any(not pod.left for pod in pods)
+    # NB: pods that were asked for may have come since, and no look follows for that reason alone.
+    there = asked or any(not pod.left for pod in pods)
     return "none of its pods has been ready yet" if there else "it has no pod"
 
 

@@ -590,3 +590,8 @@ def test_silence_lowers_nothing(rates: list[float], mute: int, silence: float, n
         pods = [replace(load, samples=()) if index < mute else load for index, load in enumerate(pods)]
     state = ScalerState(first_look=0, curve=CURVE)
     assert look(pods, current=len(pods), now=now, state=state).replicas >= len(pods)
+
+
+def test_pods_that_were_asked_for_may_have_come_since() -> None:
+    """Nothing looks again because a pod is there, so the words are true before and after it."""
+    assert look([], current=1).message == look(starting(1), current=1).message
