@@ -150,7 +150,7 @@ def _until_fall(
 def _shown(inputs: dict[str, Any]) -> list[tuple[str, Any]]:
     """Sort the terms in the order of the computation, unknown ones last."""
     order = list(TERMS)
-    # Without targetLoad, a pod's load is not reckoned at zero replicas.
+    # Without targetLoad, a pod's load is not computed at zero replicas.
     shown = [pair for pair in inputs.items() if pair != ("targetLoad", 0)]
     return sorted(shown, key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
 

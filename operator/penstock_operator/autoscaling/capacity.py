@@ -31,6 +31,7 @@ from penstock_operator.autoscaling.window import (
     Sample,
     is_silent,
 )
+from penstock_wire.control.report import line_through
 
 MARGIN = 1.05
 """The margin of the sidecar's own forecast, by which it chooses batches (`estimators/latency_model.py`)."""
@@ -79,13 +80,13 @@ class Curve:
 
     @property
     def b(self) -> float:
-        """Seconds that each item adds; never more than there are at `items`."""
-        return min(max(self.slope, 0.0), self.level / self.items)
+        """Seconds that each item adds."""
+        return line_through(self.items, self.level, self.slope)[1]
 
     @property
     def a(self) -> float:
         """Seconds that a batch of any size takes."""
-        return self.level - self.b * self.items
+        return line_through(self.items, self.level, self.slope)[0]
 
     def seconds(self, items: int) -> float:
         """Return L(items)."""
@@ -180,17 +181,17 @@ def follow(before: Curve | None, pods: Sequence[PodLoad], now: float, *, most: i
     if before is None:
         return Curve(at=now, items=items, level=level, slope=slope, information=information, since=now)
     gap = max(now - before.at, 0.0)
-    told = information * _share(before, min(gap, LINE_S), now)
-    kept = before.information * (1.0 - _share(before, min(gap, LINE_S), now))
-    turn = told / (told + kept) if told else 0.0
+    part = _share(before, min(gap, LINE_S), now)
+    told = part * information
+    turn = told / (told + (1.0 - part) * before.information) if told else 0.0
     slope = before.slope + turn * (slope - before.slope)
     # The line turns at the sizes that were reported before, where it was known.
-    turned = min(max(slope, 0.0), before.level / before.items)
-    expected = before.level + turned * (items - before.items)
+    a, b = line_through(before.items, before.level, slope)
+    expected = a + b * items
     return Curve(
         at=now,
         items=items,
-        level=max(expected + _share(before, gap, now) * (level - expected), 0.0),
+        level=expected + _share(before, gap, now) * (level - expected),
         slope=slope,
         information=before.information + turn * (information - before.information),
         since=before.since,

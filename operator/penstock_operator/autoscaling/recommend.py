@@ -312,12 +312,11 @@ def _follow(
 
     kept = target.clamp(current)
     verb = "kept at" if kept == current else "set to"
-    why = _unknown(pods, len(silent), len(serving), asked=0 < kept == current)
     stays = Recommendation(
         replicas=kept,
         current=current,
         verdict="TooManyUnknown" if serving else "NoReports",
-        message=f"{verb} {kept}: {why}{_limited(target, current)}",
+        message=f"{verb} {kept}: {_unknown(len(silent), len(serving))}{_limited(target, current)}",
         inputs=ScalingInputs(wanted=kept, **known),
         metrics_available=False,
         unreachable=unreachable,
@@ -376,13 +375,9 @@ def _follow(
     )
 
 
-def _unknown(pods: Sequence[PodLoad], silent: int, serving: int, *, asked: bool) -> str:
+def _unknown(silent: int, serving: int) -> str:
     """Return the reason why the number stays, in words."""
-    if serving:
-        return f"{silent} of {serving} pods are silent"
-    # NB: pods that were asked for may have come since, and no look follows for that reason alone.
-    there = asked or any(not pod.left for pod in pods)
-    return "none of its pods has been ready yet" if there else "it has no pod"
+    return f"{silent} of {serving} pods are silent" if serving else "it has no ready pod"
 
 
 def _limited(target: Target, current: int) -> str:

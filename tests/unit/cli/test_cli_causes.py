@@ -145,7 +145,7 @@ def test_a_narrow_terminal_has_no_empty_lines() -> None:
 
 def test_a_load_that_pods_cannot_report_is_no_cause_of_its_own() -> None:
     """Of a backend whose pods do not start; one whose pods are ready and silent says so."""
-    silent = ("MetricsAvailable", "False", "NoReports", "kept at 1: none of its pods has been ready yet")
+    silent = ("MetricsAvailable", "False", "NoReports", "kept at 1: it has no ready pod")
     ready = ("Ready", "True", "Serving", "")
     crashed = ("Ready", "False", "ContainerCrashed", "exit code 1")
     for first, shown in ((crashed, ["ContainerCrashed"]), (ready, ["NoReports"])):

@@ -257,8 +257,8 @@ def test_a_schedule_that_wakes_a_backend_is_named() -> None:
         for current, pods in ((0, []), (4, starts))
     ]
     assert messages == [
-        "set to 4: it has no pod; minReplicas of schedule office is 4",
-        "kept at 4: none of its pods has been ready yet",
+        "set to 4: it has no ready pod; minReplicas of schedule office is 4",
+        "kept at 4: it has no ready pod",
     ]
 
 

@@ -77,6 +77,18 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     batch_items: Count = 0
 
 
+def line_through(items: float, level: float, slope: float) -> tuple[float, float]:
+    """Return a, b of the line a + b·W through one of its points, with neither below 0.
+
+    Args:
+        items: W of the point, > 0.
+        level: the line there, ≥ 0.
+        slope: b as measured; it counts from 0 to `level / items`.
+    """
+    b = min(max(slope, 0.0), level / items)
+    return level - b * items, b
+
+
 class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A service curve L(W) = a + b·W of one class of requests.
 
@@ -101,9 +113,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """Both numbers without negative parts; at `items`, where it was measured, the curve stays."""
         if not self.items:
             return max(self.a_ms, 0.0), max(self.b_ms, 0.0)
-        level = max(self.a_ms + self.b_ms * self.items, 0.0)
-        b_ms = min(max(self.b_ms, 0.0), level / self.items)
-        return level - b_ms * self.items, b_ms
+        return line_through(self.items, max(self.a_ms + self.b_ms * self.items, 0.0), self.b_ms)
 
 
 class Reconfigure(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
