@@ -117,7 +117,6 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
     status_conditions += [ready, *conditions.flags(ready, reconciling=reconciling, stalled=stalled)]
     if model.last_failure is None and ready.status != "True" and old.model is not None:
         model = model.model_copy(update={"last_failure": old.model.last_failure})
-    recommended = seen.recommendation
     generation = backend.metadata.generation
     return ModelBackendStatus(
         observed_generation=generation,
@@ -126,7 +125,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         updated_replicas=counts.get("updatedReplicas") or 0,
         first_ready_time=old.first_ready_time or (now if counts.get("readyReplicas") else None),
         selector=labels.selector_text(labels.backend_selector(backend.name)),
-        desired_replicas=recommended.replicas if recommended else backend.spec.replicas,
+        desired_replicas=_desired(backend, seen),
         recommendation=_recommendation(backend, seen, now),
         load=seen.load,
         model=model,
@@ -189,6 +188,15 @@ def terms_moved(old: RecommendationStatus | None, new: Recommendation | None) ->
         abs((after[key] or 0) - (before[key] or 0)) > _SHOW_LOAD_SHARE * abs(before[key] or 0)
         for key in before
     )
+
+
+def _desired(backend: ModelBackend, seen: BackendObserved) -> int:
+    """The number to show; before a new leader's first look, the one that the last leader has shown."""
+    if seen.recommendation is not None:
+        return seen.recommendation.replicas
+    spec, old = backend.spec, backend.status
+    looks = spec.autoscaling is not None and not spec.suspend and old.recommendation is not None
+    return old.desired_replicas if looks and old.desired_replicas is not None else spec.replicas
 
 
 def _recommendation(backend: ModelBackend, seen: BackendObserved, now: str) -> RecommendationStatus | None:
@@ -413,6 +421,12 @@ def _scaling(backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble |
         return []
     if backend.spec.suspend:
         return [condition("ScalingActive", "False", "Suspended", "spec.suspend is true")]
+    if recommended is None:
+        # NB: a status can be due before a new leader's first look, which tells whether another client scales.
+        active = conditions.find(backend.status.conditions, "ScalingActive")
+        if active is None or active.reason == "Suspended":
+            active = condition("ScalingActive", "True", "FollowingLoad")
+        return [active, condition("MetricsAvailable", "Unknown", "NotLookedYet")]
     if seen.foreign_scaler is not None and backend.spec.replicas == 0:
         text = f"{seen.foreign_scaler} has scaled it to 0: that stays until another number is written"
         active = condition("ScalingActive", "False", "ScalingDisabled", text)
@@ -433,7 +447,7 @@ def _scaling(backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble |
         active = condition("ScalingActive", "True", wrong.reason, f"{growth}; {wrong.message}")
     elif seen.target_note is not None:
         active = condition("ScalingActive", "True", "TargetUnreachable", seen.target_note)
-    elif recommended is not None and recommended.unreachable is not None and seen.objective is not None:
+    elif recommended.unreachable is not None and seen.objective is not None:
         # Two digits: otherwise each new batch would change the status.
         text = (
             f"latencyObjective is {seen.objective}, but a batch of one item takes "
@@ -441,16 +455,16 @@ def _scaling(backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble |
             "batches are full ones, and the objective is not kept"
         )
         active = condition("ScalingActive", "True", "ObjectiveUnreachable", text)
-    elif recommended is not None and recommended.verdict == "Limited":
+    elif recommended.verdict == "Limited":
         text = f"the load asks for more than maxReplicas {spec.max_replicas}"
         active = condition("ScalingActive", "True", "Limited", text)
-    elif recommended is not None and recommended.verdict == "Release":
+    elif recommended.verdict == "Release":
         active = condition("ScalingActive", "True", "Release", recommended.limit)
-    elif recommended is not None and recommended.verdict == "Schedule":
+    elif recommended.verdict == "Schedule":
         active = condition("ScalingActive", "True", "Schedule", recommended.limit)
-    elif recommended is not None and recommended.verdict == "NoHolder":
+    elif recommended.verdict == "NoHolder":
         active = condition("ScalingActive", "True", "NoHolder", NO_HOLDER)
-    elif recommended is not None and recommended.verdict == "ShortOfProcessors":
+    elif recommended.verdict == "ShortOfProcessors":
         text = "the load asks for more; as many start at a time as are ready, which wait for processors"
         active = condition("ScalingActive", "True", "ShortOfProcessors", text)
     elif spec.mode == "External":
@@ -458,8 +472,6 @@ def _scaling(backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble |
         active = condition("ScalingActive", "True", "External", text)
     else:
         active = condition("ScalingActive", "True", "FollowingLoad")
-    if recommended is None:
-        return [active, condition("MetricsAvailable", "Unknown", "NotLookedYet")]
     if recommended.metrics_available:
         return [active, condition("MetricsAvailable", "True", "ReportsReceived")]
     return [active, condition("MetricsAvailable", "False", recommended.verdict, recommended.message)]

@@ -79,6 +79,43 @@ def test_scaling_conditions(
     assert conditions.get("MetricsAvailable") == metrics
 
 
+@pytest.mark.parametrize(
+    ("seen", "replicas", "active"),
+    [
+        ({"foreign_scaler": "hpa"}, 2, ("False", "ForeignScaler")),
+        ({"foreign_scaler": "me"}, 0, ("False", "ScalingDisabled")),
+        ({"recommendation": recommendation("Limited")}, 2, ("True", "Limited")),
+    ],
+)
+def test_a_new_leader_keeps_what_the_last_one_has_shown_until_it_looks(
+    seen: dict[str, Any], replicas: int, active: tuple[str, str]
+) -> None:
+    """Else another client's number would seem to be ours for a moment, and a 0 set by hand would be lost."""
+    scaled = backend(autoscaling={"targetLoad": 10}, replicas=replicas)
+    document = status.backend_status(
+        scaled, replace(WELL, **({"recommendation": recommendation()} | seen)), now=NOW
+    )
+    known = scaled.model_copy(update={"status": ModelBackendStatus.model_validate(document)})
+    after = status.backend_status(known, replace(WELL, recommendation=None), now=LATER)
+    assert by_type(after)["ScalingActive"] == active
+    assert after["desiredReplicas"] == 4
+    without = known.model_copy(update={"spec": backend(replicas=replicas).spec})
+    plain = status.backend_status(without, replace(WELL, recommendation=None), now=LATER)
+    assert plain["desiredReplicas"] == replicas
+    assert "ScalingActive" not in by_type(plain)
+
+
+def test_a_backend_that_is_no_longer_suspended_follows_the_load() -> None:
+    """Before the first look, too: the old condition says what is over."""
+    suspended = backend(autoscaling={"targetLoad": 10}, suspend=True)
+    document = status.backend_status(suspended, replace(WELL, recommendation=None), now=NOW)
+    again = backend(autoscaling={"targetLoad": 10}).model_copy(
+        update={"status": ModelBackendStatus.model_validate(document)}
+    )
+    after = by_type(status.backend_status(again, replace(WELL, recommendation=None), now=LATER))
+    assert after["ScalingActive"] == ("True", "FollowingLoad")
+
+
 def test_a_recommendation_is_shown_with_the_terms_of_its_number() -> None:
     """They are refreshed where asked for, and with another number or verdict; its age stays till then."""
     scaled = backend(autoscaling={"targetLoad": 10})
