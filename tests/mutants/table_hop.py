@@ -166,6 +166,24 @@ HOP_MUTANTS = (
         tests=(f"{_CENTRAL}::test_when_pods_are_added_those_who_wait_go_to_them_and_run_once",),
     ),
     Mutant(
+        name="a router takes from one pod, and looks at the next one later",
+        breaks=ROOM,
+        package=ROUTER,
+        old="self._level_at.pop(backend, None)  # pods",
+        new="pass  # pods",
+        tests=(f"{_CENTRAL}::test_added_pods_have_their_part_of_what_waits_within_milliseconds_and_no_more",),
+    ),
+    Mutant(
+        name="routers do not hear what others of them sent to a pod with a queue",
+        breaks=ROOM,
+        package=WIRE,
+        old="doubled = room[1] >= 2 * announced[1] > 0",
+        new="doubled = False",
+        tests=(
+            f"{_CENTRAL}::test_added_pods_have_their_part_of_what_waits_within_milliseconds_and_no_more[3]",
+        ),
+    ),
+    Mutant(
         name="what was handed back may go to any pod",
         breaks=ROOM,
         package=ROUTER,

@@ -2,8 +2,8 @@
 
 Four pods of one slot take 20 ms for a request, and half as many requests again come as these can do. After
 three seconds pods are added, with the load going on. For the requests that wait then it prints how long they
-wait from then on, beside what they would without the added pods, and what they would in one central queue
-(see `simulated_balance` for what is simulated).
+wait from then on, beside what they would without the added pods, and what they would in one central queue:
+means of several seeds (see `simulated_balance` for what is simulated).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import heapq
 import random
 from collections.abc import Sequence
+from statistics import mean
 
 from bench.ledger import quantile
 from tests.support import fake_loop
@@ -67,6 +68,32 @@ def simulate(*, routers: int, added: int, seed: int) -> list[float]:
     return still([at for at, _ in arrivals], latencies)
 
 
+def share_of_added(*, routers: int, added: int, after: float, seed: int) -> float:
+    """The share of what waits that waits at the added pods, some time after they were added.
+
+    Args:
+        routers: as in `simulate`.
+        added: as in `simulate`.
+        after: that time, in seconds.
+        seed: of all chance.
+    """
+    arrivals = arrivals_of(routers=routers, seed=seed)
+    pod = (POD[0], POD[1] + MODEL_SECONDS)
+
+    async def run() -> float:
+        routed, loop = Routed([pod] * PODS, routers=routers, way=WAY), asyncio.get_running_loop()
+        await routed.start()
+        loop.call_later(ADDED_AT, routed.add, [pod] * added)
+        seen: list[list[int]] = []
+        loop.call_later(
+            ADDED_AT + after, lambda: seen.append([each.queued for each in routed.pods.values()])
+        )
+        await routed.load(arrivals)
+        return sum(seen[0][PODS:]) / sum(seen[0])
+
+    return fake_loop.run(run())
+
+
 def central(*, routers: int, added: int, seed: int) -> list[float]:
     """The same in one central queue that costs nothing."""
     times = [at for at, _ in arrivals_of(routers=routers, seed=seed)]
@@ -82,8 +109,8 @@ def central(*, routers: int, added: int, seed: int) -> list[float]:
 def main() -> int:
     """Run from the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.simulated_growth", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    parser.add_argument("--seeds", type=int, default=4, help="runs of each, with another chance (default: 4)")
+    seeds = range(1, parser.parse_args().seeds + 1)
     names = [
         "routers",
         "pods added",
@@ -92,17 +119,20 @@ def main() -> int:
         "p99, ms",
         "÷ none added",
         "one queue, p99",
-        "÷",
+        "÷ none added there",
     ]
     print(f"| {' | '.join(names)} |\n{'| -- ' * len(names)}|")
     for routers in (1, 3):
-        alone = quantile(simulate(routers=routers, added=0, seed=arguments.seed), 0.99)
-        for added in (0, PODS, 3 * PODS):
-            ours = simulate(routers=routers, added=added, seed=arguments.seed)
-            ideal = quantile(central(routers=routers, added=added, seed=arguments.seed), 0.99)
-            half, most = quantile(ours, 0.5), quantile(ours, 0.99)
-            cells = [f"{routers}", f"{added}", f"{len(ours)}", f"{half * 1000:.0f}", f"{most * 1000:.0f}"]
-            cells += [f"{most / alone:.2f}", f"{ideal * 1000:.0f}", f"{most / ideal:.2f}"]
+        alone = alone_ideal = 0.0
+        for added in (0, PODS, PODS + 1, 3 * PODS):
+            ours = [simulate(routers=routers, added=added, seed=seed) for seed in seeds]
+            queue = [central(routers=routers, added=added, seed=seed) for seed in seeds]
+            waiting, half = mean(map(len, ours)), mean(quantile(each, 0.5) for each in ours)
+            most, ideal = (mean(quantile(each, 0.99) for each in runs) for runs in (ours, queue))
+            if not added:
+                alone, alone_ideal = most, ideal
+            cells = [f"{routers}", f"{added}", f"{waiting:.0f}", f"{half * 1000:.0f}", f"{most * 1000:.0f}"]
+            cells += [f"{most / alone:.2f}", f"{ideal * 1000:.0f}", f"{ideal / alone_ideal:.2f}"]
             print(f"| {' | '.join(cells)} |", flush=True)
     return 0
 

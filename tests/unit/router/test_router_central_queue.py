@@ -250,3 +250,13 @@ def test_when_pods_are_added_those_who_wait_go_to_them_and_run_once(
         for count in (0, added)
     ]
     assert seconds[1] < share * seconds[0]
+
+
+@pytest.mark.parametrize("routers", [1, 3])
+def test_added_pods_have_their_part_of_what_waits_within_milliseconds_and_no_more(routers: int) -> None:
+    """Routers take it from one pod after the other, and hear of what others of them sent to the new ones.
+
+    With four pods added to four, that part is a half.
+    """
+    share = simulated_growth.share_of_added(routers=routers, added=simulated_growth.PODS, after=0.01, seed=1)
+    assert 0.4 < share < 0.65

@@ -85,7 +85,7 @@ class HopConnection(Link):
         self._told_last = 0  # the last request that it included
         self._recalls = False  # the client asks for requests back
         self._asked_back = 0  # items that it asks for
-        self._turned = False  # room, or a queue, has begun or ended
+        self._turned = False  # room, or a queue, has begun or ended, or the queue has doubled
         self._front = front
         self._listener = listener
         self._service = listener.service
@@ -167,11 +167,14 @@ class HopConnection(Link):
     def room_is(self, room: Room) -> None:
         """Announce the room, after the answers of this turn, if room or a queue has begun or ended.
 
+        And where a queue has doubled: what other clients sent is not to look like room to this one.
+
         Args:
             room: see `Rooms.share`.
         """
         announced = self._told
-        if bool(room[0]) != bool(announced[0]) or bool(room[1]) != bool(announced[1]):
+        doubled = room[1] >= 2 * announced[1] > 0
+        if doubled or bool(room[0]) != bool(announced[0]) or bool(room[1]) != bool(announced[1]):
             self._turned = True
             if not self._scheduled:
                 self._scheduled = True

@@ -57,7 +57,7 @@ class HopSuccessor:
         self.connections.discard(connection)
 
     def changed(self) -> None:
-        """Send clients the room if room or a queue has begun or ended."""
+        """Send clients the room if room or a queue has begun or ended, or the queue has doubled."""
         if self._room is None or not self.connections:
             return
         room = self.share()
