@@ -347,6 +347,8 @@ def _follow(
         lowering=now - first >= target.stable_window,
         panic=now < asked.panic_until,
     )
+    if not serving and target.clamp(wanted) < replicas == current:
+        verdict, limit = "Delayed", f"{limit}; not lowered while no pod is ready"
     wait = slow_start.processor_wait(pods, holds, now)
     if wait is not None:
         known["processor_wait_percent"] = round(100 * wait)
@@ -415,6 +417,8 @@ def _decide(
         edge = ""
     held = target.clamp(current)
     if within < held:
+        if held < current:
+            edge += f"; maxReplicas{_of(target.most_by)} is {target.max_replicas}"
         if not lowering:
             return held, "FirstLook", f"{edge}; not lowered before one stable window has been watched"
         if panic:
