@@ -14,8 +14,8 @@ should not be. At the reported sizes all lines count alike; for the slope each c
 n · (standard deviation of its sizes)². Under a light load batches have one or two items, and noise alone
 makes their lines steep or falling: extended to W*, they would halve or double what a pod can do.
 
-Where three pods or more report, one that differs from all others moves the result by little: a pod whose model
-is broken may answer in no time, and so have the most batches. What a pod reports counts as at most `APART`
+Where three pods or more report, one that differs from all others moves the result by little: its model may
+be broken and answer in no time, and so have the most batches. What a pod reports counts as at most `APART`
 times what the middle pod does, and its batches as at most the middle pod's.
 """
 
@@ -47,7 +47,7 @@ FOLLOWS_S = 60.0
 LINE_S = 10.0
 """Seconds of batches that a line rests on, however long nothing was reported before it."""
 APART = 3.0
-"""What a pod reports counts as at most so many times, and as at least that part of, what the middle one does."""
+"""What a pod reports counts as at most so many times, and at least that part of, what the middle one does."""
 ENOUGH = 3
 """Pods that are needed for one of them to be the middle one."""
 
@@ -249,9 +249,9 @@ def _mean(lines: Sequence[Line], before: Curve | None, most: int) -> _PodMean | 
 def _agreed(told: Sequence[_PodMean], before: Curve | None) -> list[_PodMean]:
     """Return what pods report, each within bounds that follow from all of them.
 
-    Levels are of different sizes, so they are compared by their ratios to one line: the last curve, or at first
-    that of the middle pod. Slopes can be negative by chance; bounds of the same distance to both sides of zero
-    leave their mean where it is.
+    Levels are of different sizes, so they are compared by their ratios to one line: the last curve, or at
+    first that of the middle pod. Slopes can be negative by chance; bounds at the same distance on both
+    sides of zero leave their mean where it is.
     """
     if before is None:
         first = sorted(told, key=lambda each: each.level)[len(told) // 2]

@@ -71,9 +71,10 @@ NO_HOLDER = "no endpoint sends it requests, so no router would hold one to wake 
 class Target:
     """`spec.autoscaling` in numbers: replicas, items per pod, seconds.
 
-    `least_by` and `most_by` name the schedule that sets `min_replicas` and `max_replicas`, if one does: it may
-    set one of them alone. `release` names the TrafficSplit that has raised `min_replicas` for a release, if any. `zero_after` is None if there must always be a pod;
-    `target_load` is None if it follows from the objective.
+    `least_by` and `most_by` name the schedule that sets `min_replicas` and `max_replicas`, if one does; it
+    may set one of them alone. `release` names the TrafficSplit that has raised `min_replicas` for a release,
+    if any. `zero_after` is None if there must always be a pod; `target_load` is None if it follows from the
+    objective.
     """
 
     min_replicas: int
