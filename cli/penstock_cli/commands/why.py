@@ -18,7 +18,7 @@ from penstock_cli.text import Screen, bars, fitted, span, table, when
 from penstock_wire import durations
 
 VERDICTS = {
-    "Scale": "the load asks for another number, and within the limits nothing stands against it",
+    "Scale": "the load asks for another number; if it may not go all the way yet, the line above says why",
     "Steady": "the load asks for the current number, within the limits",
     "Limited": "HELD BACK by maxReplicas: the load asks for more",
     "Schedule": "HELD by the limits of a schedule that is in force now",
@@ -29,7 +29,7 @@ VERDICTS = {
     "ShortOfProcessors": "HELD BACK for now: pods start step by step while processors are short",
     "NoHolder": "no endpoint sends it requests, and none would wake it: 1 stays, or a 0 by hand",
     "NoReports": "the number is KEPT, within its limits: no load is known while no pod has been ready",
-    "TooManyUnknown": "the number is KEPT: more than half of the pods do not report",
+    "TooManyUnknown": "the number is KEPT, within its limits: half of the pods or more do not report",
 }
 TERMS = {
     "load": "items waiting and with the model, and held requests: the average that counts",

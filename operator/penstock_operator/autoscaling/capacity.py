@@ -13,6 +13,10 @@ reports slowly: a line through a few batches of one pod is off by some percent, 
 should not be. At the reported sizes all lines count alike; for the slope each counts by what it says of that,
 n · (standard deviation of its sizes)². Under a light load batches have one or two items, and noise alone
 makes their lines steep or falling: extended to W*, they would halve or double what a pod can do.
+
+Where three pods or more report, one that differs from all others moves the result by little: its model may
+be broken and answer in no time, and so have the most batches. What a pod reports counts as at most `APART`
+times what the middle pod does, and its batches as at most the middle pod's.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import median
 
 from penstock_operator.autoscaling.window import (
     MISSING,
@@ -41,6 +46,10 @@ FOLLOWS_S = 60.0
 """Seconds after which the curve has moved 63 % of the way to the reported one."""
 LINE_S = 10.0
 """Seconds of batches that a line rests on, however long nothing was reported before it."""
+APART = 3.0
+"""What a pod reports counts as at most so many times, and at least that part of, what the middle one does."""
+ENOUGH = 3
+"""Pods that are needed for one of them to be the middle one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +147,10 @@ def capacity(objective: Objective, curve: Curve | None, pods: Sequence[PodLoad],
         pods: the backend's; only those that serve and report count.
         now: the time in seconds.
     """
-    reported = [sample.slots for sample in _latest(pods, now) if sample.slots is not None]
+    reported = [float(sample.slots) for sample in _latest(pods, now) if sample.slots is not None]
+    if len(reported) >= ENOUGH:
+        middle = median(reported)
+        reported = [_near(count, middle) for count in reported]
     slots = max(sum(reported) / len(reported), 1.0) if reported else float(objective.slots)
     size = objective.max_batch_size
     if curve is None:
@@ -168,22 +180,22 @@ def follow(before: Curve | None, pods: Sequence[PodLoad], now: float, *, most: i
         now: the time in seconds.
         most: `maxBatchSize`.
     """
-    lines = [_possible(line, most) for sample in _latest(pods, now) for line in sample.lines]
-    if before is not None and before.information:
-        lines = [line for line in lines if line.sized]
-    weight = sum(line.n for line in lines)
+    told = [each for sample in _latest(pods, now) if (each := _mean(sample.lines, before, most)) is not None]
+    if len(told) >= ENOUGH:
+        told = _agreed(told, before)
+    weight = sum(each.n for each in told)
     if not weight:
         return before
-    items = max(sum(line.n * line.items for line in lines) / weight, 1.0)
-    level = sum(line.n * max(line.a + line.b * line.items, 0.0) for line in lines) / weight
-    information = sum(line.information for line in lines)
-    slope = sum(line.information * line.b for line in lines) / information if information else 0.0
+    items = max(sum(each.n * each.items for each in told) / weight, 1.0)
+    level = sum(each.n * each.level for each in told) / weight
+    information = sum(each.information for each in told)
+    slope = sum(each.information * each.slope for each in told) / information if information else 0.0
     if before is None:
         return Curve(at=now, items=items, level=level, slope=slope, information=information, since=now)
     gap = max(now - before.at, 0.0)
     part = _share(before, min(gap, LINE_S), now)
-    told = part * information
-    turn = told / (told + (1.0 - part) * before.information) if told else 0.0
+    newly = part * information
+    turn = newly / (newly + (1.0 - part) * before.information) if newly else 0.0
     slope = before.slope + turn * (slope - before.slope)
     # The line turns at the sizes that were reported before, where it was known.
     a, b = line_through(before.items, before.level, slope)
@@ -204,6 +216,69 @@ def _share(before: Curve, seconds: float, now: float) -> float:
     At first, the mean of all reports counts: one line through a few batches is off by some percent.
     """
     return max(1.0 - math.exp(-seconds / FOLLOWS_S), seconds / max(now - before.since, 1.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PodMean:
+    """What one pod reports: the mean of its lines; fields as in `Line` and `Curve`."""
+
+    n: float
+    items: float
+    level: float
+    slope: float
+    information: float
+
+
+def _mean(lines: Sequence[Line], before: Curve | None, most: int) -> _PodMean | None:
+    lines = [_possible(line, most) for line in lines]
+    if before is not None and before.information:
+        lines = [line for line in lines if line.sized]
+    n = sum(line.n for line in lines)
+    if not n:
+        return None
+    information = sum(line.information for line in lines)
+    return _PodMean(
+        n=n,
+        items=sum(line.n * line.items for line in lines) / n,
+        level=sum(line.n * max(line.a + line.b * line.items, 0.0) for line in lines) / n,
+        slope=sum(line.information * line.b for line in lines) / information if information else 0.0,
+        information=information,
+    )
+
+
+def _agreed(told: Sequence[_PodMean], before: Curve | None) -> list[_PodMean]:
+    """Return what pods report, each within bounds that follow from all of them.
+
+    Levels are of different sizes, so they are compared by their ratios to one line: the last curve, or at
+    first that of the middle pod. Slopes can be negative by chance; bounds at the same distance on both
+    sides of zero leave their mean where it is.
+    """
+    if before is None:
+        first = sorted(told, key=lambda each: each.level)[len(told) // 2]
+        a, b = line_through(max(first.items, 1.0), first.level, first.slope)
+    else:
+        a, b = before.a, before.b
+    expected = [max(a + b * each.items, 1e-6) for each in told]
+    ratio = median(each.level / usual for each, usual in zip(told, expected, strict=True))
+    most = median(each.n for each in told)
+    information = median([each.information for each in told if each.information] or [0.0])
+    agreed = []
+    for each, usual in zip(told, expected, strict=True):
+        steepest = APART * ratio * usual / max(each.items, 1.0)
+        agreed.append(
+            _PodMean(
+                n=min(each.n, most),
+                items=each.items,
+                level=usual * _near(each.level / usual, ratio),
+                slope=min(max(each.slope, -steepest), steepest),
+                information=min(each.information, information),
+            )
+        )
+    return agreed
+
+
+def _near(value: float, middle: float) -> float:
+    return min(max(value, middle / APART), middle * APART)
 
 
 def _possible(line: Line, most: int) -> Line:

@@ -71,9 +71,10 @@ NO_HOLDER = "no endpoint sends it requests, so no router would hold one to wake 
 class Target:
     """`spec.autoscaling` in numbers: replicas, items per pod, seconds.
 
-    `schedule` names the schedule that sets the limits, if any; `release` names the TrafficSplit that has
-    raised `min_replicas` for a release, if any. `zero_after` is None if there must always be a pod;
-    `target_load` is None if it follows from the objective.
+    `least_by` and `most_by` name the schedule that sets `min_replicas` and `max_replicas`, if one does; it
+    may set one of them alone. `release` names the TrafficSplit that has raised `min_replicas` for a release,
+    if any. `zero_after` is None if there must always be a pod; `target_load` is None if it follows from the
+    objective.
     """
 
     min_replicas: int
@@ -82,7 +83,8 @@ class Target:
     stable_window: float
     downscale_delay: float
     zero_after: float | None = None
-    schedule: str = ""
+    least_by: str = ""
+    most_by: str = ""
     release: str = ""
     objective: Objective = field(default_factory=lambda: Objective(max_batch_size=1))
 
@@ -119,16 +121,18 @@ def target_of(
     if spec is None or backend.spec.suspend:
         return None
     scheduled = schedule.in_force(spec.schedules, now)
-    least, most = spec.min_replicas, spec.max_replicas
-    if scheduled is not None:
-        least = least if scheduled.min_replicas is None else scheduled.min_replicas
-        most = most if scheduled.max_replicas is None else scheduled.max_replicas
+    least, most, least_by, most_by = spec.min_replicas, spec.max_replicas, "", ""
+    if scheduled is not None and scheduled.min_replicas is not None:
+        least, least_by = scheduled.min_replicas, scheduled.name
+    if scheduled is not None and scheduled.max_replicas is not None:
+        most, most_by = scheduled.max_replicas, scheduled.name
     raised = floor is not None and floor.replicas > least
     least = min(floor.replicas, most) if floor is not None and raised else least
     return Target(
         min_replicas=least,
         max_replicas=most,
-        schedule=scheduled.name if scheduled is not None else "",
+        least_by=least_by,
+        most_by=most_by,
         release=floor.split if floor is not None and raised else "",
         target_load=spec.target_load,
         stable_window=durations.parse_ms(spec.stable_window) / 1000,
@@ -344,6 +348,8 @@ def _follow(
         lowering=now - first >= target.stable_window,
         panic=now < asked.panic_until,
     )
+    if not serving and target.clamp(wanted) < replicas == current:
+        verdict, limit = "Delayed", f"{limit}; not lowered while no pod is ready"
     wait = slow_start.processor_wait(pods, holds, now)
     if wait is not None:
         known["processor_wait_percent"] = round(100 * wait)
@@ -384,10 +390,13 @@ def _limited(target: Target, current: int) -> str:
     """Return, in words, the limit or release that changes the number although no load is known."""
     if target.release or target.clamp(current) == current:
         return _released(target)
-    of = f" of schedule {target.schedule}" if target.schedule else ""
     if current < target.min_replicas:
-        return f"; minReplicas{of} is {target.min_replicas}"
-    return f"; maxReplicas{of} is {target.max_replicas}"
+        return f"; minReplicas{_of(target.least_by)} is {target.min_replicas}"
+    return f"; maxReplicas{_of(target.most_by)} is {target.max_replicas}"
+
+
+def _of(schedule: str) -> str:
+    return f" of schedule {schedule}" if schedule else ""
 
 
 def _decide(
@@ -396,18 +405,21 @@ def _decide(
     """Return the replicas, the verdict, and in words what keeps them from what the load asks for."""
     within = target.clamp(wanted)
     released = target.release != "" and wanted < target.min_replicas
+    by = ""
     if wanted > target.max_replicas:
-        edge = f", limited to maxReplicas {target.max_replicas}"
+        by = target.most_by
+        edge = f", limited to maxReplicas {target.max_replicas}{_of(by)}"
     elif released:
         edge = _released(target)
     elif wanted < target.min_replicas and target.zero_after is None:
-        edge = f", limited to minReplicas {target.min_replicas}"
+        by = target.least_by
+        edge = f", limited to minReplicas {target.min_replicas}{_of(by)}"
     else:
         edge = ""
-    if edge and target.schedule and not released:
-        edge += f" of schedule {target.schedule}"
     held = target.clamp(current)
     if within < held:
+        if held < current:
+            edge += f"; maxReplicas{_of(target.most_by)} is {target.max_replicas}"
         if not lowering:
             return held, "FirstLook", f"{edge}; not lowered before one stable window has been watched"
         if panic:
@@ -421,7 +433,7 @@ def _decide(
         return within, "Scale", edge
     if released:
         return within, "Release", edge
-    if edge and target.schedule:
+    if by:
         return within, "Schedule", edge
     return within, "Limited" if wanted > target.max_replicas else "Steady", edge
 

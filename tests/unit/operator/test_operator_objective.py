@@ -197,6 +197,62 @@ def test_a_spread_that_batches_cannot_have_is_cut() -> None:
     assert again.slope == pytest.approx(0.001, rel=0.05)
 
 
+LIKE_OTHERS = line(0.1, 0.02, 25, items=8, spread=3)
+FROM_OTHERS = [
+    line(0.001, 0, 200, items=16, spread=16),  # answers at once, and so has the most batches
+    line(0, 0, 200, items=1, spread=0),
+    line(1e9, 0, 200, items=16, spread=16),
+    line(1e9, 1e9, 200, items=16, spread=16),
+    line(1.0, 0.2, 200, items=16, spread=16),
+    line(0, -1e6, 200, items=32, spread=16),
+    line(0, 1e9, 1, items=1, spread=0.001),
+]
+
+
+@pytest.mark.parametrize("lines", [1, 64])
+@pytest.mark.parametrize("broken", FROM_OTHERS)
+def test_one_pod_against_nine_moves_the_number_by_little(broken: Line, lines: int) -> None:
+    """Neither while it reports nor afterwards: what it says of the slope is not remembered for hours."""
+    known = followed(started([pod("a", lines=(LIKE_OTHERS,))]), *[LIKE_OTHERS] * 10)
+    others = [pod(f"p{n}", lines=(LIKE_OTHERS,), until=500) for n in range(9)]
+    curve: Curve | None = known
+    for now in range(402, 502, 2):
+        curve = follow(curve, [*others, pod("b", lines=(broken,) * lines, until=500)], now)
+    assert curve is not None
+    assert rate(known) / 1.5 < rate(curve) < 1.5 * rate(known)
+    assert rate(followed(replace(curve, at=100), *[LIKE_OTHERS] * 9, seconds=300)) == pytest.approx(
+        rate(known), rel=0.05
+    )
+
+
+@pytest.mark.parametrize("broken", FROM_OTHERS)
+def test_one_pod_against_nine_decides_no_first_curve(broken: Line) -> None:
+    """A new leader has nothing else to compare it with."""
+    pods = [pod(f"p{n}", lines=(LIKE_OTHERS,)) for n in range(9)]
+    without, with_it = follow(None, pods, 100), follow(None, [*pods, pod("b", lines=(broken,))], 100)
+    assert without is not None
+    assert with_it is not None
+    assert rate(without) / 1.6 < rate(with_it) < 1.6 * rate(without)
+
+
+def test_pods_of_two_speeds_count_alike() -> None:
+    """Each third of the pods takes three times as long as the others, and all of them count as they are."""
+    slow = line(0.3, 0.06, 25, items=8, spread=3)
+    pods = [pod(f"p{n}", lines=(slow if n % 3 == 0 else LIKE_OTHERS,)) for n in range(9)]
+    curve = follow(None, pods, 100)
+    assert curve is not None
+    assert curve.level == pytest.approx((2 * 0.26 + 0.78) / 3)
+    assert curve.slope == pytest.approx((2 * 0.02 + 0.06) / 3)
+
+
+def test_slots_that_one_pod_alone_has_count_as_three_times_the_others() -> None:
+    """Pods of nine do not become useless because the tenth reports a hundred thousand slots."""
+    nine = [pod(f"p{n}", slots=2) for n in range(9)]
+    assert capacity(OBJECTIVE, CURVE, [*nine, pod("b", slots=100_000)], 100).slots == 2.4
+    assert capacity(OBJECTIVE, CURVE, [*nine, pod("b", slots=4)], 100).slots == 2.2
+    assert capacity(OBJECTIVE, CURVE, [*nine[:1], pod("b", slots=20)], 100).slots == 11
+
+
 def test_the_first_line_is_one_of_many() -> None:
     """One that is far off, as a line through a few batches may be, decides nothing for the next minutes."""
     odd = follow(None, [pod("a", lines=(line(0.1, 0.04, 9),))], 100)

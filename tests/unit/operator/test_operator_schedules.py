@@ -245,6 +245,28 @@ def test_limits_and_the_reason() -> None:
     assert (look(day, 6, 9000).verdict, look(night, 10, 9000).verdict) == ("Schedule", "Limited")
 
 
+@pytest.mark.parametrize(
+    ("limits", "current", "load", "verdict", "limit"),
+    [
+        ({"minReplicas": 4}, 8, 9000, "Limited", "limited to maxReplicas 8"),
+        ({"minReplicas": 4}, 4, 5, "Schedule", "limited to minReplicas 4 of schedule office"),
+        ({"maxReplicas": 6}, 6, 9000, "Schedule", "limited to maxReplicas 6 of schedule office"),
+        ({"maxReplicas": 6}, 2, 5, "Steady", "limited to minReplicas 2"),
+    ],
+)
+def test_a_schedule_is_named_only_for_the_limit_that_it_sets(
+    limits: dict[str, int], current: int, load: int, verdict: str, limit: str
+) -> None:
+    """Who wants another number must find the limit where it is."""
+    spec = backend(minReplicas=2, maxReplicas=8, schedules=[OFFICE | limits])
+    target = target_of(spec, BatchPolicySpec(), utc("2026-11-23T09:00:00"))
+    assert target is not None
+    samples = tuple(Sample(at=at, load=load) for at in range(101))
+    pods = [PodLoad(name="p", ready=True, was_ready=True, samples=samples)]
+    seen, _ = recommend(target, current=current, pods=pods, state=ScalerState(first_look=0), now=101)
+    assert (seen.verdict, seen.limit) == (verdict, limit)
+
+
 def test_a_schedule_that_wakes_a_backend_is_named() -> None:
     """Nothing is known of its load then: the limits alone decide."""
     spec = backend(minReplicas=0, scaleToZero={"after": "1m"}, schedules=[OFFICE | {"minReplicas": 4}])
