@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from penstock_wire.hop import frames
 from penstock_wire.hop.bodies import Allowance, BodyReceiver, Outlet
 from penstock_wire.http.body import JOINED_BYTES, next_piece
-from penstock_wire.http.client.answer import Body, Carrier
+from penstock_wire.http.client.answer import HIGH_BYTES, Body, Carrier
+from penstock_wire.http.memory import PIECE_BYTES
 from penstock_wire.http.server.streams import Inbound
 
 COUNT = 10_000
@@ -79,6 +80,24 @@ def test_many_small_pieces_that_wait_are_few_reads_and_one_that_comes_alone_is_o
             assert await reading == event
         body.finish()
         assert await body.read() == b""
+
+    asyncio.run(main())
+
+
+def test_small_pieces_count_with_what_each_costs_until_the_peer_must_wait() -> None:
+    """20 clients that did not read chunks of two bytes cost a sidecar 200 MB."""
+
+    async def main() -> None:
+        paused: list[int] = []
+
+        class Line(Peer):
+            def pause_reading(self) -> None:
+                paused.append(body.kept())
+
+        body = Body(Line())
+        while not paused:
+            body.feed(b"xy")
+        assert paused[0] < HIGH_BYTES + PIECE_BYTES + 2
 
     asyncio.run(main())
 

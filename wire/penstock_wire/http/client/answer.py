@@ -129,7 +129,8 @@ class Body:
             return
         self._pieces.append(piece)
         self._buffered += len(piece)
-        if self._buffered >= HIGH_BYTES:
+        # NB: with what each piece costs: a peer may send chunks of a byte or two.
+        if self._buffered + PIECE_BYTES * len(self._pieces) >= HIGH_BYTES:
             self._connection.pause_reading()
         self._wake()
 
