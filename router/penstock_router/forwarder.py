@@ -355,6 +355,8 @@ class Forwarder(Owner):
         own = own_lines(proxied.identity, proxied.backend.encode()).splitlines()
         lines = [line.partition(b": ") for line in own]
         headers = (*fields.outward, *[(name, value) for name, _, value in lines])
+        if proxied.steering is not None and proxied.steering.cookie:
+            headers = (*headers, (b"set-cookie", proxied.steering.cookie))
         status = switched.answer.status
         if proxied.state.mirrors is not None:
             proxied.state.mirrors.pass_over(proxied.request, UPGRADE)

@@ -9,6 +9,7 @@ from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
+    ConnectTimeout,
     NotAdmitted,
     UpstreamAnswer,
     UpstreamError,
@@ -20,7 +21,9 @@ from penstock_wire.http.server import head as heads
 _BUSY = frozenset({429, 503, 504})
 """Statuses of an overloaded model; clients act upon them."""
 
-
+TELLING_SECONDS = 0.2
+"""A failed attempt to connect that was cut shorter than this by its request's own time says nothing of the
+model: a router would avoid this pod, and clients choose their times."""
 MAX_SHARED = 256
 """Maximum number of answer heads that are remembered, each of at most `MAX_SHARED_SIZE` bytes of memory."""
 MAX_SHARED_SIZE = 4096
@@ -138,6 +141,9 @@ def failure(error: UpstreamError, *, executed: bool, whose: str = "") -> Penstoc
         executed: other parts of the same request may have reached the model before.
         whose: for a timeout, which time limit was over.
     """
+    if isinstance(error, ConnectTimeout) and error.seconds < TELLING_SECONDS:
+        detail = f"the model: {error}" + (f" ({whose})" if whose else "")
+        return PenstockError(Reason.DEADLINE, detail, not_admitted=not executed)
     if isinstance(error, ConnectFailed):
         return PenstockError(Reason.MODEL_UNREACHABLE, str(error), not_admitted=not executed)
     if isinstance(error, NotAdmitted):

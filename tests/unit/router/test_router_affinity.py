@@ -22,7 +22,10 @@ from penstock_wire.control.router_settings import Endpoint, WeightedBackend
 from penstock_wire.control.traffic_rules import AffinityCookie, Match, OnMissing, SessionAffinity
 from penstock_wire.headers import REASON, SHARD_KEY, STICKY, get
 from tests.support import fake_loop
+from tests.support.router_process import RouterProcess, backend, endpoint
 from tests.support.router_world import World
+from tests.support.stream_peer import Scripted, Wire, scripted
+from tests.support.waiting import SECONDS
 
 KEYS = [f"user-{number}".encode() for number in range(100_000)]
 HASHED = [Hashed(key) for key in KEYS]
@@ -300,6 +303,33 @@ def test_a_client_without_the_cookie_gets_one_that_leads_back() -> None:
         assert all(value.startswith(b"pod=") for value in values)
 
     fake_loop.run(main())
+
+
+async def test_a_client_whose_first_request_is_a_websocket_gets_a_cookie_too(router: Any) -> None:
+    """With the switch, its only answer: without it, each of its WebSockets would go to any pod."""
+
+    async def switch(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(b"HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n")
+        await wire.gone()
+
+    async with scripted(Scripted()) as server:
+        server.scripts = [switch]
+        process: RouterProcess = await router().start(
+            endpoint(
+                "e", backend("b", f"127.0.0.1:{server.port}"), sessionAffinity={"cookie": {"name": "pod"}}
+            )
+        )
+        host, _, port = process.data.removeprefix("http://").partition(":")
+        for cookie, expected in ((b"", 1), (b"cookie: pod=a\r\n", 0)):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            ask = b"GET /e/ws HTTP/1.1\r\nhost: a\r\n%bconnection: upgrade\r\nupgrade: x\r\n\r\n"
+            writer.write(ask % cookie)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)
+            writer.close()
+            assert head.startswith(b"HTTP/1.1 101 ")
+            assert head.count(b"\r\nset-cookie: pod=") == expected, head
+        await process.stop()
 
 
 def test_a_key_chooses_the_backend_too_and_others_are_drawn_as_ever() -> None:

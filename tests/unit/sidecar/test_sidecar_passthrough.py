@@ -16,6 +16,7 @@ from penstock_wire.http import (
     ClientGone,
     ConnectFailed,
     ConnectionLost,
+    ConnectTimeout,
     Request,
     UpstreamTimeout,
 )
@@ -221,6 +222,8 @@ class TestAnswers:
         ("error", "status", "reason", "not_admitted"),
         [
             (ConnectFailed("x"), 502, "model_unreachable", b"1"),
+            (ConnectTimeout("x", 2.0), 502, "model_unreachable", b"1"),
+            (ConnectTimeout("x", 0.004), 504, "deadline", b"1"),  # by its client's time, not for the pod
             (Answer(503, headers=((b"x-penstock-not-admitted", b"1"),)), 503, "not_ready", b"1"),
             (ConnectionLost("x"), 502, "model_unreachable", None),
             (AnswerUnreadable("x"), 502, "bad_answer", None),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from penstock_wire.headers import NOT_ADMITTED, TIMEOUT_MS
+from penstock_wire.headers import NOT_ADMITTED, TIMEOUT_MS, Headers
 from penstock_wire.hop import frames
 from penstock_wire.http import (
     ClientGone,
@@ -21,6 +21,7 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.http.server import limits
 from penstock_wire.http.server.server import H1Front
 from tests.support.hop_pair import (
     SIDECAR,
@@ -67,6 +68,25 @@ async def test_what_heads_share_is_one_object_and_what_differs_comes_with_each(p
     assert got[3].method == "POST"
     assert got[3].target == "/p"
     assert got[3].peer == "127.0.0.1"
+
+
+async def test_an_answer_may_have_more_fields_than_a_request_and_ends_no_other(pair: Pair) -> None:
+    """A model chooses them, and over HTTP/1.1 they pass: the connection, and who waits on it, must stay."""
+    many = tuple([(b"link", b"</%d>" % index) for index in range(limits.MAX_FIELDS + 1)])
+    held, hop = Held(pair), pair.hop
+    waits = asyncio.create_task(pair.send(post(body=b"waits")))
+    hinted: list[Headers] = []
+    request = post(body=b"many")
+    request.interim = lambda status, fields: hinted.append(fields)
+    asked = asyncio.create_task(pair.send(request))
+    await held.come(2)
+    held.exchanges[b"many"].interim(103, many)
+    held.exchanges[b"many"].answer(Response(200, many, b"all"))
+    answer = await asked
+    assert (answer.headers, answer.body, hinted) == (many, b"all", [many])
+    held.exchanges[b"waits"].answer(Response(200, SIDECAR, b"still there"))
+    assert (await waits).body == b"still there"
+    assert pair.hop is hop
 
 
 async def test_requests_that_share_fields_may_differ_in_all_else(pair: Pair) -> None:
@@ -356,6 +376,7 @@ async def test_fields_of_the_answer_alone_come_with_it(pair: Pair) -> None:
         (post(headers=((b"x-forwarded-for", b"1.2.3.4, " * 8000),)), 431),
         (post("/" + "x" * 70_000), 414),
         (post(headers=tuple((b"x-%d" % index, b"") for index in range(200))), 431),
+        (post(headers=((b"x-real-ip", b"a"),) * 201), 431),
         (post(headers=((b"host", b"b"),)), 400),
         (Request("POST", "/p", ((b"host", b"a b"),), b""), 400),
         (post("http://a/p"), 400),

@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock_wire.hop import frames
 from penstock_wire.http import ClientGone
+from penstock_wire.http.body import next_piece
 
 _PIECE: Final = frames.PIECE_BYTES
 _WINDOW: Final = frames.WINDOW
@@ -233,7 +234,7 @@ class BodyReceiver:
                 await self._waiter
             finally:
                 self._waiter = None
-        piece = self._pieces.popleft()
+        piece = next_piece(self._pieces)
         if not self._ended and not self._error:
             self._allowance.give(len(piece))
         return piece

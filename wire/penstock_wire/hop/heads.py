@@ -171,14 +171,15 @@ def write_lines(fields: Headers) -> bytes:
 def read_lines(block: bytes) -> list[tuple[bytes, bytes]]:
     """Parse a block of field lines.
 
+    NB: only the frame limits their number: a model chooses how many fields its answer has, and an answer that
+    cannot be read would end the connection, with all requests on it.
+
     Raises:
         ValueError: the block is malformed.
     """
     lines = block.split(b"\r\n")
     if lines.pop():
         raise ValueError("expected a line's end behind each header field")
-    if len(lines) > _MOST_LINES:
-        raise ValueError(f"expected at most {_MOST_LINES} header fields")
     fields: list[tuple[bytes, bytes]] = []
     for line in lines:
         written, colon, value = line.partition(b":")
@@ -288,8 +289,10 @@ def read_own(block: bytes) -> list[tuple[bytes, bytes]]:
     """Parse a request's own fields.
 
     Raises:
-        PenstockError: 400.
+        PenstockError: 400 or 431.
     """
+    if block.count(b"\r\n") > _MOST_LINES:
+        raise heads.fields_too_large(f"expected at most {_MOST_LINES} header fields")
     try:
         fields = read_lines(block)
     except ValueError as error:

@@ -30,6 +30,7 @@ below, `server` and `client` (which implement them), `head_cache` (heads that ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -49,7 +50,16 @@ class ConnectFailed(UpstreamError):
 
 
 class ConnectTimeout(ConnectFailed):
-    """No connection could be made in the time allowed, which can be the request's own."""
+    """No connection could be made in the time allowed, which can be the request's own.
+
+    Args:
+        text: for people.
+        seconds: the time allowed.
+    """
+
+    def __init__(self, text: str, seconds: float = math.inf) -> None:
+        super().__init__(text)
+        self.seconds = seconds
 
 
 class NotAdmitted(UpstreamError):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
+
+JOINED_BYTES = 16 * 1024
+"""Pieces that wait are read together up to so many bytes."""
 
 
 class BodyReader(Protocol):
@@ -41,6 +45,27 @@ class Tunnel(Protocol):
     def abort(self) -> None:
         """Close now."""
         ...
+
+
+def next_piece(pieces: deque[bytes]) -> bytes:
+    """Take the next piece of those that wait, joined with those behind it if they are small.
+
+    A peer chooses how small its chunks are, and what is under way in chunks of a byte is several hundred
+    thousand of them: passed on one by one, they would keep the event loop busy for seconds.
+
+    Args:
+        pieces: the pieces that wait, at least one.
+    """
+    piece = pieces.popleft()
+    room = JOINED_BYTES - len(piece)
+    if not pieces or len(pieces[0]) > room:
+        return piece
+    taken = [piece]
+    while pieces and len(pieces[0]) <= room:
+        piece = pieces.popleft()
+        room -= len(piece)
+        taken.append(piece)
+    return b"".join(taken)
 
 
 class BodyTooLong(Exception):

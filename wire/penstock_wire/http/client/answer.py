@@ -7,6 +7,7 @@ import collections
 
 from penstock_wire.headers import Headers
 from penstock_wire.http import BodyReader, ConnectionLost, Tunnel
+from penstock_wire.http.body import next_piece
 from penstock_wire.http.memory import PIECE_BYTES
 
 HIGH_BYTES = 512 * 1024
@@ -86,7 +87,7 @@ class Body:
             finally:
                 self._waiter = None
                 self._relax()
-        piece = self._pieces.popleft()
+        piece = next_piece(self._pieces)
         self._buffered -= len(piece)
         if self._buffered <= LOW_BYTES and not self._ended and self._error is None:
             self._connection.resume_reading()
@@ -128,7 +129,8 @@ class Body:
             return
         self._pieces.append(piece)
         self._buffered += len(piece)
-        if self._buffered >= HIGH_BYTES:
+        # NB: with what each piece costs: a peer may send chunks of a byte or two.
+        if self._buffered + PIECE_BYTES * len(self._pieces) >= HIGH_BYTES:
             self._connection.pause_reading()
         self._wake()
 

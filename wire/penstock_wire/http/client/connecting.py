@@ -32,6 +32,7 @@ async def connect(connection: Connection, *, seconds: float, tls: ssl.SSLContext
                 lambda: cast("asyncio.Protocol", connection), host, port, ssl=tls
             )
     except TimeoutError as error:
-        raise ConnectTimeout(f"cannot connect to {join(host, port)} within {seconds:.3f} s") from error
+        why = f"cannot connect to {join(host, port)} within {seconds:.3f} s"
+        raise ConnectTimeout(why, seconds) from error
     except OSError as error:
         raise ConnectFailed(f"cannot connect to {join(host, port)}: {error}") from error

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Protocol
 
 from penstock_wire.http import ClientGone
+from penstock_wire.http.body import next_piece
 from penstock_wire.http.memory import PIECE_BYTES
 from penstock_wire.http.server import limits
 from penstock_wire.process import log
@@ -132,7 +133,7 @@ class Inbound:
                 await self._waiter
             finally:
                 self._waiter = None
-        piece = self._pieces.popleft()
+        piece = next_piece(self._pieces)
         self._size -= len(piece)
         if self.held and self._size <= limits.BUFFER_BYTES // 4:
             self._resume()
