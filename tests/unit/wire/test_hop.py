@@ -396,6 +396,18 @@ async def test_what_the_front_refuses_is_refused_and_others_go_on(
     assert not pair.far._exchanges
 
 
+async def test_an_answer_whose_head_does_not_fit_is_a_bad_answer_and_others_go_on(pair: Pair) -> None:
+    """A model's head may have a MiB by HTTP/1.1; what says so is no fault of the sidecar's."""
+    held = Held(pair)
+    both = [asyncio.create_task(pair.send(post(body=body))) for body in (b"long", b"other")]
+    await held.come(2)
+    held.exchanges[b"long"].answer(Response(200, ((b"x-long", b"x" * frames.MAX_PAYLOAD),), b""))
+    held.exchanges[b"other"].answer(Response(200, SIDECAR, b"fine"))
+    long, other = await asyncio.gather(*both)
+    assert (long.status, b"bad_answer" in long.body) == (502, True)
+    assert other.body == b"fine"
+
+
 @pytest.mark.parametrize("size", [1001, 100_000])
 async def test_a_body_that_is_too_large_is_refused_by_its_id(pair: Pair, size: int) -> None:
     """As over HTTP/1.1: who looks for it in a log finds it."""

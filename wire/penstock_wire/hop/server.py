@@ -165,15 +165,13 @@ class HopConnection(Link):
         self.send(frames.recall(done))
 
     def room_is(self, room: Room) -> None:
-        """Announce the room, after the answers of this turn, if room or a queue has begun or ended.
-
-        And where a queue has doubled: what other clients sent is not to look like room to this one.
+        """Announce the room, after this turn's answers, if room or a queue has begun, ended or doubled.
 
         Args:
             room: see `Rooms.share`.
         """
         announced = self._told
-        doubled = room[1] >= 2 * announced[1] > 0
+        doubled = room[1] >= 2 * announced[1] > 0  # as other clients may send here, too
         if doubled or bool(room[0]) != bool(announced[0]) or bool(room[1]) != bool(announced[1]):
             self._turned = True
             if not self._scheduled:
@@ -353,15 +351,15 @@ class HopConnection(Link):
             slot = self._slot(status, response.headers)
             if len(lines) > frames.MAX_OWN:
                 raise ValueError(f"expected at most {frames.MAX_OWN} bytes of its own fields")
-        except (ValueError, TypeError) as error:
+        except (PenstockError, ValueError, TypeError) as error:
             log("answer cannot be sent", level="error", error=repr(error))
             if response.stream is not None:
                 streams.close_in_background(response.stream)
-            response = PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response()
+            ours = PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler")
+            response = (error if isinstance(error, PenstockError) else ours).response()
             body, lines, status = response.body, response.lines, response.status
             slot = self._slot(status, response.headers)
-        number, own = exchange.number, len(lines)
-        stream = response.stream
+        number, own, stream = exchange.number, len(lines), response.stream
         bodiless = status in NO_BODY_STATUS or exchange.request.method == "HEAD"
         if stream is None and len(body) <= _PIECE and not bodiless:
             self.send(_pack(own + len(body), number, own, frames.ANSWER, frames.END, slot) + lines + body)
@@ -401,7 +399,7 @@ class HopConnection(Link):
                     break
             block = heads.write_answer(status, kept)
             if len(block) > frames.MAX_PAYLOAD:
-                raise ValueError(f"expected a head of at most {frames.MAX_PAYLOAD} bytes")
+                raise PenstockError(Reason.BAD_ANSWER, f"its head has more than {frames.MAX_PAYLOAD} bytes")
             slot = self._sent.put(key, len(block), len(kept))
             self.send(frames.frame(frames.HEAD, 0, block, slot=slot))
         self._latest, self._latest_status, self._latest_slot = fields, status, slot
