@@ -85,9 +85,7 @@ def share_of_added(*, routers: int, added: int, after: float, seed: int) -> floa
         await routed.start()
         loop.call_later(ADDED_AT, routed.add, [pod] * added)
         seen: list[list[int]] = []
-        loop.call_later(
-            ADDED_AT + after, lambda: seen.append([each.queued for each in routed.pods.values()])
-        )
+        loop.call_later(ADDED_AT + after, lambda: seen.append([each.queued for each in routed.pods.values()]))
         await routed.load(arrivals)
         return sum(seen[0][PODS:]) / sum(seen[0])
 

@@ -157,11 +157,9 @@ def capacity(objective: Objective, curve: Curve | None, pods: Sequence[PodLoad],
         return Capacity(batch_size=size, slots=slots)
     item_seconds, keeps = curve.seconds(1), True
     if objective.latency is not None:
-        fits = next(
-            (most for share in (WAIT, 1.0) if (most := curve.largest(objective.latency / share)) >= 1.0), None
-        )
-        keeps = fits is not None
-        size = min(size, math.floor(min(fits, size))) if fits is not None else size
+        keeps = curve.largest(objective.latency) >= 1.0
+        if keeps:  # one item a batch at least, if it can keep the objective without waiting
+            size = max(math.floor(min(curve.largest(objective.latency / WAIT), size)), 1)
     return Capacity(
         batch_size=size,
         slots=slots,
