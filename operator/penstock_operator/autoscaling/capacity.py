@@ -22,12 +22,13 @@ times what the middle pod does, and its batches as at most the middle pod's.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import median
 
 from penstock_operator.autoscaling.window import (
+    AT,
     MISSING,
     SILENT_S,
     Line,
@@ -360,13 +361,14 @@ def _counted(samples: Sequence[Sample], start: float) -> tuple[float, float]:
     A report counts all items since the one before it. If that is long ago, only the part from `start` on is
     taken: a minute's arrivals within a window of seconds would look like a burst.
     """
-    arrived = float(sum(sample.arrived for sample in samples if sample.at > start))
-    for before, sample in pairwise(samples):
-        if before.at <= start < sample.at:
-            gap = sample.at - before.at
-            if gap <= MISSING * sample.every:
-                return arrived, before.at
-            return arrived - sample.arrived * (start - before.at) / gap, start
+    within = bisect_right(samples, start, key=AT)
+    arrived = float(sum([sample.arrived for sample in samples[within:]]))
+    if 0 < within < len(samples):
+        before, sample = samples[within - 1], samples[within]
+        gap = sample.at - before.at
+        if gap <= MISSING * sample.every:
+            return arrived, before.at
+        return arrived - sample.arrived * (start - before.at) / gap, start
     return arrived, max(samples[0].at, start) if samples else start
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from penstock_operator.autoscaling import forecast
 from penstock_operator.autoscaling.capacity import Arrivals, Capacity, arrivals
 from penstock_operator.autoscaling.forecast import Rates
-from penstock_operator.autoscaling.window import PodLoad, RouterHolds, silent_after
+from penstock_operator.autoscaling.window import AT, PodLoad, RouterHolds, silent_after
 
 BUSY = 0.76
 """Share of a pod's rate μ* that arrivals should use: above it, chance makes queues.
@@ -321,6 +322,7 @@ def _average(sender: PodLoad | RouterHolds, *, start: float, now: float) -> floa
     samples = sender.samples
     if now <= start:
         return 0.0 if sender.left else samples[-1].load
+    samples = samples[max(bisect_right(samples, start, key=AT) - 1, 0) :]  # the first one holds at `start`
     ends = [sample.at for sample in samples[1:]] + [samples[-1].at if sender.left else now]
     area = sum(
         sample.load * max(end - max(sample.at, start), 0.0) for sample, end in zip(samples, ends, strict=True)

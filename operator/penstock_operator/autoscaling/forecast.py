@@ -16,11 +16,13 @@ start. (Power systems plan their reserves against ramps like this: by the steepe
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from penstock_operator.autoscaling.capacity import Arrivals
-from penstock_operator.autoscaling.window import MISSING, PodLoad
+from penstock_operator.autoscaling.window import AT, MISSING, PodLoad
 
 SIGMAS = 2.0
 """Standard deviations of a count that chance can explain (Poisson): it exceeds them in 2 of 100 cases."""
@@ -153,10 +155,13 @@ def _line(pods: Sequence[PodLoad], start: float, end: float) -> _Line:
     middle, seconds = (start + end) / 2, end - start
     count = moment = 0.0
     for pod in pods:
-        before = None
-        for sample in pod.samples:
+        within = bisect_right(pod.samples, start, key=AT)
+        before = pod.samples[within - 1].at if within else None
+        for sample in islice(pod.samples, within, None):
             since = sample.at - sample.every if before is None else before
             before = sample.at
+            if since >= end:
+                break
             first, last = max(since, start), min(sample.at, end)
             if first < last:
                 items = sample.arrived * (last - first) / (sample.at - since)

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from statistics import median
 
 from penstock_operator.api.backendstatus import LoadStatus
@@ -103,6 +104,10 @@ class Sample:
     processor_wait: float | None = None
     slots: int | None = None
     lines: tuple[Line, ...] = ()
+
+
+AT = attrgetter("at")
+"""The time of a sample, by which a sender's samples are in order."""
 
 
 def is_silent(samples: Sequence[Sample], now: float) -> bool:
