@@ -2,7 +2,8 @@
 
 Without `--peers` the operator's own recommender, with and without `targetLoad`. With it the recommender
 beside the peers (`peers`, `compare`) and two oracles; `--results` writes the figures, and draws
-the pictures where all traces were run. `--steady` is of loads that do not change.
+the pictures where all traces were run. `--one-target` adds each peer with one target for all traces to the
+figures of such a file. `--steady` is of loads that do not change.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
-from statistics import mean
+from statistics import fmean, mean
 from typing import Any
 
 import msgspec
 
 from bench import venvs
 from bench.autoscaling import peers, steady, table
-from bench.autoscaling.compare import Run, again, compare, oracle, ours
+from bench.autoscaling.compare import Run, again, attempt_of, compare, oracle, ours, with_one_target
 from bench.autoscaling.policies import Penstock
 from bench.autoscaling.simulator import Model, Policy, Simulation
-from bench.autoscaling.traces import TRACES, Trace
+from bench.autoscaling.traces import STEADY, TRACES, Trace
 
 POLICIES: dict[str, Callable[[Model], Policy]] = {
     "objective": Penstock,
@@ -49,6 +50,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="runs of each, with another chance (default: 1)")
     parser.add_argument("--steady", action="store_true", help="misses by use, and changes next to an edge")
     parser.add_argument("--peers", action="store_true", help="beside Knative's, Kubernetes' and Ray Serve's")
+    parser.add_argument("--one-target", type=Path, help="a JSON file of --results to add them to")
     parser.add_argument("--results", type=Path, help="a JSON file for the figures of --peers")
     parser.add_argument("--known", type=Path, help="such a file, whose runs of peers are not repeated")
     parser.add_argument("--near", type=Path, help="such a file, in which the search for targets begins")
@@ -69,6 +71,12 @@ def main() -> None:
         print(table.render(document))
         if chosen.results and not chosen.trace:
             draw(chosen.results)
+        return
+    if chosen.one_target:
+        document = msgspec.json.decode(chosen.one_target.read_bytes())
+        document["one target"] = dict(_with_one_target(document, chosen.jobs))
+        chosen.one_target.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+        print(table.render(document))
         return
     if chosen.steady:
         for line in steady.tables(chosen.seeds):
@@ -183,6 +191,35 @@ def _beside_peers(
             yield TRACES[place].name, done[place]
 
 
+def _with_one_target(document: Mapping[str, Any], jobs: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each setting with the target at which all traces that change cost together what ours cost."""
+    peers.ensure()
+    names = [name for name in document["traces"] if name != STEADY]
+    places = {trace.name: place for place, trace in enumerate(TRACES)}
+    cost = sum(document["traces"][name]["ours"]["replica_seconds"] for name in names)
+    with ProcessPoolExecutor(jobs) as pool:
+        for index, setting in enumerate(peers.SETTINGS):
+
+            def each(target: float, index: int = index) -> list[Run]:
+                asked = [pool.submit(_attempt, places[name], index, target) for name in names]
+                return [run.result() for run in asked]
+
+            equal = [document["traces"][name]["peers"][setting.key]["equal"] for name in names]
+            first = fmean([run["target"] for run in equal], [run["replica_seconds"] for run in equal])
+            target, runs = with_one_target(each, replica_seconds=cost, first=first)
+            print(f"[bench] one target for all traces: {setting.key}", flush=True)
+            yield (
+                setting.key,
+                {
+                    "target": round(target, 3),
+                    "traces": {
+                        name: {"misses": run.misses, "replica_seconds": run.replica_seconds}
+                        for name, run in zip(names, runs, strict=True)
+                    },
+                },
+            )
+
+
 def _ask(
     pool: ProcessPoolExecutor,
     place: int,
@@ -231,6 +268,10 @@ def _compare(
     result = compare(chosen, TRACES[trace], replica_seconds=replica_seconds, known=known, near=near)
     print(f"[bench] {TRACES[trace].name}: {chosen.key}", flush=True)
     return dataclasses.asdict(result)
+
+
+def _attempt(trace: int, setting: int, target: float) -> Run:
+    return dataclasses.replace(attempt_of(peers.SETTINGS[setting], TRACES[trace])(target), replicas=[])
 
 
 def _again(trace: int, setting: int, replica_seconds: float, seed: int, near: list[Run]) -> float | None:

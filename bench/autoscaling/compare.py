@@ -91,7 +91,7 @@ def compare(
         known: its runs of before, on the same trace with the same seed, which are not repeated.
         near: runs of a similar simulation, of which the target is guessed.
     """
-    attempt = _attempt(setting, trace, seed)
+    attempt = attempt_of(setting, trace, seed)
     runs = [*known] or [attempt(setting.target)]
     guess = next_target(near, replica_seconds) if near and not known else None
     if guess is not None and abs(runs[0].replica_seconds / replica_seconds - 1) > EQUAL:
@@ -121,18 +121,51 @@ def again(
         seed: of chance.
         near: its runs with another seed.
     """
-    attempt = _attempt(setting, trace, seed)
+    attempt = attempt_of(setting, trace, seed)
     nearest = min(near, key=lambda run: abs(run.replica_seconds / replica_seconds - 1))
     runs = approach(attempt, replica_seconds, [attempt(_target(nearest))])
     return misses_at(runs, replica_seconds)
 
 
-def _attempt(setting: Setting, trace: Trace, seed: int) -> Callable[[float], Run]:
+def attempt_of(setting: Setting, trace: Trace, seed: int = 1) -> Callable[[float], Run]:
+    """Runs of a peer on one trace, by their target.
+
+    Args:
+        setting: of the peer.
+        trace: what arrives.
+        seed: of chance.
+    """
+
     def attempt(target: float) -> Run:
         with setting.running(target) as peer:
             return _run(trace, Model(), peer, seed, target)
 
     return attempt
+
+
+def with_one_target(
+    attempts: Callable[[float], Sequence[Run]], *, replica_seconds: float, first: float
+) -> tuple[float, list[Run]]:
+    """A peer with one target for all traces, at which they cost together what ours cost.
+
+    Args:
+        attempts: a run of each trace with a target.
+        replica_seconds: what ours cost together.
+        first: the target that is tried first.
+
+    Returns:
+        The target whose cost comes nearest, and its run of each trace.
+    """
+    tried: dict[float, list[Run]] = {}
+
+    def all_of(target: float) -> Run:
+        runs = tried[target] = list(attempts(target))
+        cost = sum([run.replica_seconds for run in runs])
+        return Run(misses=0.0, replica_seconds=cost, peak=0, changes=0, replicas=[], target=target)
+
+    runs = approach(all_of, replica_seconds, [all_of(first)])
+    nearest = _target(min(runs, key=lambda run: abs(run.replica_seconds / replica_seconds - 1)))
+    return nearest, tried[nearest]
 
 
 def oracle(

@@ -10,6 +10,8 @@ from typing import Any
 def render(document: Mapping[str, Any]) -> str:
     """Two tables: each peer's best setting at equal replica-seconds; all as they are documented to be set.
 
+    And a third one, of one target for all traces, where the document has it.
+
     Args:
         document: as `python -m bench.autoscaling --peers --results` writes it.
     """
@@ -44,10 +46,22 @@ def render(document: Mapping[str, Any]) -> str:
     lines += ["", _row(["trace", "Penstock", *settings]), _row(["--"] * (len(settings) + 2))]
     for name, trace in document["traces"].items():
         runs = [trace["ours"], *(trace["peers"][key]["recommended"] for key in settings)]
-        lines.append(
-            _row([name, *(f"{_percent(run['misses'])}, {run['replica_seconds']:.0f}" for run in runs)])
-        )
+        lines.append(_row([name, *(_run(run) for run in runs)]))
+    if "one target" in document:
+        lines += ["", *_with_one_target(document)]
     return "\n".join(lines)
+
+
+def _with_one_target(document: Mapping[str, Any]) -> list[str]:
+    fixed = document["one target"]
+    heads = [f"{key} ({figures['target']:.3g})" for key, figures in fixed.items()]
+    lines = [_row(["trace", "Penstock", *heads]), _row(["--"] * (len(heads) + 2))]
+    costs = [0.0] * (1 + len(fixed))
+    for name in next(iter(fixed.values()))["traces"]:
+        runs = [document["traces"][name]["ours"], *(figures["traces"][name] for figures in fixed.values())]
+        costs = [cost + run["replica_seconds"] for cost, run in zip(costs, runs, strict=True)]
+        lines.append(_row([name, *(_run(run) for run in runs)]))
+    return [*lines, _row(["pod-seconds of all", *(f"{cost:.0f}" for cost in costs)])]
 
 
 def best(trace: Mapping[str, Any], peer: str) -> tuple[float | None, str]:
@@ -97,6 +111,10 @@ def best_of_all_seeds(trace: Mapping[str, Any], peer: str) -> tuple[float | None
         return None, setting
     others = [other for other in trace["again"].get(peer, []) if other is not None]
     return mean([misses, *others]), setting
+
+
+def _run(run: Mapping[str, Any]) -> str:
+    return f"{_percent(run['misses'])}, {run['replica_seconds']:.0f}"
 
 
 def _percent(misses: float) -> str:

@@ -61,6 +61,9 @@ def _diurnal(at: float) -> float:
     return 1.0 + 7.0 * max(0.0, math.sin(math.pi * (at / 3600.0 - 0.1) / 0.8)) ** 2
 
 
+STEADY = "steady 70 %"
+"""The trace that does not change."""
+
 BEFORE = 900.0
 """Longer than the longest delay of any autoscaler here, which is Ray Serve's before it falls: 600 s."""
 
@@ -76,7 +79,7 @@ TRACES = (
         name="slow leak", seconds=1800, pods=lambda at: 2 + 4 * max(at, 0) / 1800, replicas=3, before=BEFORE
     ),
     Trace(name="cold start of 120 s", seconds=900, pods=_jump, startup=120.0, before=BEFORE),
-    Trace(name="steady 70 %", seconds=1800, pods=lambda _: 7.0, replicas=10),
+    Trace(name=STEADY, seconds=1800, pods=lambda _: 7.0, replicas=10),
 )
 """The step is of 20 times; the diurnal day has a night at both ends. Before their beginning the sine and
 the sawtooth are as they are later, and the others have the load of their first moment."""

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bench.autoscaling.compare import Run, approach, misses_at
+from bench.autoscaling.compare import Run, approach, misses_at, with_one_target
 from bench.autoscaling.peers import Peer, PeerError, _to_knative, _to_ray, _ToHpa
 from bench.autoscaling.policies import MOST, Oracle, Penstock
 from bench.autoscaling.simulator import Model, Policy, Seen, Simulation
@@ -206,3 +206,19 @@ def test_the_table_divides_by_the_best_peer() -> None:
     lines = render({"settings": settings, "traces": {"step": trace}}).splitlines()
     assert lines[2] == "| step | 105 | 3.0 % | 6.0 % (quick) | - | 0.50 | 1.0 % | - |"
     assert lines[-1] == "| step | 2.0 %, 100 | 9.0 %, 50 | 9.0 %, 50 | 9.0 %, 50 |"
+    fixed = {"A, slow": {"target": 40.25, "traces": {"step": {"misses": 5.0, "replica_seconds": 70.0}}}}
+    lines = render({"settings": settings, "traces": {"step": trace}, "one target": fixed}).splitlines()
+    assert lines[-4] == "| trace | Penstock | A, slow (40.2) |"
+    assert lines[-2:] == ["| step | 2.0 %, 100 | 5.0 %, 70 |", "| pod-seconds of all | 100 | 70 |"]
+
+
+def test_one_target_for_all_traces_is_found_by_what_they_cost_together() -> None:
+    """One trace costs more than with ours and the other one less."""
+
+    def attempts(target: float) -> list[Run]:
+        return [_spent(target, 60_000 / target, 1.0), _spent(target, 20_000 / target, 2.0)]
+
+    target, runs = with_one_target(attempts, replica_seconds=4000.0, first=5.0)
+    assert target == pytest.approx(20, rel=0.05)
+    assert [run.misses for run in runs] == [1.0, 2.0]
+    assert sum(run.replica_seconds for run in runs) == pytest.approx(4000, rel=0.05)
