@@ -333,7 +333,7 @@ class Pods:
             if count and pod.unproven < MOST_UNPROVEN:
                 pod.unproven += 1
                 pod.vain_at = -math.inf
-                self._level_at.pop(backend, None)  # pods that are added take from several, one after the other
+                self._level_at.pop(backend, None)  # added pods take from several, one after the other
             else:  # what waits there is another router's, or stays; another pod may have this router's
                 self._relieve(backend)
 
