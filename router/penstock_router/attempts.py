@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock_router.header_policy import RETRY_LINE, AnswerFields, request_lines
+from penstock_router.header_policy import HELD_LINE, RETRY_LINE, AnswerFields, request_lines
 from penstock_router.pod import Pod
 from penstock_router.pods import Pods
 from penstock_router.request_body import KEPT_BYTES, RequestBody
@@ -143,6 +143,7 @@ class ProxiedRequest:
         "ends",
         "exchange",
         "give_up",
+        "held",
         "identity",
         "left",
         "moves",
@@ -204,6 +205,8 @@ class ProxiedRequest:
         """How often a pod has handed it back."""
         self.counted = False
         """Whether a pod has counted it as an arrival, and refused it or handed it back."""
+        self.held = False
+        """Whether it was held for a pod, and not only for room in one."""
         self.trace: RequestTrace | None = None
         """Its trace; None if it is not traced."""
         self.give_up: Callable[[], object] | None = None
@@ -272,6 +275,8 @@ class ProxiedRequest:
         )
         if self.counted:
             out.lines += RETRY_LINE
+        if self.held:
+            out.lines += HELD_LINE
         if self.body is not None:
             out.stream = self.body.begin()
             out.length = request.length

@@ -13,6 +13,7 @@ from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.errors import Reason
 from penstock_wire.headers import (
     FROM_CLIENT,
+    HELD,
     NOT_ADMITTED,
     PREFIX,
     QUEUE,
@@ -180,6 +181,10 @@ def request_lines(identity: bytes, left: float) -> bytes:
 
 RETRY_LINE: Final = b"%b: 1\r\n" % RETRY
 """The head line that marks a request which a pod has already counted and refused."""
+
+
+HELD_LINE: Final = b"%b: 1\r\n" % HELD
+"""The head line that marks a request which was held for a pod."""
 
 
 def allows(endpoint: Endpoint, method: str) -> bool:

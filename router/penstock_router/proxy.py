@@ -243,6 +243,8 @@ class Proxy:
             proxied.drawn = permit.backend
             if tries.for_room:
                 tries.asked.clear()
+            elif permit.window is not None:
+                proxied.held = True
             if permit.window is not None:
                 tries.again = True
                 if full is None:

@@ -107,7 +107,7 @@ class SidecarHandler:
         fields = self._keys.read_of(request)
         if fields.timeout_ms is not None and fields.timeout_ms < 0:
             return True
-        deadline, expires = admission.deadlines(now, fields.timeout_ms)
+        deadline, expires = admission.deadlines(now, fields.timeout_ms, held=fields.held)
         return admission.check_head(request.target, fields, now, deadline, expires) is not None
 
     def begin(self, exchange: Exchange) -> None:
@@ -124,7 +124,7 @@ class SidecarHandler:
                 return
             if fields.timeout_ms is not None and fields.timeout_ms < 0:
                 raise bad_timeout(request.headers)
-            deadline, expires = admission.deadlines(arrived, fields.timeout_ms)
+            deadline, expires = admission.deadlines(arrived, fields.timeout_ms, held=fields.held)
             if request.upgrade or self._protocol.passes(request):
                 self._passthrough.take(exchange, request_id, arrived, expires, retry=fields.retry)
                 return

@@ -20,6 +20,8 @@ STICKY: Final = b"x-penstock-sticky"
 hand it back."""
 RETRY: Final = b"x-penstock-retry"
 """Set by a router on a request that a pod has refused or handed back, and thus has counted as an arrival."""
+HELD: Final = b"x-penstock-held"
+"""Set by a router on a request that was held for a pod: no `latencyObjective` can be kept for it any more."""
 METHOD: Final = b"x-penstock-method"
 MODEL_ID: Final = b"x-penstock-model-id"
 """The model that a request is for, where a server has many. Requests for one model share batches, and a pod

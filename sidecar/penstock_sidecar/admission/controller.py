@@ -83,18 +83,19 @@ class AdmissionController:
         self.room = self._batching.queue_limit(self._slots.count, self._pace.rate * seconds)
         self._rejections.clear()
 
-    def deadlines(self, arrived: float, timeout_ms: int | None) -> tuple[float, float]:
+    def deadlines(self, arrived: float, timeout_ms: int | None, *, held: bool = False) -> tuple[float, float]:
         """Return until when the answer to a request is of use, and until when its client waits.
 
         Args:
             arrived: when it arrived.
             timeout_ms: the time that its client gave it, None for none.
+            held: whether a router held it for a pod: no objective can be kept for it any more.
         """
         seconds = self._timeout
         if timeout_ms is not None and timeout_ms / 1000 < seconds:
             seconds = timeout_ms / 1000
         objective = self._pace.objective
-        useful = seconds if objective is None or seconds < objective else objective
+        useful = seconds if objective is None or held or seconds < objective else objective
         return arrived + useful, arrived + seconds
 
     # A request's head

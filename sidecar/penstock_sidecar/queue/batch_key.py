@@ -20,6 +20,7 @@ from penstock_wire.control.settings import Batching
 from penstock_wire.headers import (
     ATTEMPT,
     CALL_CHAIN,
+    HELD,
     KEY_FIELDS,
     PREFIX,
     REQUEST_ID,
@@ -51,13 +52,14 @@ MAX_KEYS = 4096
 """Keys that are remembered; above this number, keys that are not in use are forgotten."""
 
 _name = itemgetter(0)
-_KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE, _STICKY, _CHAIN, _RETRY = 1, 2, 4, 8, 16, 32, 64, 128, 256
+_KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE, _STICKY, _CHAIN = 1, 2, 4, 8, 16, 32, 64, 128
+_RETRY, _HELD = 256, 512
 
 
 class RequestFields:
     """The values that a request's header fields hold; see `Keys.read`."""
 
-    __slots__ = ("fields", "level", "request_id", "retry", "share", "shared", "sticky", "timeout_ms")
+    __slots__ = ("fields", "held", "level", "request_id", "retry", "share", "shared", "sticky", "timeout_ms")
 
     fields: Headers
     shared: Headers
@@ -71,6 +73,8 @@ class RequestFields:
         """Whether the request is bound to this pod (by its key, mostly), so that it is not handed back."""
         self.retry = False
         """Whether a pod has counted it as an arrival before."""
+        self.held = False
+        """Whether a router held it for a pod."""
 
 
 class Keys:
@@ -88,7 +92,8 @@ class Keys:
 
     def apply(self, batching: Batching) -> None:
         """Use another policy from now on."""
-        roles: dict[bytes, int] = {REQUEST_ID: _ID, TIMEOUT_MS: _TIMEOUT, STICKY: _STICKY, RETRY: _RETRY}
+        roles: dict[bytes, int] = {REQUEST_ID: _ID, TIMEOUT_MS: _TIMEOUT, STICKY: _STICKY}
+        roles[RETRY], roles[HELD] = _RETRY, _HELD
         roles[CALL_CHAIN] = _CHAIN if self._key_fields else _SHARED
 
         def add(name: bytes, role: int) -> None:
@@ -150,6 +155,8 @@ class Keys:
                     read.sticky = True
                 if role & _RETRY:
                     read.retry = True
+                if role & _HELD:
+                    read.held = True
         if len(key) > 1:
             key.sort(key=_name)
         read.fields = tuple(key)
@@ -167,7 +174,7 @@ class Keys:
         base = self._shared_fields
         read = RequestFields(base.level)
         read.fields, read.shared, read.share = base.fields, base.shared, base.share
-        read.sticky, read.retry = base.sticky, base.retry
+        read.sticky, read.retry, read.held = base.sticky, base.retry, base.held
         read.request_id, read.timeout_ms = base.request_id, base.timeout_ms
         roles = self._roles
         for field in request.headers[len(shared) :]:
@@ -182,6 +189,8 @@ class Keys:
                     read.timeout_ms = timeout_ms((field,))
             elif role == _RETRY:
                 read.retry = True
+            elif role == _HELD:
+                read.held = True
             else:
                 return self.read(request.headers)
         return read

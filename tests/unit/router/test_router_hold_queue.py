@@ -68,6 +68,21 @@ async def test_held_requests_are_answered_in_order_when_a_pod_appears(upstream: 
     assert sorted(server.executed) == sorted(f"id-{index}" for index in range(20))
 
 
+async def test_a_sidecar_learns_which_requests_were_held_and_no_client_can_say_so(
+    upstream: Any, router: Any
+) -> None:
+    server = await upstream(echo)
+    process = await router().start(endpoint("e", backend("b")))
+    forged = {"x-penstock-held": "1"}
+    asking = [asyncio.create_task(process.ask(headers=headers)) for headers in (None, forged)]
+    await held(process, 2)
+    process.settle(endpoint("e", backend("b", server.target)))
+    await asyncio.gather(*asking)
+    assert [seen.header("x-penstock-held") for seen in server.seen] == ["1", "1"]
+    await process.ask(headers=forged)
+    assert server.seen[-1].header("x-penstock-held") is None
+
+
 async def test_the_first_pod_is_not_buried(upstream: Any, router: Any) -> None:
     """A pod that bears four at a time gets no more from the hold than it bears, and none is lost."""
     slots = 4
