@@ -169,8 +169,8 @@ HOP_MUTANTS = (
         name="a router takes from one pod, and looks at the next one later",
         breaks=ROOM,
         package=ROUTER,
-        old="self._level_at.pop(backend, None)  # pods",
-        new="pass  # pods",
+        old="self._level_at.pop(backend, None)  # added pods",
+        new="pass  # added pods",
         tests=(f"{_CENTRAL}::test_added_pods_have_their_part_of_what_waits_within_milliseconds_and_no_more",),
     ),
     Mutant(
