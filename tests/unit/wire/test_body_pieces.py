@@ -19,12 +19,11 @@ from penstock_wire.http.memory import PIECE_BYTES
 from penstock_wire.http.server.streams import Inbound
 
 COUNT = 10_000
+pytestmark = pytest.mark.interpreted  # the ends below are Python, and cannot inherit from compiled classes
 
 
-class Peer(Carrier, Outlet):
-    """A connection that takes each call, and does nothing."""
-
-    choked = False
+class Peer(Carrier):
+    """The connection of an answer, which takes each call, and does nothing."""
 
     def expect(self) -> None:
         """See `Carrier`."""
@@ -38,22 +37,32 @@ class Peer(Carrier, Outlet):
     def resume_reading(self) -> None:
         """See `Carrier`."""
 
-    def wanted(self) -> None:
-        """See `streams.Carrier`."""
+
+class HopPeer(Outlet):
+    """The same of a hop."""
+
+    choked = False
 
     def send(self, data: bytes) -> None:
         """See `Outlet`."""
 
 
+class Client:
+    """The same of a request."""
+
+    def wanted(self) -> None:
+        """See `streams.Carrier`."""
+
+
 def inbound() -> Inbound:
-    peer: Any = Peer()
+    peer: Any = Client()
     return Inbound(peer)
 
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "an answer": lambda: Body(Peer()),
     "a request": inbound,
-    "a request on a hop": lambda: BodyReceiver(Allowance(Peer(), 1)),
+    "a request on a hop": lambda: BodyReceiver(Allowance(HopPeer(), 1)),
 }
 
 
@@ -106,7 +115,7 @@ def test_credit_is_given_for_all_that_is_read_together() -> None:
     async def main() -> None:
         sent: list[bytes] = []
 
-        class Line(Peer):
+        class Line(HopPeer):
             def send(self, data: bytes) -> None:
                 sent.append(data)
 
