@@ -83,10 +83,12 @@ def test_many_small_pieces_that_wait_are_few_reads_and_one_that_comes_alone_is_o
         assert whole == b"0123456789" * (COUNT // 10)
         assert reads == 1
         for event in (b"one", b"two"):  # as they come: an event does not wait for the next
-            reading = asyncio.ensure_future(body.read())
-            await asyncio.sleep(0)
-            body.feed(event)
-            assert await reading == event
+
+            async def feed(event: bytes = event) -> None:
+                body.feed(event)
+
+            piece, _ = await asyncio.gather(body.read(), feed())
+            assert piece == event
         body.finish()
         assert await body.read() == b""
 
