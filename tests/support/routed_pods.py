@@ -62,9 +62,10 @@ class SimulatedPod:
         host: its name; its port is 1.
         slots: how many.
         seconds: that the model takes for an item.
+        objective_ms: its `latencyObjective`; None for none.
     """
 
-    def __init__(self, host: str, slots: int, seconds: float) -> None:
+    def __init__(self, host: str, slots: int, seconds: float, objective_ms: int | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self.host, self.slots, self._seconds = host, slots, seconds
         self.running = 0
@@ -74,7 +75,12 @@ class SimulatedPod:
         self.changed: Callable[[], object] = lambda: None
         """Called when something begins or ends, or a request comes or goes."""
         settings = Settings(
-            batching=Batching(max_batch_size=1, max_concurrent_batches=slots, max_queued_items=1000)
+            batching=Batching(
+                max_batch_size=1,
+                max_concurrent_batches=slots,
+                max_queued_items=None if objective_ms else 1000,
+                latency_objective_ms=objective_ms,
+            )
         )
         metrics, clock = Metrics(), self._loop.time
         passthrough = Passthrough(open=self._never, settings=settings, observer=metrics, clock=clock)
@@ -225,10 +231,19 @@ class Routed:
         pods: slots and seconds of each.
         routers: how many.
         way: seconds between a router and a pod.
+        objective_ms: `latencyObjective` of all pods; None for none.
     """
 
-    def __init__(self, pods: Sequence[tuple[int, float]], *, routers: int, way: float) -> None:
+    def __init__(
+        self,
+        pods: Sequence[tuple[int, float]],
+        *,
+        routers: int,
+        way: float,
+        objective_ms: int | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._objective_ms = objective_ms
         self.pods: dict[str, SimulatedPod] = {}
         self._make(pods)
         self.networks = [Hops(self.pods, way) for _ in range(routers)]
@@ -246,7 +261,7 @@ class Routed:
     def _make(self, pods: Sequence[tuple[int, float]]) -> None:
         for slots, seconds in pods:
             host = f"h{len(self.pods)}"
-            pod = self.pods[host] = SimulatedPod(host, slots, seconds)
+            pod = self.pods[host] = SimulatedPod(host, slots, seconds, self._objective_ms)
             pod.changed = self._changed
 
     def _meet(self) -> None:

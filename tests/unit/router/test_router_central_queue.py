@@ -260,3 +260,18 @@ def test_added_pods_have_their_part_of_what_waits_within_milliseconds_and_no_mor
     """
     share = simulated_growth.share_of_added(routers=routers, added=simulated_growth.PODS, after=0.01, seed=1)
     assert 0.4 < share < 0.65
+
+
+def test_held_requests_are_answered_whatever_the_latency_objective() -> None:
+    """A cold start takes longer than any objective: they go to the first pod as it can answer them."""
+
+    async def run() -> list[float]:
+        routed = Routed([], routers=1, way=WAY, objective_ms=150)
+        await routed.start()
+        asking = [asyncio.create_task(routed.ask(0)) for _ in range(60)]
+        await asyncio.sleep(5)
+        assert not any(task.done() for task in asking)
+        routed.add([(1, 0.03)])
+        return await asyncio.gather(*asking)
+
+    assert max(fake_loop.run(run())) < 5 + 60 * 0.03 + 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -248,28 +247,6 @@ async def test_large_bodies_are_batched_like_others_up_to_what_a_sidecar_takes(
     refused = await ask(65 << 20)
     assert (refused.status, refused.document["reason"]) == (413, "too_large")
     assert refused.headers["x-request-id"]
-
-
-async def test_held_requests_are_answered_whatever_the_latency_objective(
-    upstream: Any, router: Any, sidecar: Any
-) -> None:
-    """A cold start takes longer than any objective: they go to the first pod as it can answer them."""
-
-    async def slow(seen: Seen) -> Answer:
-        await asyncio.sleep(0.03 if seen.method == "POST" else 0)
-        return await predict(seen)
-
-    model = await upstream(slow)
-    _, target = await sidecar(model, maxBatchSize=1, maxConcurrentBatches=1, latencyObjectiveMs=150)
-    process = await router().start(endpoint("e", backend("b")))
-    asking = [asyncio.create_task(process.ask(**body(index))) for index in range(60)]
-    while not re.search(r"\npenstock_router_held_requests\{.*\} 60\.0", await process.metrics()):
-        pass
-    process.settle(endpoint("e", backend("b", target)))
-    replies = await asyncio.gather(*asking)
-    assert [(reply.status, reply.document.get("predictions")) for reply in replies] == [
-        (200, [index]) for index in range(60)
-    ]
 
 
 async def test_real_sidecars_of_one_slot_and_no_queue_refuse_nobody(
