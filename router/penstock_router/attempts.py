@@ -12,6 +12,7 @@ from penstock_router.request_body import KEPT_BYTES, RequestBody
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
 from penstock_wire.http import (
+    TELLING_SECONDS,
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from penstock_router.endpoints import EndpointState
     from penstock_router.steering import Steering
 
-TELLING_SECONDS: Final = 0.2
-"""A connect attempt that the request's own deadline cuts shorter than this is not held against the pod."""
 UNREAD_SECONDS: Final = 1.0
 """If a pod ends a kept connection just when a request is sent on it, its reset arrives within this time. A
 later reset may come from another host that has the pod's address by now."""

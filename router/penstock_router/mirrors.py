@@ -28,7 +28,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock_router.arrived_head import MAX_HEAD_SIZE
-from penstock_router.attempts import TELLING_SECONDS
 from penstock_router.compare import Comparison, Rules
 from penstock_router.compare_queue import CompareQueue
 from penstock_router.header_policy import AnswerFields, request_lines
@@ -59,6 +58,7 @@ from penstock_wire.control.router_settings import Endpoint, Mirror
 from penstock_wire.errors import MODEL_ANSWER, Reason
 from penstock_wire.headers import MIRROR, STICKY, Headers, without
 from penstock_wire.http import (
+    TELLING_SECONDS,
     ConnectFailed,
     ConnectTimeout,
     PeerSilent,

@@ -6,6 +6,7 @@ from penstock_sidecar.queue.request import Outcome
 from penstock_wire.errors import MODEL_ANSWER, MODEL_REASONS, PenstockError, Reason
 from penstock_wire.headers import NOT_ADMITTED, PREFIX, REASON, REQUEST_ID, Headers, get
 from penstock_wire.http import (
+    TELLING_SECONDS,
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
@@ -21,9 +22,7 @@ from penstock_wire.http.server import head as heads
 _BUSY = frozenset({429, 503, 504})
 """Statuses of an overloaded model; clients act upon them."""
 
-TELLING_SECONDS = 0.2
-"""A failed attempt to connect that was cut shorter than this by its request's own time says nothing of the
-model: a router would avoid this pod, and clients choose their times."""
+
 MAX_SHARED = 256
 """Maximum number of answer heads that are remembered, each of at most `MAX_SHARED_SIZE` bytes of memory."""
 MAX_SHARED_SIZE = 4096

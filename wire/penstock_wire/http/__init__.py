@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock_wire.headers import Headers
 from penstock_wire.http.body import BodyReader as BodyReader
@@ -47,6 +47,11 @@ class UpstreamError(Exception):
 
 class ConnectFailed(UpstreamError):
     """No connection could be made: the request was surely not executed."""
+
+
+TELLING_SECONDS: Final = 0.2
+"""A connect attempt that its request's own time cut shorter than this says nothing of the server: clients
+choose their times, and others are not to be kept from it for that."""
 
 
 class ConnectTimeout(ConnectFailed):
