@@ -14,9 +14,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import fcntl
 import select
 import socket
 import struct
+import sys
+import termios
 
 PROBE_SECONDS = 1
 _ERRORS = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
@@ -89,3 +92,14 @@ def nothing_waits(transport: asyncio.BaseTransport) -> bool:
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
     return not poll.poll(0)
+
+
+def untaken_bytes(transport: asyncio.WriteTransport) -> int:
+    """Count the bytes that were sent and that the peer's kernel has not acknowledged (`SIOCOUTQ` in tcp(7)).
+
+    The transport's own buffer does not show a slow reader: the kernel takes more from it when much of its
+    own megabytes is free again. A peer that reads nothing closes its window, and no more is acknowledged.
+    """
+    waiting = bytearray(4)
+    fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, waiting)
+    return transport.get_write_buffer_size() + int.from_bytes(waiting, sys.byteorder)

@@ -25,7 +25,7 @@ from penstock_wire.addresses import unmapped
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import REQUEST_ID, Headers, get
 from penstock_wire.http import ClientGone, Request, Tunnel
-from penstock_wire.http.client.peer_liveness import nothing_waits
+from penstock_wire.http.client.peer_liveness import nothing_waits, untaken_bytes
 from penstock_wire.http.head_cache import RequestHead
 from penstock_wire.http.memory import CONNECTION_BYTES, REQUEST_BYTES
 from penstock_wire.http.server import head as heads
@@ -567,9 +567,9 @@ class H1Connection(Seat):
             now: the value of `H1Front.now`, in seconds.
         """
         if self._paused:
-            buffered = self._transport.get_write_buffer_size()
-            if buffered != self._stuck_bytes:
-                self._stuck_bytes, self._stuck_since = buffered, now
+            untaken = untaken_bytes(self._transport)
+            if untaken != self._stuck_bytes:
+                self._stuck_bytes, self._stuck_since = untaken, now
             return now - self._stuck_since > limits.WRITE_SECONDS + limits.SWEEP_SECONDS
         if self._tunnel is not None or self._holders or self._undecided is not None:
             return False

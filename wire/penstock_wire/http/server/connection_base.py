@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Request, Response, Tunnel, UpstreamError
-from penstock_wire.http.client.peer_liveness import nothing_waits
+from penstock_wire.http.client.peer_liveness import nothing_waits, untaken_bytes
 from penstock_wire.http.head_cache import HeadCache, RequestHead
 from penstock_wire.http.memory import REQUEST_BYTES, MemoryBound
 from penstock_wire.http.messages import LAST_LINES, NO_BODY_STATUS
@@ -248,7 +248,7 @@ class AnswerSide:
         """See `asyncio.Protocol`: the client accepts less than it is sent."""
         self._paused = True
         self._stuck_since = self._front.now
-        self._stuck_bytes = self._transport.get_write_buffer_size()
+        self._stuck_bytes = untaken_bytes(self._transport)
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`: the client has accepted what it was sent."""
