@@ -261,8 +261,9 @@ def _words(asking: Asking, look: _Look, load: int) -> str:
             rate += f", rising to {ahead}/s in {_short(asking.lead)}s,"
         words.append(f"{rate} / ({BUSY:g} x {_short(able.rate)}/s) = {_whole(look.by_rate)}")
     by_load = f"load {load} / {_short(able.load)} = {_whole(load / able.load)}"
-    if look.arrivals is not None and _whole(look.by_load) < _whole(load / able.load):
-        by_load += f", of which {_whole(look.by_load)} clear it"
+    enough = _whole(look.by_load)
+    if look.arrivals is not None and enough < _whole(load / able.load):
+        by_load += f", but {enough} can clear it within {_short(asking.stable_window)}s"
     words.append(by_load + (f", {asking.held} of it held by routers" if asking.held else ""))
     return "; ".join(words)
 

@@ -358,7 +358,7 @@ def _follow(
     if for_now < replicas:
         who = f"at most twice the {ready} that are ready: they"
         if for_now > 2 * ready:  # these were asked for earlier, or by minReplicas
-            who = f"and more when these are ready, of which {ready} are: pods"
+            who = f"and more when these are ready (so far {ready}): pods"
         limit += (
             f"; {for_now} for now, {who} wait for processors {known['processor_wait_percent']}% of the time"
         )

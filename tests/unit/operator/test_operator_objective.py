@@ -113,7 +113,9 @@ def test_pods_that_start_are_not_asked_for_again(serving: int, refused: int) -> 
 def test_a_queue_is_cleared_within_a_stable_window() -> None:
     """Little arrives, but much waits: one more than are ready, or as many as clear it."""
     pods = [pod("a", rate=10, load=2400), pod("b", rate=10, load=2400)]
-    assert look(pods, current=2).inputs.by_load == 3  # (20 + 4800 / 60) / 39.9
+    found = look(pods, current=2)
+    assert found.inputs.by_load == 3  # (20 + 4800 / 60) / 39.9
+    assert "but 3 can clear it within 60s" in found.message
     assert look([pod("a", rate=10, load=100)]).inputs.by_load == 2
     assert look([pod("a", rate=10, load=39)]).inputs.by_load == 1
 

@@ -16,9 +16,7 @@ TARGET = Target(min_replicas=1, max_replicas=100, target_load=10, stable_window=
 NOW = 100.0
 SHORTAGE = "; 2 for now, at most twice the 1 that are ready: they wait for processors 42% of the time"
 
-STARTING = (
-    "; 3 for now, and more when these are ready, of which 1 are: pods wait for processors 42% of the time"
-)
+STARTING = "; 3 for now, and more when these are ready (so far 1): pods wait for processors 42% of the time"
 
 
 def samples(*waits: float | None, load: int = 0, until: float = NOW) -> tuple[Sample, ...]:
