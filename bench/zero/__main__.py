@@ -4,7 +4,8 @@ It starts a cluster of its own, with this checkout's images, and removes it. Not
 `maxPending`, which is the largest burst. It measures how long it takes from the first request that is held
 until `/scale` is written, and from the first ready pod until it has a request. The figures go into
 bench/results/zero.json. With `--keda`, KEDA writes `/scale`, by the operator's recommendation, and the
-figures go into bench/results/zero-keda.json, with ours of zero.json held against a quarter of KEDA's.
+figures go into bench/results/zero-keda.json, with ours of zero.json held against a quarter of KEDA's. With
+`--objective`, the backends have no `targetLoad`, and the figures go into bench/results/zero-objective.json.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from devcluster.network import API_PORT, FIRST
 from devcluster.paths import REPOSITORY
 
 FILE, KEDA_FILE = RESULTS / "zero.json", RESULTS / "zero-keda.json"
+OBJECTIVE_FILE = RESULTS / "zero-objective.json"
 BURSTS = (1, 50, 500)
 
 
@@ -102,8 +104,11 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
     parser.add_argument("--keda", action="store_true", help="KEDA writes the replicas")
     parser.add_argument("--polling", type=int, default=1, help="seconds between two of KEDA's looks")
+    parser.add_argument("--objective", default="", help="the backends' latencyObjective, such as 100ms")
     parser.add_argument("--out", type=Path, help="where the figures go")
     arguments = parser.parse_args()
+    if arguments.keda and arguments.objective:
+        parser.error("--keda and --objective: KEDA's cycles are made with a targetLoad, choose one")
     host = machine()
     began = time.monotonic()
     with installed(arguments.cluster, keep=arguments.keep, with_keda=arguments.keda) as cluster:
@@ -118,6 +123,7 @@ def main() -> int:
             bursts=BURSTS,
             seed=arguments.seed,
             polling=arguments.polling if arguments.keda else 0,
+            objective=arguments.objective,
         )
         cycles = measure(cluster, asked)
     found = figures(cycles)
@@ -131,7 +137,11 @@ def main() -> int:
             "bursts": BURSTS,
             "side_by_side": arguments.side_by_side,
             "max_pending": resources.MAX_PENDING,
-            "target_load": resources.TARGET_LOAD,
+            **(
+                {"latency_objective": asked.objective}
+                if asked.objective
+                else {"target_load": resources.TARGET_LOAD}
+            ),
             "scale_to_zero_after": resources.ZERO_AFTER,
             "keda_polling": asked.polling,
         },
@@ -139,7 +149,8 @@ def main() -> int:
         "verdicts": _beside_ours(found) if arguments.keda else verdicts(found),
         "cycles": cycles,
     }
-    out = arguments.out or (KEDA_FILE if arguments.keda else FILE)
+    standard = OBJECTIVE_FILE if asked.objective else KEDA_FILE if arguments.keda else FILE
+    out = arguments.out or standard
     out.write_text(json.dumps(document, indent=1) + "\n")
     print(page(document))
     problems = wrong(found)

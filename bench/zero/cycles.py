@@ -48,6 +48,7 @@ class Asked:
         bursts: requests at once, in turns.
         seed: of the pauses before bursts.
         polling: seconds between two looks of KEDA, which writes the replicas; 0: the operator does.
+        objective: the backends' `latencyObjective`; empty: they have a `targetLoad`.
     """
 
     pki: str
@@ -58,6 +59,7 @@ class Asked:
     bursts: tuple[int, ...]
     seed: int
     polling: int = 0
+    objective: str = ""
 
 
 @dataclass(kw_only=True)
@@ -178,7 +180,7 @@ class Bench:
         await self._post(f"/api/v1/namespaces/{NAMESPACE}/configmaps", resources.code())
         for name in asked.names:
             mode = "External" if asked.polling else "Builtin"
-            made = resources.backend(name, collector=collector, mode=mode)
+            made = resources.backend(name, collector=collector, mode=mode, objective=asked.objective)
             await self._post(f"{GROUP}/namespaces/{NAMESPACE}/modelbackends", made)
             await self._post(f"{GROUP}/namespaces/{NAMESPACE}/modelendpoints", resources.endpoint(name))
             if asked.polling:

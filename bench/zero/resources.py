@@ -35,13 +35,14 @@ def code() -> Obj:
     }
 
 
-def backend(name: str, *, collector: str, mode: str = "Builtin") -> Obj:
+def backend(name: str, *, collector: str, mode: str = "Builtin", objective: str = "") -> Obj:
     """A ModelBackend that goes to 0.
 
     Args:
         name: its name.
         collector: `HOST:PORT` that takes the model's records.
         mode: who writes its replicas, as `autoscaling.mode` has it.
+        objective: `batching.latencyObjective`, which its replicas then follow; empty: `targetLoad`.
     """
     python = {
         "target": "model:Recorder",
@@ -54,7 +55,7 @@ def backend(name: str, *, collector: str, mode: str = "Builtin") -> Obj:
         "mode": mode,
         "minReplicas": 0,
         "maxReplicas": MOST_REPLICAS,
-        "targetLoad": TARGET_LOAD,
+        **({} if objective else {"targetLoad": TARGET_LOAD}),
         "stableWindow": "2s",
         "downscaleDelay": "1s",
         "scaleToZero": {"after": ZERO_AFTER},
@@ -66,7 +67,7 @@ def backend(name: str, *, collector: str, mode: str = "Builtin") -> Obj:
         "spec": {
             "model": {"python": python},
             "podTemplate": {"volumes": [{"name": "code", "configMap": {"name": _CODE}}]},
-            "batching": {"maxBatchSize": 32},
+            "batching": {"maxBatchSize": 32, **({"latencyObjective": objective} if objective else {})},
             "drain": {"propagationDelay": "1s", "timeout": "5s"},
             "autoscaling": autoscaling,
         },

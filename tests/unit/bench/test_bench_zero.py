@@ -14,9 +14,8 @@ from tests.support.page import DOCS, Page
 
 
 def test_everything_that_is_asked_for_fits_its_schema() -> None:
-    backends = [
-        resources.backend("m", collector="192.0.2.1:9", mode=mode) for mode in ("Builtin", "External")
-    ]
+    settings = ({}, {"mode": "External"}, {"objective": "100ms"})
+    backends = [resources.backend("m", collector="192.0.2.1:9", **each) for each in settings]
     for obj in (*backends, resources.endpoint("m")):
         KINDS[obj["kind"]].parse(obj | {"metadata": obj["metadata"] | {"uid": "u", "generation": 1}})
 
