@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
-from penstock_wire.http import Exchange, Response
+from penstock_wire.http import Exchange, Response, UpstreamError
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.streams import Carrier, Inbound
 from tests.support.front_server import OK, Server, Work, body, head, pieces, post, serving
@@ -381,6 +381,28 @@ async def test_a_stream_that_may_not_be_sent_is_closed(server: Server, status: i
     assert answer.endswith(b"\r\n\r\n")
     assert (b"content-length: 5" in answer) is (status == 200)
     assert len(closed) == 2
+
+
+@pytest.mark.parametrize("length", [None, 2_000_000])
+async def test_what_came_before_an_upstream_broke_arrives(server: Server, length: int | None) -> None:
+    """An earlier answer and the pieces of this one; then an orderly end, where the client misses the rest."""
+
+    async def breaking() -> AsyncIterator[bytes]:
+        yield b"p" * 200_000
+        raise UpstreamError("the model went away")
+
+    answers = iter([Response(200, (), b"w" * 500_000), Response(200, stream=breaking(), length=length)])
+    server.work = answering(lambda: next(answers))
+    reader, writer = await server.connect()
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(2 * b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    await until(lambda: len(server.exchanges) == 2)
+    await asyncio.sleep(0.1)  # a reset would be there
+    reader._transport.resume_reading()  # type: ignore[attr-defined]
+    received = await asyncio.wait_for(reader.read(), SECONDS)
+    assert (received.count(b"w"), received.count(b"p")) == (500_000, 200_000)
+    assert not received.endswith(b"0\r\n\r\n")
+    writer.close()
 
 
 async def failing() -> AsyncIterator[bytes]:

@@ -403,8 +403,14 @@ class AnswerSide:
     ) -> None:
         try:
             await streams.send(self, stream, chunked=chunked, length=length)
-        except (ClientGone, UpstreamError):
+        except ClientGone:
             self._cut()
+        except UpstreamError:
+            if chunked or length is not None:  # what is missing shows, so what was sent before may arrive
+                exchange.keep = False
+                self._streamed(exchange)
+            else:
+                self._cut()
         except asyncio.CancelledError:
             task = asyncio.current_task()
             self._cut()
