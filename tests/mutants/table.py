@@ -53,7 +53,7 @@ _MEMORY = f"{_UNIT}/wire/test_http_memory.py"
 _KNOWN = f"{_UNIT}/wire/test_http_server_head_cache.py"
 _KNOWN_ANSWERS = f"{_UNIT}/wire/test_http_client_known_heads.py"
 _FRONT_RFC = f"{_UNIT}/wire/test_http_server_rfc.py"
-_FRONT_STREAMS = f"{_UNIT}/wire/test_http_server_streams.py"
+_FRONT_ANSWERS = f"{_UNIT}/wire/test_http_server_answers.py"
 _UPSTREAM = f"{_UNIT}/wire/test_http_client.py"
 _UPSTREAM_STREAMS = f"{_UNIT}/wire/test_http_client_streams.py"
 _UPSTREAM_RFC = f"{_UNIT}/wire/test_http_client_rfc.py"
@@ -365,7 +365,7 @@ MUTANTS = (
         package=WIRE,
         old="self.connection = self.gone = None\n            connection.answer(self, response)",
         new="connection.answer(self, response)",
-        tests=(f"{_FRONT_STREAMS}::test_a_second_answer_is_none",),
+        tests=(f"{_FRONT_ANSWERS}::test_a_second_answer_is_none",),
     ),
     Mutant(
         name="a half that passed without one of its requests accuses the other half",
@@ -427,7 +427,7 @@ MUTANTS = (
         package=WIRE,
         old="if len(lines.translate(None, IN_VALUES)) != 2 * (len(headers) - 1):",
         new='if lines.count(b"\\0"):',
-        tests=(f"{_FRONT_STREAMS}::test_an_answer_that_cannot_be_sent_is_500",),
+        tests=(f"{_FRONT_ANSWERS}::test_an_answer_that_cannot_be_sent_is_500",),
     ),
     Mutant(
         name="that the process hung is forgotten before anybody hears of it",

@@ -1,7 +1,7 @@
 """What RFC 9110 and 9112 say that a server MUST do, one row each; and peers that mean harm.
 
-Rows that need more than bytes in, bytes out stand in test_http_server.py and test_http_server_streams.py,
-whose docstrings name their sections.
+Rows that need more than bytes in, bytes out stand in test_http_server.py, test_http_server_streams.py and
+test_http_server_answers.py, whose docstrings name their sections.
 """
 
 from __future__ import annotations
