@@ -38,7 +38,7 @@ class Run:
             cwd=self.folder,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE if terminal is None else terminal,
-            env={**os.environ, "PENSTOCK_LISTEN": "192.0.2.1:1", "TERM": "xterm"},
+            env={**os.environ, "PENSTOCK_LISTEN": "192.0.2.1:1", "TERM": "xterm", "TMPDIR": str(self.folder)},
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # as if not under `nohup`
         )  # fmt: skip
         if self.process.stderr is not None:
