@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.own = tempfile.TemporaryDirectory()
+        """Where it makes its own folder, which it cannot remove where a test kills it."""
         self.said = ""
         self.url = ""
         self.process: asyncio.subprocess.Process
@@ -38,7 +41,7 @@ class Run:
             cwd=self.folder,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE if terminal is None else terminal,
-            env={**os.environ, "PENSTOCK_LISTEN": "192.0.2.1:1", "TERM": "xterm", "TMPDIR": str(self.folder)},
+            env={**os.environ, "PENSTOCK_LISTEN": "192.0.2.1:1", "TERM": "xterm", "TMPDIR": self.own.name},
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # as if not under `nohup`
         )  # fmt: skip
         if self.process.stderr is not None:
@@ -83,6 +86,7 @@ class Run:
         if self.process.returncode is None:
             self.process.kill()
         await self.ended()
+        self.own.cleanup()
         self.process._transport.close()  # type: ignore[attr-defined]
         await asyncio.sleep(0)
 

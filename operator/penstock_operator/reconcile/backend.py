@@ -197,6 +197,8 @@ def look_at_load(ctx: Context, key: Key) -> None:
 
 
 def _load(ctx: Context, key: Key, max_batch_size: int) -> LoadStatus:
+    if not ctx.view.backend_pods(key.namespace, key.name):
+        return LoadStatus()
     return ctx.reports.window(key.namespace, key.name).load(ctx.clock.time(), max_batch_size)
 
 
@@ -266,10 +268,13 @@ async def _write_status(
         held=held,
     )
     status = backend_status(backend, seen, now=ctx.now())
-    if _is_news(ctx, backend, key, fresh) and (turn or not same_status(status, stored.get("status") or {})):
+    news = _is_news(ctx, backend, key, fresh)
+    if news and (turn or not same_status(status, stored.get("status") or {})):
         # A status that is written anyway shows the load as well.
         status = backend_status(backend, replace(seen, load=fresh, terms=True), now=ctx.now())
         ctx.memory.load_turns.forget(key)
+    elif news and not seen.pods:
+        ctx.memory.load_turns.ask(key)  # without pods no report will
     written = await write_status(ctx, stored, status)
     # NB: changes by the autoscaler during the write stay for the next status.
     scaled.unpublished = [entry for entry in scaled.unpublished if entry not in unpublished]

@@ -33,6 +33,7 @@ from penstock_operator.kinds import (
 )
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.scale_owners import kept_at_zero
+from penstock_operator.status import is_waking
 from penstock_operator.store import UNREADABLE, Key, Store, key_of, owner_uids
 from penstock_wire import durations
 
@@ -56,7 +57,8 @@ class Backends:
         without_service: those with ready pods that no router finds: the Service of their name is not theirs,
             or does not exist (yet).
         closed_paths: paths of their models that clients must not use, for backends that have any.
-        asleep: those that the autoscaler has scaled to 0; the first held request wakes them.
+        asleep: those that the autoscaler has scaled to 0, until a pod is ready again; the first
+            held request wakes them.
         priorities: the levels of urgency of their sidecars, for backends with several.
         default_timeouts: the most time in milliseconds that their sidecars give a request.
     """
@@ -217,12 +219,15 @@ class View:
             asleep = frozenset(
                 backend.name
                 for backend in self.backends(namespace)
-                if backend.spec.replicas == 0
-                and backend.spec.autoscaling is not None
-                and backend.spec.autoscaling.min_replicas == 0
-                and (
-                    backend.spec.autoscaling.mode == "External"
-                    or not kept_at_zero(self.store.get(BACKEND, namespace, backend.name) or {})
+                if (is_waking(backend) and not with_pods[backend.name])
+                or (
+                    backend.spec.replicas == 0
+                    and backend.spec.autoscaling is not None
+                    and backend.spec.autoscaling.min_replicas == 0
+                    and (
+                        backend.spec.autoscaling.mode == "External"
+                        or not kept_at_zero(self.store.get(BACKEND, namespace, backend.name) or {})
+                    )
                 )
             )
             batching = self._batching(namespace)

@@ -253,10 +253,15 @@ def _ready(deployment: Obj | None) -> int:
     return int(((deployment or {}).get("status") or {}).get("readyReplicas") or 0)
 
 
-def _standing(backend: Obj | None) -> tuple[bool, bool]:
-    """Return what senders depend on in a backend's status: ever ready, and kept at 0 by another client."""
+def _standing(backend: Obj | None) -> tuple[bool, ...]:
+    """Return what senders depend on in a backend's status: ever ready, kept at 0, fails to come back."""
     stored = backend or {}
-    return bool((stored.get("status") or {}).get("firstReadyTime")), kept_at_zero(stored)
+    status = stored.get("status") or {}
+    failing = any(
+        each.get("type") == "Available" and each.get("reason") == "NoReadyPod"
+        for each in status.get("conditions") or ()
+    )
+    return bool(status.get("firstReadyTime")), kept_at_zero(stored), failing
 
 
 def _asked(split: Obj | None) -> tuple[object, ...]:

@@ -107,7 +107,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
     model = _model_status(seen, wrong)
     applied = _settings_applied(backend, seen)
     status_conditions = [
-        _available(backend, seen),
+        _available(backend, seen, wrong),
         _model_loaded(backend, seen, model, wrong),
         applied,
         *_accepted(backend, seen),
@@ -236,7 +236,8 @@ def _rolling(backend: ModelBackend, deployment: Object | None) -> str | None:
     if total > updated:
         return f"{total - updated} of {total} pods are of an old template"
     if (status.get("readyReplicas") or 0) < _needed(backend):
-        return f"{status.get('readyReplicas') or 0} of {_needed(backend)} pods are ready"
+        count = f"{status.get('readyReplicas') or 0} of {backend.spec.replicas} pods are ready"
+        return count if _needed(backend) == backend.spec.replicas else f"{count}; needed: {_needed(backend)}"
     return None
 
 
@@ -297,13 +298,27 @@ def _policy_text(backend: ModelBackend) -> str:
     )
 
 
-def _available(backend: ModelBackend, seen: BackendObserved) -> Condition:
+def _available(backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble | None) -> Condition:
     count = len(pods.ready(seen.pods))
     if count:
         return condition("Available", "True", "PodsReady")
     if backend.spec.replicas == 0:
         return condition("Available", "False", *_AT_ZERO)
+    if wrong is None and is_waking(backend):
+        return condition("Available", "False", "Waking", "it was at 0, and no pod is ready yet")
     return condition("Available", "False", "NoReadyPod", "no pod takes requests")
+
+
+def is_waking(backend: ModelBackend) -> bool:
+    """Whether a backend was scaled to 0, has replicas again, and as far as is known none was ready since.
+
+    Args:
+        backend: with its live status, in which `Available` keeps this.
+    """
+    scaling, available = backend.spec.autoscaling, conditions.find(backend.status.conditions, "Available")
+    if scaling is None or scaling.min_replicas > 0 or backend.spec.replicas == 0 or available is None:
+        return False
+    return available.reason in ("ScaledToZero", "Waking")
 
 
 def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelStatus:

@@ -54,7 +54,8 @@ class EndpointObserved:
         taken: whether the name of its Service is taken by another's object.
         refused: why the apiserver refused its Service, if it did.
         without_service: backends with ready pods that no router finds, as their Service does not select them.
-        asleep: backends that the autoscaler has scaled to 0, which the first held request wakes.
+        asleep: backends that the autoscaler has scaled to 0, until a pod is ready again; the first
+            held request wakes them.
         default_timeouts: by backend, the most milliseconds that its sidecars give a request.
     """
 
@@ -208,7 +209,7 @@ def _backends_ready(seen: EndpointObserved) -> Condition:
         text = f"no pod is ready of: {seen.plan.waits_for}; until then requests stay with {serving}"
         return condition(kind, "False", "BackendNotReady", text)
     if asleep := (asked - left_out).intersection(seen.asleep):
-        text = f"scaled to 0; the first request starts a pod of: {conditions.some(asleep)}"
+        text = f"scaled to 0, so requests are held until a pod is ready, of: {conditions.some(asleep)}"
         return condition(kind, "True", "ScaledToZero", text)
     return condition(kind, "True", "PodsReady")
 

@@ -11,7 +11,7 @@ from penstock_operator import status
 from penstock_operator.api.backendstatus import LoadStatus, ModelBackendStatus, ScalingEntry, ScalingInputs
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.status import BackendObserved
-from tests.support.observed import LATER, NOW, WELL, backend, by_type, deployment, pod
+from tests.support.observed import LATER, NOW, WELL, backend, by_type, deployment, message, pod
 
 
 def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int = 4) -> Recommendation:
@@ -185,6 +185,14 @@ def test_ready_while_it_scales_itself_up() -> None:
         "False",
         "RollingOut",
     )
+
+
+def test_the_pods_asked_for_and_those_needed_are_both_named_where_they_differ() -> None:
+    """One ready pod is enough of a backend that comes back from 0."""
+    seen = replace(WELL, deployment=deployment(replicas=2, ready=0), pods=[pod(ready=False)])
+    own = backend(replicas=2, autoscaling={"minReplicas": 0, "scaleToZero": {"after": "1m"}})
+    told = message(status.backend_status(own, seen, now=NOW), "Ready")
+    assert told == "0 of 2 pods are ready; needed: 1"
 
 
 def test_scaled_to_zero() -> None:

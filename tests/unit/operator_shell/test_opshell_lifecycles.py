@@ -7,7 +7,7 @@ from tests.support.lifecycles import GOING, stages
 from tests.support.reasons import in_code
 
 OF_OTHERS = {
-    *("PodsReady", "Loaded", "Loading", "NoPod", "NoReadyPod", "Accepted", "Listening"),
+    *("PodsReady", "Loaded", "Loading", "NoPod", "NoReadyPod", "Waking", "Accepted", "Listening"),
     "NoReconfigurePath",
     *(
         "FollowingLoad",

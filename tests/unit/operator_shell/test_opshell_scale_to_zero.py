@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from penstock_operator.errors import Unavailable
-from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT
+from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, POD
 from penstock_operator.reports import Reports
 from penstock_wire.control.report import BackendTotals, EndpointReport, RouterReport
 from tests.support.hand_clock import HandClock
+from tests.support.observed import CRASH
 from tests.support.operator_harness import Harness, backend, endpoint, settings, split
 
 SCALING = {"minReplicas": 0, "maxReplicas": 5, "targetLoad": 10, "scaleToZero": {"after": "30s"}}
@@ -27,6 +28,7 @@ class World:
         self.routers = operator.pods_ready(name, routers) if routers else []
         self.held = 0
         self.load = 0
+        self.rate = self.arrived = 0
         self.version: int | None = None
         self.silent: set[str] = set()
         self.endpoints = ["e"]
@@ -51,8 +53,9 @@ class World:
         """Pods come and go as asked; all of them report."""
         for _ in range(times):
             live = self.operator.cluster.find(DEPLOYMENT, "n", "m-backend")
+            self.arrived += self.rate
             for name in self.operator.pods_ready("m-backend", live["spec"]["replicas"]):
-                self.operator.report("m", name, version=1, load=self.load)
+                self.operator.report("m", name, version=1, load=self.load, arrived=self.arrived)
             if self.routers:
                 self.routers_report()
             await self.operator.turn(1)
@@ -111,6 +114,67 @@ async def test_to_zero_and_awake_with_the_first_held_request() -> None:
     assert history[0]["inputs"]["held"] == 1
     assert history[1]["reason"] == "no request for 30s"
     assert operator.errors == []
+
+
+async def test_an_endpoint_stays_ready_while_its_backend_wakes_and_not_when_that_fails() -> None:
+    """Also where the endpoint is looked at meanwhile, or the operator restarts."""
+    world_ = await asleep()
+    world_.held = 1
+    world_.routers_report()
+    await world_.operator.run()
+
+    def said(operator: Harness) -> tuple[object, ...]:
+        return (
+            operator.condition(BACKEND, "m", "Available"),
+            operator.condition(ENDPOINT, "e", "BackendsReady"),
+            operator.condition(ENDPOINT, "e", "Ready"),
+        )
+
+    waking = (("False", "Waking"), ("True", "ScaledToZero"), ("True", "Serving"))
+    assert world_.replicas == 1
+    assert said(world_.operator) == waking
+    operator = world_.operator = await world_.operator.restart()
+    operator.apply(endpoint(coldStart={"maxPending": 7}))
+    await operator.turn(1)
+    world_.routers_report()
+    await operator.turn(1)
+    assert said(operator) == waking
+
+    [name] = operator.pods_ready("m-backend", 1)
+    unready = {"conditions": [{"type": "Ready", "status": "False"}], "containerStatuses": [CRASH]}
+    operator.cluster.edit(POD, "n", name, lambda pod: pod.update(status={"phase": "Running"} | unready))
+    operator.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda obj: obj["status"].update(readyReplicas=0))
+    await operator.turn(1)
+    assert said(operator) == (
+        ("False", "NoReadyPod"),
+        ("False", "BackendNotReady"),
+        ("False", "BackendNotReady"),
+    )
+    world_.held = 0
+    await world_.second()
+    assert said(operator) == (("True", "PodsReady"), ("True", "PodsReady"), ("True", "Serving"))
+    # Without a pod it is no waking backend now: it was not at 0.
+    operator.pods_ready("m-backend", 0)
+    await operator.turn(1)
+    assert said(operator)[:2] == (("False", "NoReadyPod"), ("False", "BackendNotReady"))
+    assert operator.errors == []
+
+
+async def test_a_backend_without_pods_shows_no_load() -> None:
+    """What arrived before it fell to 0 does not stand there for as long as it sleeps."""
+    world_ = await world(scaleToZero={"after": "10s"})
+
+    def shown() -> dict[str, int]:
+        return dict(world_.operator.cluster.find(BACKEND, "n", "m")["status"]["load"])
+
+    world_.rate = 7
+    await world_.second(30)
+    world_.rate = 0
+    while world_.replicas:
+        assert shown()["arrivalsPerMinute"] > 60
+        await world_.second()
+    await world_.second(5)
+    assert set(shown().values()) == {0}
 
 
 async def test_a_burst_asks_for_as_many_as_it_needs_before_a_pod_is_ready() -> None:
