@@ -191,8 +191,14 @@ def _conditions(status: dict[str, Any]) -> list[str]:
 
 def _history(changes: Sequence[dict[str, Any]], replicas: int, *, now: datetime, width: int) -> list[str]:
     """List the changes, and plot the replicas over the time that they cover."""
+    # NB: by the time alone, as several within a second stay in their order.
     steps: list[tuple[datetime, int, int]] = sorted(
-        (at, entry["from"], entry["to"]) for entry in changes if (at := when(entry["time"])) is not None
+        (
+            (at, entry["from"], entry["to"])
+            for entry in reversed(changes)
+            if (at := when(entry["time"])) is not None
+        ),
+        key=lambda step: step[0],
     )
     if not steps:
         return ["The autoscaler has changed nothing yet, or none of its changes is remembered."]

@@ -210,7 +210,8 @@ def _schedule_note(ctx: Context, backend: ModelBackend) -> str | None:
 def _is_news(ctx: Context, backend: ModelBackend, key: Key, load: LoadStatus) -> bool:
     """Whether load or terms have moved; False while they rest on the few reports of a new operator."""
     old = backend.status.load
-    if old is not None and ctx.clock.time() < ctx.memory.started + LOAD_SETTLES:
+    reporting = ctx.view.backend_pods(key.namespace, key.name)
+    if old is not None and reporting and ctx.clock.time() < ctx.memory.started + LOAD_SETTLES:
         return False
     scaled = ctx.memory.scaled.get(key) or Scaled()
     return load_moved(old, load) or terms_moved(backend.status.recommendation, scaled.recommendation)

@@ -382,6 +382,15 @@ def test_the_plot_goes_back_to_the_first_change_and_ends_at_what_there_is() -> N
     assert plot[-1].split() == ["1h", "ago", "now"]
 
 
+def test_changes_within_a_second_are_drawn_in_their_order() -> None:
+    """Such as from 2 to 1 and to 0 at once: it is at 0 from then on."""
+    changes = [("2026-01-02T11:30:00Z", 1, 0), ("2026-01-02T11:30:00Z", 2, 1), ("2026-01-02T11:00:00Z", 0, 2)]
+    lines = explain(stored(changes, 0), now=NOW)
+    plot = lines[lines.index("Replicas, by these changes:") + 1 :]
+    assert [line.rstrip()[-1] for line in plot[:2]] == ["█", "█"]
+    assert {len(line.rstrip()) for line in plot[:2]} <= {34, 35, 36}
+
+
 @pytest.mark.parametrize("nobodys", ["0000-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00"])
 def test_a_change_at_a_time_that_nobody_can_read_is_left_out(nobodys: str) -> None:
     """The apiserver takes such times for date-times, and who may write a status can write them."""

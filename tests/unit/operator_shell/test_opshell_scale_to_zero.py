@@ -175,6 +175,10 @@ async def test_a_backend_without_pods_shows_no_load() -> None:
         await world_.second()
     await world_.second(5)
     assert set(shown().values()) == {0}
+    stale = {"arrivalsPerMinute": 59, "batchFillPercent": 21}  # of an operator that ended just then
+    world_.operator.cluster.edit(BACKEND, "n", "m", lambda obj: obj["status"]["load"].update(stale))
+    await (await world_.operator.restart()).turn(5)
+    assert set(shown().values()) == {0}
 
 
 async def test_a_burst_asks_for_as_many_as_it_needs_before_a_pod_is_ready() -> None:
