@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from devcluster.errors import DevclusterError
+from devcluster.processes import die_with_parent
 
 _DAYS = "3650"
 _EC = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc"]
 
 
 def _openssl(*arguments: str | Path) -> None:
-    done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True, check=False)
+    # NB: one that outlived a killed `up` would write into a folder that `down` removes.
+    done = subprocess.run(
+        ["openssl", *map(str, arguments)],
+        capture_output=True, text=True, check=False, preexec_fn=die_with_parent,
+    )  # fmt: skip
     if done.returncode:
         raise DevclusterError(f"openssl {arguments[0]} failed: {done.stderr.strip()[-500:]}")
 

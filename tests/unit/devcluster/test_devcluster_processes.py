@@ -1,12 +1,15 @@
 """A cluster's process: identity by id and start time, and an end that affects no other process."""
 
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from devcluster.paths import REPOSITORY
 from devcluster.processes import (
     Record,
     children,
@@ -16,6 +19,7 @@ from devcluster.processes import (
     recorded,
     start_time,
 )
+from tests.support.cluster_waits import wait_for
 
 
 @pytest.fixture
@@ -110,3 +114,24 @@ def test_record_survives_a_round_trip_and_ignores_rubbish(tmp_path: Path) -> Non
     for rubbish in ("", "{", "[]", '{"pid": 1}'):
         path.write_text(rubbish)
         assert Record.read(path) is None
+
+
+def test_a_killed_start_leaves_no_openssl_that_writes_on(tmp_path: Path) -> None:
+    """Its files would come back, or be in the way, while `down` removes their folder."""
+    slow, began = tmp_path / "openssl", tmp_path / "pid"
+    slow.write_text(f"#!/bin/sh\necho $$ >{began}.new; mv {began}.new {began}\nexec sleep 600\n")
+    slow.chmod(0o755)
+    script = f"import pathlib, devcluster.pki as pki; pki.authority(pathlib.Path({str(tmp_path)!r}), 'ca')"
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, env=os.environ | path) as starting:
+        wait_for("the program", began.exists)
+        inner = int(began.read_text())
+        started = start_time(inner)
+        assert started is not None
+        starting.kill()
+        starting.wait()
+    try:
+        wait_for("its end", lambda: start_time(inner) != started, seconds=10)
+    finally:
+        if start_time(inner) == started:
+            os.kill(inner, signal.SIGKILL)
