@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -125,6 +125,13 @@ def namespace(penstock: Cluster, request: pytest.FixtureRequest) -> Iterator[Nam
     """A namespace of the test's own."""
     with fresh_namespace(penstock, request.node.name) as made:
         yield made
+
+
+@pytest.fixture
+def namespaces(penstock: Cluster) -> Iterator[Callable[[str], Namespace]]:
+    """Makes further namespaces of the test's own, by a text for their names."""
+    with ExitStack() as made:
+        yield lambda text: made.enter_context(fresh_namespace(penstock, text))
 
 
 @pytest.fixture(scope="session")

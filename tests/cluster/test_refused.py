@@ -8,11 +8,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from devcluster.network import FIRST
 from penstock_operator.control import pki
@@ -60,57 +58,6 @@ def test_a_new_object_has_observed_nothing(namespace: Namespace) -> None:
     assert json.loads(shown)["status"] == {"observedGeneration": -1}
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "reason", "flag"),
-    [("quota", "exceeded quota", "QuotaExceeded", "Stalled"),
-     ("policy", "no services in tests", "PolicyDenied", "Stalled"),
-     ("webhook", "failed calling webhook", "WebhookFailed", "Reconciling")],
-)  # fmt: skip
-def test_what_the_apiserver_refuses_is_told_in_its_words(
-    namespace: Namespace, name: str, words: str, reason: str, flag: str
-) -> None:
-    """A quota, an admission policy, a webhook that does not answer: the reason, and its end."""
-    here = {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}
-    mark = f"penstock-test-{namespace.name}"
-    obstacles = {
-        "quota": [
-            {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": mark},
-             "spec": {"hard": {"count/services": "0"}}},
-        ],
-        "policy": [
-            {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
-             "metadata": {"name": mark},
-             "spec": {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": SERVICES},
-                      "validations": [{"expression": "false", "message": "no services in tests"}]}},
-            {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
-             "metadata": {"name": mark},
-             "spec": {"policyName": mark, "validationActions": ["Deny"],
-                      "matchResources": {"namespaceSelector": here}}},
-        ],
-        "webhook": [
-            {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
-             "metadata": {"name": mark},
-             "webhooks": [{"name": "nobody.penstock.dev", "admissionReviewVersions": ["v1"],
-                           "sideEffects": "None", "timeoutSeconds": 1, "failurePolicy": "Fail",
-                           "namespaceSelector": here, "rules": SERVICES,
-                           "clientConfig": {"service": {"namespace": namespace.name, "name": "nobody"}}}]},
-        ],
-    }[name]  # fmt: skip
-    try:
-        namespace.apply(*obstacles)
-        # A quota refuses in other words until it is counted.
-        wait_for("the obstacle to stand", lambda: words in _refused(namespace))
-        namespace.apply(container_backend("b", script="", replicas=0))
-        condition = namespace.wait_object("modelbackend", "b", "Ready", "False", reason=reason)
-        assert condition_of(condition, "Ready")["message"].startswith("Service b-backend: ")
-        assert condition_of(condition, flag)["status"] == "True"
-        assert namespace.get("deployment", "b-backend") is not None
-    finally:
-        for obstacle in reversed(obstacles):
-            namespace.kubectl("delete", obstacle["kind"], obstacle["metadata"]["name"])
-    assert condition_of(namespace.wait_object("modelbackend", "b", "Ready"), flag) == {}
-
-
 @contextlib.contextmanager
 def webhook(namespace: Namespace, kind: str, folder: Path, says: Obj, **more: Any) -> Iterator[None]:
     """An admission webhook on the first node that is asked of the namespace's Services.
@@ -150,19 +97,81 @@ def webhook(namespace: Namespace, kind: str, folder: Path, says: Obj, **more: An
             namespace.kubectl("delete", kind, mark, "--ignore-not-found")
 
 
-def test_what_a_webhook_denies_is_told_in_its_words(namespace: Namespace, tmp_path: Path) -> None:
-    """One that answers, and says no: WebhookDenied, with the webhook's name and reason, until it is gone."""
-    no = {"allowed": False, "status": {"message": WORDS, "code": 403}}
-    with webhook(namespace, "ValidatingWebhookConfiguration", tmp_path, no):
-        wait_for("the webhook to deny", lambda: WORDS in _refused(namespace))
-        namespace.apply(container_backend("b", script="", replicas=0))
-        condition = namespace.wait_object("modelbackend", "b", "Ready", "False", reason="WebhookDenied")
-        assert condition_of(condition, "Ready")["message"] == (
-            f'Service b-backend: admission webhook "says.penstock.dev" denied the request: {WORDS}'
-        )
-        assert condition_of(condition, "Stalled")["reason"] == "WebhookDenied"
-        assert namespace.get("deployment", "b-backend") is not None
-    assert condition_of(namespace.wait_object("modelbackend", "b", "Ready"), "Stalled") == {}
+def _obstacle(namespace: Namespace, name: str) -> list[Obj]:
+    """Objects that keep Services out of a namespace."""
+    here = {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}
+    mark = f"penstock-test-{namespace.name}"
+    return {
+        "quota": [
+            {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": mark},
+             "spec": {"hard": {"count/services": "0"}}},
+        ],
+        "policy": [
+            {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+             "metadata": {"name": mark},
+             "spec": {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": SERVICES},
+                      "validations": [{"expression": "false", "message": "no services in tests"}]}},
+            {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+             "metadata": {"name": mark},
+             "spec": {"policyName": mark, "validationActions": ["Deny"],
+                      "matchResources": {"namespaceSelector": here}}},
+        ],
+        "silent webhook": [
+            {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+             "metadata": {"name": mark},
+             "webhooks": [{"name": "nobody.penstock.dev", "admissionReviewVersions": ["v1"],
+                           "sideEffects": "None", "timeoutSeconds": 1, "failurePolicy": "Fail",
+                           "namespaceSelector": here, "rules": SERVICES,
+                           "clientConfig": {"service": {"namespace": namespace.name, "name": "nobody"}}}]},
+        ],
+    }[name]  # fmt: skip
+
+
+@contextlib.contextmanager
+def _standing(namespace: Namespace, name: str, folder: Path) -> Iterator[None]:
+    """An obstacle, while it stands."""
+    if name == "denying webhook":
+        no = {"allowed": False, "status": {"message": WORDS, "code": 403}}
+        with webhook(namespace, "ValidatingWebhookConfiguration", folder, no):
+            yield
+        return
+    obstacles = _obstacle(namespace, name)
+    try:
+        namespace.apply(*obstacles)
+        yield
+    finally:
+        for obstacle in reversed(obstacles):
+            namespace.kubectl("delete", obstacle["kind"], obstacle["metadata"]["name"], "--ignore-not-found")
+
+
+def test_what_the_apiserver_refuses_is_told_in_its_words(
+    namespaces: Callable[[str], Namespace], tmp_path: Path
+) -> None:
+    """A quota, an admission policy, a webhook that does not answer or says no: the reason, and its end.
+
+    All at once, in a namespace each: the operator tries again after half a minute.
+    """
+    told = []
+    with contextlib.ExitStack() as obstacles:
+        for name, words, reason, flag, message in (
+            ("quota", "exceeded quota", "QuotaExceeded", "Stalled", ""),
+            ("policy", "no services in tests", "PolicyDenied", "Stalled", ""),
+            ("silent webhook", "failed calling webhook", "WebhookFailed", "Reconciling", ""),
+            ("denying webhook", WORDS, "WebhookDenied", "Stalled",
+             f'admission webhook "says.penstock.dev" denied the request: {WORDS}'),
+        ):  # fmt: skip
+            namespace = namespaces(f"refused {name}")
+            obstacles.enter_context(_standing(namespace, name, tmp_path))
+            # A quota refuses in other words until it is counted.
+            wait_for("the obstacle to stand", lambda here=namespace, text=words: text in _refused(here))
+            namespace.apply(container_backend("b", script="", replicas=0))
+            condition = namespace.wait_object("modelbackend", "b", "Ready", "False", reason=reason)
+            assert condition_of(condition, "Ready")["message"].startswith(f"Service b-backend: {message}")
+            assert condition_of(condition, flag)["reason"] == reason
+            assert namespace.get("deployment", "b-backend") is not None
+            told.append((namespace, flag))
+    for namespace, flag in told:
+        assert condition_of(namespace.wait_object("modelbackend", "b", "Ready"), flag) == {}
 
 
 def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(
