@@ -70,12 +70,14 @@ def main() -> None:
                 chosen.results.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
         print(table.render(document))
         if chosen.results and not chosen.trace:
+            chosen.results.with_suffix(".md").write_text(table.page(document))
             draw(chosen.results)
         return
     if chosen.one_target:
         document = msgspec.json.decode(chosen.one_target.read_bytes())
         document["one target"] = dict(_with_one_target(document, chosen.jobs))
         chosen.one_target.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+        chosen.one_target.with_suffix(".md").write_text(table.page(document))
         print(table.render(document))
         return
     if chosen.steady:

@@ -6,6 +6,32 @@ from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
+_AT_EQUAL_COST = """\
+## At equal cost
+
+For each trace the target of each setting was searched, with hindsight, until the trace cost as many
+pod-seconds as with Penstock (within 5 %). The best setting of each peer counts, which is another one on
+another trace. Means of all seeds for Penstock and the best peer, the first seed for the others."""
+_AS_DOCUMENTED = """\
+## As their documentation leads to
+
+Misses, and pods times seconds, of the first seed."""
+_ONE_TARGET = """\
+## With one target for all traces
+
+For each setting the target with which all traces together cost as many pod-seconds as with Penstock
+(within 5 %), in brackets; the first seed."""
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """`render` as a page of bench/results.
+
+    Args:
+        document: as for `render`.
+    """
+    head = "# Autoscalers beside each other, simulated\n\nWritten by `make bench-autoscaling`; read with"
+    return f"{head} docs/autoscaling.md.\n\n{render(document)}\n"
+
 
 def render(document: Mapping[str, Any]) -> str:
     """Two tables: each peer's best setting at equal replica-seconds; all as they are documented to be set.
@@ -20,7 +46,7 @@ def render(document: Mapping[str, Any]) -> str:
     oracles = list(next(iter(document["traces"].values()))["oracles"])
     heads = ["trace", "pod-seconds", "Penstock", *peers, "Penstock ÷ the best peer"]
     heads += [f"an oracle that {oracle}" for oracle in oracles]
-    lines = [_row(heads), _row(["--"] * len(heads))]
+    lines = [_AT_EQUAL_COST, "", _row(heads), _row(["--"] * len(heads))]
     for name, trace in document["traces"].items():
         costs = [run["replica_seconds"] for run in (trace["ours"], *trace["again"]["ours"])]
         mine, best_peers = ours(trace), [best_of_all_seeds(trace, peer) for peer in peers]
@@ -43,12 +69,13 @@ def render(document: Mapping[str, Any]) -> str:
                 ]
             )
         )
-    lines += ["", _row(["trace", "Penstock", *settings]), _row(["--"] * (len(settings) + 2))]
+    lines += ["", _AS_DOCUMENTED, "", _row(["trace", "Penstock", *settings])]
+    lines.append(_row(["--"] * (len(settings) + 2)))
     for name, trace in document["traces"].items():
         runs = [trace["ours"], *(trace["peers"][key]["recommended"] for key in settings)]
         lines.append(_row([name, *(_run(run) for run in runs)]))
     if "one target" in document:
-        lines += ["", *_with_one_target(document)]
+        lines += ["", _ONE_TARGET, "", *_with_one_target(document)]
     return "\n".join(lines)
 
 

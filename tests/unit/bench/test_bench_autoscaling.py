@@ -204,7 +204,10 @@ def test_the_table_divides_by_the_best_peer() -> None:
     oracles = {"knows all": 1.0, "knows nothing": None}
     trace = {"ours": run, "peers": compared, "again": again, "oracles": oracles}
     lines = render({"settings": settings, "traces": {"step": trace}}).splitlines()
-    assert lines[2] == "| step | 105 | 3.0 % | 6.0 % (quick) | - | 0.50 | 1.0 % | - |"
+    assert (
+        next(line for line in lines if line.startswith("| step"))
+        == "| step | 105 | 3.0 % | 6.0 % (quick) | - | 0.50 | 1.0 % | - |"
+    )
     assert lines[-1] == "| step | 2.0 %, 100 | 9.0 %, 50 | 9.0 %, 50 | 9.0 %, 50 |"
     fixed = {"A, slow": {"target": 40.25, "traces": {"step": {"misses": 5.0, "replica_seconds": 70.0}}}}
     lines = render({"settings": settings, "traces": {"step": trace}, "one target": fixed}).splitlines()
