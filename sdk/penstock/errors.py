@@ -12,6 +12,7 @@ Tree::
     UpstreamError       a call by a handle failed
         UpstreamTimeout     it had no answer in time (a DeadlineExceeded, too)
         CallCycle           calls form a circle
+    Panic               user code raised what is not an Exception, such as a Rust panic (a RuntimeError)
     CompositionError    the bound arguments do not make an application
 """
 
@@ -58,6 +59,10 @@ class DeadlineExceeded(TimeoutError):
 
 class SlowReader(Exception):
     """A stream has ended because its reader left too many pieces unread."""
+
+
+class Panic(RuntimeError):
+    """User code raised what is not an Exception, such as a Rust panic or SystemExit; it is `__cause__`."""
 
 
 class ControlError(Exception):

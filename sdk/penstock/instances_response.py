@@ -14,6 +14,7 @@ from typing import Any
 from penstock.encoding import encode
 from penstock.errors import AnswerError, ArgumentsError, CallCycle
 from penstock.response import Response, to_http
+from penstock.user_code import described, kind_of
 from penstock_wire import http
 from penstock_wire.errors import PenstockError, Reason
 
@@ -57,7 +58,7 @@ def failed(error: Exception, *, count: int, request_id: str = "") -> http.Respon
     if isinstance(error, CallCycle) and count == 1:
         return PenstockError(Reason.CALL_CYCLE, str(error)).response(request_id=request_id)
     # NB: a batch's items come from several clients: an error message about one must not go to all of them.
-    detail = f"the model raised {described(error) if count == 1 else type(error).__name__}"
+    detail = f"the model raised {described(error) if count == 1 else kind_of(error)}"
     return PenstockError(Reason.MODEL_FAILED, detail).response(request_id=request_id)
 
 
@@ -131,7 +132,7 @@ def _words(answer: Any, *, several: bool) -> str:
         return f"the model answered {answer.status}"
     if isinstance(answer, ArgumentsError):
         return str(answer)
-    return f"the model failed with {type(answer).__name__ if several else described(answer)}"
+    return f"the model failed with {kind_of(answer) if several else described(answer)}"
 
 
 def _entry(index: int, answer: Any) -> dict[str, Any]:
@@ -144,9 +145,3 @@ def _entry(index: int, answer: Any) -> dict[str, Any]:
     elif isinstance(answer, Response):
         entry["status"] = answer.status
     return entry
-
-
-def described(error: BaseException) -> str:
-    """Describe an exception: its type and its message, cut to a limit."""
-    text = str(error)[:500].encode("utf-8", "replace").decode()
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

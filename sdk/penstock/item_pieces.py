@@ -20,7 +20,7 @@ Events = list[tuple[int, Any]]
 
 def ends(piece: Any) -> bool:
     """Whether a piece ends its stream."""
-    return piece is END or isinstance(piece, Exception | Response)
+    return piece is END or isinstance(piece, BaseException | Response)
 
 
 async def batch_pieces(

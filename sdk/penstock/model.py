@@ -6,20 +6,18 @@ import asyncio
 import contextlib
 import dataclasses
 import inspect
-import traceback
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from types import MappingProxyType
 from typing import Any
 
-from penstock import request_ids
 from penstock.answer_list import listed
 from penstock.errors import ArgumentsError
 from penstock.item_pieces import Events, batch_pieces, collected, single_pieces
 from penstock.signature import Shape
 from penstock.target import Served
 from penstock.threads import in_thread
-from penstock_wire.process import log
+from penstock.user_code import USER_CODE, as_exception, log_raised
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -63,8 +61,8 @@ class Model:
 
         Returns:
             An answer for each item, in order: values, `Response` objects or exception objects. An item that
-            does not fit the signature has an ArgumentsError; unless `by_item`, the model is then not called,
-            and the other answers are None.
+            does not fit the signature has an ArgumentsError, or what its validator raised; unless `by_item`,
+            the model is then not called, and the other answers are None.
 
         Raises:
             AnswerError: a batched method did not return a list of as many answers as items.
@@ -139,7 +137,7 @@ class Model:
                     _log_exceptions([piece for _, piece in events])
                     yield events
         except Exception as error:
-            _log("the model raised an exception", error)
+            log_raised("the model raised an exception", error)
             raise
 
     def _columns(self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,9 +166,9 @@ class Model:
         if isinstance(result, Raised):
             raise result.error
 
-    def _bind(self, items: Sequence[Any]) -> tuple[list[dict[str, Any]], list[ArgumentsError | None]]:
+    def _bind(self, items: Sequence[Any]) -> tuple[list[dict[str, Any]], list[Exception | None]]:
         arguments: list[dict[str, Any]] = []
-        misfits: list[ArgumentsError | None] = [None] * len(items)
+        misfits: list[Exception | None] = [None] * len(items)
         for index, item in enumerate(items):
             try:
                 if isinstance(item, ArgumentsError):  # from `decode`, for a value it cannot make
@@ -178,6 +176,10 @@ class Model:
                 arguments.append(self._shape.bind(item))
             except ArgumentsError as error:
                 misfits[index] = error
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a validator of the annotated type
+                misfits[index] = _raised(as_exception(error)).error
         return arguments, misfits
 
     async def _one_by_one(self, arguments: list[dict[str, Any]]) -> list[Any]:
@@ -212,38 +214,30 @@ class Model:
         if not inspect.isawaitable(result):
             return result
         try:
-            return await result
+            with USER_CODE:
+                return await result
         except Exception as error:
             return _raised(error)
 
 
 def _tried(call: Callable[[], Any]) -> Any:
     try:
-        return call()
+        with USER_CODE:
+            return call()
     except Exception as error:
         return _raised(error)
 
 
 def _raised(error: Exception) -> Raised:
     if not isinstance(error, ArgumentsError):  # the client's error, not the model's
-        _log("the model raised an exception", error)
+        log_raised("the model raised an exception", error)
     return Raised(error)
 
 
 def _log_exceptions(answers: Sequence[Any]) -> None:
     for answer in answers:
-        if isinstance(answer, Exception):
-            _log("the model returned an exception", answer)
-
-
-def _log(message: str, error: Exception) -> None:
-    log(
-        message,
-        level="error",
-        error=type(error).__name__,
-        traceback="".join(traceback.format_exception(error)),
-        **request_ids.logged(),
-    )
+        if isinstance(answer, BaseException):
+            log_raised("the model returned an exception", answer)
 
 
 def _listed(result: Any, count: int, name: str) -> list[Any]:

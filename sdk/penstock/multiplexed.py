@@ -21,6 +21,7 @@ from typing import Any, TypeVar, cast
 from penstock import call_context
 from penstock.call_context import Context
 from penstock.errors import ArgumentsError
+from penstock.user_code import USER_CODE, described
 from penstock_wire.headers import MODEL_ID
 from penstock_wire.process import log
 
@@ -123,7 +124,8 @@ class Models:
         try:
             for each in evicted:
                 await self._close_async(each)
-            model = await self._loader(entry.model_id)
+            with USER_CODE:
+                model = await self._loader(entry.model_id)
         except BaseException:  # a cancelled load leaves no entry behind, either
             self._failed(entry)
             raise
@@ -216,7 +218,8 @@ def _close(entry: Entry, model: Any) -> Any:
     if not callable(hook):
         return None
     try:
-        result = hook()
+        with USER_CODE:
+            result = hook()
     except Exception as error:
         _log_failure(entry, error)
         return None
@@ -225,13 +228,14 @@ def _close(entry: Entry, model: Any) -> Any:
 
 async def _logged(entry: Entry, closing: Any) -> None:
     try:
-        await closing
+        with USER_CODE:
+            await closing
     except Exception as error:
         _log_failure(entry, error)
 
 
 def _log_failure(entry: Entry, error: Exception) -> None:
-    log("closing a model failed", level="error", model_id=entry.model_id, error=repr(error))
+    log("closing a model failed", level="error", model_id=entry.model_id, error=described(error))
 
 
 class Multiplexed:

@@ -30,6 +30,7 @@ with needs("penstock.serve", "sdk"):
     from penstock.target import Served, Target, locate, target_of
     from penstock.threads import in_thread
     from penstock.try_page import DOCS_PATH
+    from penstock.user_code import USER_CODE, described
     from penstock_wire import contract
     from penstock_wire.addresses import join
     from penstock_wire.errors import set_origin
@@ -63,11 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Removed from the environment before the target's code runs: that code can expose its environment.
     secret = os.environ.pop(contract.RECONFIGURE_SECRET_ENV, "")
     try:
-        located = locate(options.target)
-        if options.nodes and isinstance(located, Application):
-            print(application_line(located, options.init_kwargs), flush=True)
-            return 0
-        target = target_of(options.target, located, options.init_kwargs)
+        with USER_CODE:
+            located = locate(options.target)
+            if options.nodes and isinstance(located, Application):
+                print(application_line(located, options.init_kwargs), flush=True)
+                return 0
+            target = target_of(options.target, located, options.init_kwargs)
     except Exception as error:
         return _cannot_load(options.target, error)
     return run(lambda: _serve(target, options, secret))
@@ -161,7 +163,8 @@ async def _call_hook(built: Served, hook: str, executor: ThreadPoolExecutor) -> 
     try:
         result = await in_thread(executor, method)
         if inspect.isawaitable(result):
-            await result
+            with USER_CODE:
+                await result
     except Exception as error:
         return error
     return None
@@ -173,12 +176,13 @@ async def _close(built: Served, executor: ThreadPoolExecutor) -> None:
     done, _ = await asyncio.wait((called,), timeout=CLOSE_SECONDS)
     error = called.result() if done else f"it did not end within {CLOSE_SECONDS:g} s"
     if error is not None:
-        log("close failed", level="error", error=str(error) if isinstance(error, str) else repr(error))
+        log("close failed", level="error", error=error if isinstance(error, str) else described(error))
 
 
 def _build(target: Target) -> Served | Exception:
     try:
-        return target.build()
+        with USER_CODE:
+            return target.build()
     except Exception as error:  # also a StopIteration, which cannot leave a thread as an exception
         return error
 
@@ -190,7 +194,7 @@ def _cannot_load(name: str, error: object) -> int:
     """
     if isinstance(error, Exception) and not isinstance(error, LoadError):
         traceback.print_exception(error, file=sys.stderr)
-        error = f"{type(error).__name__}: {error}"
+        error = described(error)
     reason = str(error)
     if not reason.startswith((f"{name}:", f"{name}.")):
         reason = f"{name}: {reason}"

@@ -11,10 +11,11 @@ from typing import Any
 from penstock import call_context, openapi, request_ids, try_page
 from penstock.encoding import decode, encode
 from penstock.errors import ArgumentsError
-from penstock.instances_response import described, failed, respond
+from penstock.instances_response import failed, respond
 from penstock.item_answers import respond_by_item
 from penstock.model import Model
 from penstock.streamed_response import respond_streamed
+from penstock.user_code import USER_CODE, described, log_raised
 from penstock_wire import http, instances_form
 from penstock_wire.contract import RECONFIGURE_PATH
 from penstock_wire.errors import PenstockError, Reason
@@ -89,14 +90,15 @@ class ModelServer:
         request_id = ids[0] if len(ids) == 1 else ""
         answer: http.Response | None = None
         try:
-            answer = await self._answer(request, request_id)
+            with USER_CODE:
+                answer = await self._answer(request, request_id)
         except PenstockError as error:
             answer = error.response(request_id=request_id)
         except asyncio.CancelledError:
             context.cancel_calls()
             raise
         except Exception as error:
-            log("unexpected error", level="error", error=repr(error), **request_ids.logged())
+            log_raised("unexpected error", error)
             answer = PenstockError(Reason.INTERNAL, "see the log of the model server").response(
                 request_id=request_id
             )
@@ -249,9 +251,10 @@ def _shared(model: Model, parameters: instances_form.Parameters) -> dict[str, An
     """The arguments for all items of a request, from its members beside `instances`."""
     values = decode([raw for _, raw in parameters])
     try:
-        return model.shape.bind_shared(
-            {name: value for (name, _), value in zip(parameters, values, strict=True)}
-        )
+        with USER_CODE:
+            return model.shape.bind_shared(
+                {name: value for (name, _), value in zip(parameters, values, strict=True)}
+            )
     except ArgumentsError as error:
         names = list(error.missing or error.unknown)
         raise PenstockError(
@@ -259,3 +262,6 @@ def _shared(model: Model, parameters: instances_form.Parameters) -> dict[str, An
             str(error),
             extra={"path": "$", "expected": "members that are parameters", "found": ", ".join(names)[:1000]},
         ) from error
+    except Exception as error:  # a validator of the annotated type
+        log_raised("the model raised an exception", error)
+        raise PenstockError(Reason.MODEL_FAILED, f"the model raised {described(error)}") from error

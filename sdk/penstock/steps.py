@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.errors import AnswerError
 from penstock.threads import in_thread
+from penstock.user_code import USER_CODE
 
 _OVER = object()
 
@@ -41,11 +42,17 @@ async def steps_of(
     """
     if isinstance(generator, AsyncIterator):
         try:
-            async for step in generator:
+            while True:
+                try:
+                    with USER_CODE:
+                        step = await anext(generator)
+                except StopAsyncIteration:
+                    return
                 yield step
         finally:
             if isinstance(generator, AsyncGenerator):
-                await generator.aclose()
+                with USER_CODE:
+                    await generator.aclose()
         return
     try:
         while (step := await in_thread(executor, lambda: _next(generator))) is not _OVER:

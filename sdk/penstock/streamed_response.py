@@ -15,10 +15,11 @@ from penstock import call_context
 from penstock.encoding import encode
 from penstock.end import END
 from penstock.errors import AnswerError, CallCycle
-from penstock.instances_response import described, failed, respond
+from penstock.instances_response import failed, respond
 from penstock.item_answers import answer_of, fields_of
 from penstock.item_pieces import Events, ends
 from penstock.response import Response
+from penstock.user_code import described, kind_of
 from penstock_wire import http
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.item_streams import EVENTS, ITEM_STREAMS_TYPE
@@ -181,7 +182,7 @@ class _Together:
         """Return the last lines after the method raised: an error for each stream that has not ended."""
         # NB: an error message about one item must not go to the clients of the others.
         if not isinstance(error, AnswerError) and len(self._open) > 1:
-            error = PenstockError(Reason.MODEL_FAILED, f"the model raised {type(error).__name__}")
+            error = PenstockError(Reason.MODEL_FAILED, f"the model raised {kind_of(error)}")
         return self.write([(index, error) for index in sorted(self._open)])
 
     def _line(self, index: int, piece: Any) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from penstock.response import Response
 from penstock.target import Served, target_of
 from penstock.target import Target as Built
 from penstock.threads import in_thread
+from penstock.user_code import USER_CODE
 from penstock_wire.headers import KEY_FIELDS, MODEL_ID, Headers
 
 
@@ -263,7 +264,8 @@ async def _hook(served: Served, name: str, executor: ThreadPoolExecutor) -> None
     if name in served.hooks:
         result = await in_thread(executor, served.hooks[name])
         if inspect.isawaitable(result):
-            await result
+            with USER_CODE:
+                await result
 
 
 class _Gate:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
+from penstock.user_code import USER_CODE
+
 
 async def in_thread(executor: Executor, work: Callable[[], Any]) -> Any:
     """Run blocking code in a thread, in the caller's context.
@@ -19,7 +21,8 @@ async def in_thread(executor: Executor, work: Callable[[], Any]) -> Any:
         work: the code.
 
     Raises:
-        Exception: whatever it raised; for a StopIteration, which cannot leave a thread, a RuntimeError.
+        Exception: whatever it raised (`user_code`); for a StopIteration, which cannot leave a thread, a
+            RuntimeError.
     """
     context = contextvars.copy_context()
     running = asyncio.get_running_loop().run_in_executor(executor, context.run, _without_stop, work)
@@ -33,6 +36,7 @@ async def in_thread(executor: Executor, work: Callable[[], Any]) -> Any:
 
 def _without_stop(work: Callable[[], Any]) -> Any:
     try:
-        return work()
+        with USER_CODE:
+            return work()
     except StopIteration as error:
         raise RuntimeError("blocking code raised StopIteration") from error

@@ -12,9 +12,9 @@ from penstock.errors import AnswerError, ArgumentsError, CallCycle, DeadlineExce
 from penstock.handles.arguments import Call
 from penstock.handles.stream import Events, read_event
 from penstock.in_process.stream import Stream
-from penstock.instances_response import described
 from penstock.response import Response, to_http
 from penstock.streamed_response import in_band, rendered
+from penstock.user_code import described
 from penstock_wire import instances_form
 from penstock_wire.errors import Reason
 from penstock_wire.item_streams import EVENTS

@@ -319,7 +319,7 @@ class Batcher:
                     call = calls[index]
                     if call.done:
                         continue
-                    if piece is END or isinstance(piece, Exception):
+                    if piece is END or isinstance(piece, BaseException):
                         call.succeed(piece)
                     else:
                         _put(call, piece)

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.errors import DeadlineExceeded
 from penstock.in_process.stream import Pieces
+from penstock.user_code import as_exception
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.request import QueuedRequest
 from penstock_wire.http import Request
@@ -57,8 +58,8 @@ class Call(QueuedRequest):
 
     def succeed(self, value: Any) -> None:
         """Answer the caller, unless it has its answer or has left; an exception object is raised there."""
-        if isinstance(value, Exception):
-            self.fail(value)
+        if isinstance(value, BaseException):
+            self.fail(as_exception(value))
         elif not self.done:
             self.done = True
             answer = self.answer

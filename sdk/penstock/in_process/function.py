@@ -13,6 +13,7 @@ from penstock.in_process.settings import MAX_CONCURRENT
 from penstock.item_pieces import Events
 from penstock.steps import steps_of
 from penstock.threads import in_thread
+from penstock.user_code import USER_CODE
 
 Parameter = inspect.Parameter
 _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -116,9 +117,11 @@ class BatchedCode:
         if self.blocking:
             result = await in_thread(_executor(), lambda: self._call(owner, values))
             if inspect.isawaitable(result):  # a partial or a lambda around a coroutine function
-                result = await result
+                with USER_CODE:
+                    result = await result
         else:
-            result = await self._call(owner, values)
+            with USER_CODE:
+                result = await self._call(owner, values)
         return listed(result, len(values), self.name)
 
     async def pieces(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[Events, None]:

@@ -234,11 +234,11 @@ async def test_an_exception_in_a_slot_is_that_callers_alone() -> None:
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-@pytest.mark.parametrize("error", [ValueError, StopIteration])
+@pytest.mark.parametrize("error", [ValueError, StopIteration, SystemExit, asyncio.CancelledError])
 async def test_who_makes_a_batch_raise_is_found_and_the_others_have_their_answers(
-    blocking: bool, error: type[Exception]
+    blocking: bool, error: type[BaseException]
 ) -> None:
-    """Also what raises a StopIteration, which no future and no thread can carry."""
+    """Also what raises a StopIteration, which no future and no thread can carry, or what is no Exception."""
     runs: list[list[int]] = []
 
     def check(items: list[int]) -> list[int]:
@@ -253,7 +253,9 @@ async def test_who_makes_a_batch_raise_is_found_and_the_others_have_their_answer
     batched = penstock.batch(check if blocking else check_later)
     results = await outcomes(batched, *range(8))
     assert results[:5] + results[6:] == [0, 1, 2, 3, 4, 6, 7]
-    assert results[5].startswith("ValueError: bad in 1" if error is ValueError else "RuntimeError: ")
+    assert results[5].startswith(
+        "ValueError: bad in 1" if error is ValueError else ("RuntimeError: ", "Panic: ")
+    )
     assert runs[0] == list(range(8))
     assert [5] in runs
 
@@ -444,7 +446,11 @@ async def test_what_ends_the_loop_ends_its_callers_too() -> None:
 
     @penstock.batch
     async def cancelled(items: list[int]) -> list[int]:
-        raise asyncio.CancelledError
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+        return items
 
     with pytest.raises(asyncio.CancelledError):
         await cancelled(1)

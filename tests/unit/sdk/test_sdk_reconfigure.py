@@ -44,6 +44,8 @@ class Tuned:
     def reconfigure(self, config: Any) -> None:
         if config == "boom":
             raise RuntimeError("no device left")
+        if config == "exit":
+            raise SystemExit(3)
         if not isinstance(config, dict):
             raise ValueError(f"expected an object, found {config!r}")
         self.taken.append((config, threading.current_thread().name))
@@ -87,6 +89,7 @@ async def test_a_configuration_is_taken_and_one_that_is_refused_is_told_why(
         "reconfigure raised ValueError: expected an object, found 7",
     )
     assert await configure(model, b'"boom"') == (500, "reconfigure raised RuntimeError: no device left")
+    assert await configure(model, b'"exit"') == (500, "reconfigure raised SystemExit: 3")
     assert (await configure(model, b"{"))[0] == 400
     assert len(model.taken) == 1
 

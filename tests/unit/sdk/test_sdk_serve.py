@@ -30,6 +30,8 @@ class Double:
             print("loading", flush=True)
             while not pathlib.Path(gate).exists():
                 time.sleep(0.01)
+        if error == "exit":
+            raise SystemExit("no license")
         if error:
             raise RuntimeError(error)
         self.factor = factor
@@ -68,6 +70,8 @@ class Hooked:
         print(hook, flush=True)
         if hook == self.fails:
             raise RuntimeError(f"no {hook}")
+        if self.fails == f"exit {hook}":
+            raise SystemExit(f"no {hook}")
 
     @penstock.batched
     def predict(self, items):
@@ -126,6 +130,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     """Starts `python -m penstock.serve ARGUMENTS` in a folder with the module above."""
     (tmp_path / "models.py").write_text(MODULE)
     (tmp_path / "broken.py").write_text("raise OSError('no weights here')\n")
+    (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
     running: list[Served] = []
 
     async def run(*arguments: str, port: int = 0, program: str = "penstock.serve") -> Served:
@@ -255,7 +260,7 @@ async def test_hooks_are_called_before_it_is_ready_and_at_the_end(start: Start, 
     served.process.send_signal(signal.SIGTERM)
     assert await served.line() == "close"
     code, errors = await served.end()
-    assert (code, "RuntimeError('no close')" in errors) == (0, fails == "close")
+    assert (code, "RuntimeError: no close" in errors) == (0, fails == "close")
 
 
 @pytest.mark.parametrize(
@@ -263,6 +268,9 @@ async def test_hooks_are_called_before_it_is_ready_and_at_the_end(start: Start, 
     [
         (["models:Hooked", "--init-kwargs", '{"fails": "load"}'], ": RuntimeError: no load"),
         (["models:Hooked", "--init-kwargs", '{"fails": "warmup"}'], ": RuntimeError: no warmup"),
+        (["models:Hooked", "--init-kwargs", '{"fails": "exit load"}'], ": SystemExit: no load"),
+        (["models:Double", "--init-kwargs", '{"error": "exit"}'], ": SystemExit: no license"),
+        (["exits:C"], ": SystemExit: 0"),
         (["models:Wrong"], ".predict: expected one parameter, the list of items, found (a, b);"),
         (["models:Missing"], ": expected Missing in module models, found no Missing"),
         (["nothing:C"], ": expected a module nothing on the Python path, found none"),

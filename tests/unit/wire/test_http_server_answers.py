@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import pytest_asyncio
 
-from penstock_wire.http import Exchange, Response, UpstreamError
+from penstock_wire.http import Exchange, Request, Response, UpstreamError
 from penstock_wire.http.server import limits
 from tests.support.front_server import OK, Server, Work, body, head, pieces, post, serving
 from tests.support.waiting import SECONDS, until
@@ -263,6 +263,16 @@ async def test_a_service_that_raises_is_500_once_in_the_log(
     assert b"defect" not in lines[0]
     assert lines[1].startswith(OK)
     assert capsys.readouterr().err.count("handler failed") == 2
+
+
+async def test_a_handler_that_raises_what_is_not_an_exception_is_500_too(server: Server) -> None:
+    async def exits(request: Request) -> Response:
+        raise SystemExit(3)
+
+    listener = await server.front.listen("127.0.0.1", 0, exits)
+    server.address = listener.address
+    answer = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 500 ")
 
 
 async def test_a_client_that_leaves_while_others_wait_behind_is_told_once(server: Server) -> None:

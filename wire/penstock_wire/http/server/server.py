@@ -303,7 +303,9 @@ class _Tasks:
             if task is None or task.cancelling():
                 raise
             exchange.fail(error)  # the handler awaited something that was cancelled; it was not itself
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             exchange.fail(error)
         else:
             exchange.answer(answer)
