@@ -42,7 +42,8 @@ from penstock.target import Served, target_of
 from penstock.target import Target as Built
 from penstock.threads import in_thread
 from penstock.user_code import USER_CODE
-from penstock_wire.headers import KEY_FIELDS, MODEL_ID, Headers
+from penstock_wire.call_chain import stands_alone
+from penstock_wire.headers import CALL_CHAIN, KEY_FIELDS, MODEL_ID, Headers
 
 
 class Method:
@@ -115,9 +116,7 @@ class Method:
             context = Context(self._fields)
             if self._timeout is not None:
                 context.deadline = time.monotonic() + self._timeout
-        fields = (
-            () if context is None else tuple(sorted(each for each in context.fields if each[0] in KEY_FIELDS))
-        )
+        fields = () if context is None else tuple(sorted(filter(_of_key, context.fields)))
         key = (encode(sorted(members.items())), fields)
         shared = self._model.shape.bind_shared(members)
         batcher = self._batchers.get(key)
@@ -247,6 +246,11 @@ async def _begin(stack: contextlib.AsyncExitStack, built: Built, settings: Batch
     await _hook(served, "warmup", executor)
     stack.push_async_callback(_hook, served, "close", executor)
     return Target(served, settings, executor)
+
+
+def _of_key(field: tuple[bytes, bytes]) -> bool:
+    """Whether a header field is part of the key, as in a sidecar."""
+    return field[0] in KEY_FIELDS or (field[0] == CALL_CHAIN and stands_alone(field[1]))
 
 
 def _handle(reference: Reference) -> Handle:

@@ -23,6 +23,15 @@ def shared_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def _new_lock() -> None:
+    """Replace the lock in a forked process: a thread that holds it goes on in the parent alone."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
+
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop

@@ -31,10 +31,13 @@ from penstock_sidecar.queue.deadline_list import earlier
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import Slice
+from penstock_wire.call_chain import stands_alone
 from penstock_wire.timers import TIMER_SLACK, EarliestTimer
 
 _BYTES = 1
 """The most bytes of a batch: calls have none."""
+MAX_CHAINS = 256
+"""Chains with a key of their own; beyond it, those without queued calls are forgotten."""
 
 
 class Batch:
@@ -86,6 +89,7 @@ class Batcher:
         self._settings = settings
         self._limits = _limits(settings)
         self._key = Key("POST", "/", (), ())
+        self._alone: dict[bytes, Key] = {}
         self._queue = Queue()
         self._latency_model = LatencyModel()
         self._faults = FaultTracker(
@@ -142,7 +146,8 @@ class Batcher:
         deadline = NEVER if timeout is None else now + timeout
         if given is not None and given < deadline:
             deadline = given
-        call = Call(self._key, owner, value, now, deadline, answer, call_chain.inherited())
+        chain = call_chain.inherited()
+        call = Call(self._key_of(chain), owner, value, now, deadline, answer, chain)
         self._queue.add(call)
         if deadline < NEVER:
             self._timed = True
@@ -150,6 +155,18 @@ class Batcher:
         if not self._scheduled and self._busy < self._settings.max_concurrent_batches:
             self._schedule()
         return call
+
+    def _key_of(self, chain: bytes) -> Key:
+        """The key of a call, by its chain: as in a sidecar, one that stands alone is part of it."""
+        if not chain or not stands_alone(chain):
+            return self._key
+        key = self._alone.get(chain)
+        if key is None:
+            if len(self._alone) >= MAX_CHAINS:
+                lines = self._queue.lines
+                self._alone = {each: key for each, key in self._alone.items() if key in lines}
+            key = self._alone[chain] = Key("POST", "/", (), ())
+        return key
 
     def _leave(self, call: Call) -> None:
         """Remove a call with a caller that waits no longer; no-op if it has its answer."""
@@ -201,19 +218,19 @@ class Batcher:
             choice = queue.choose(now, self._limits)
             if choice.key is None:
                 return choice.again
-            self._cut(now)
+            self._cut(now, choice.key)
         return None
 
-    def _cut(self, now: float) -> None:
-        limits, faults = self._limits, self._key.faults
+    def _cut(self, now: float, key: Key) -> None:
+        limits, faults = self._limits, key.faults
         if faults is not None and faults.limit < limits.size:
             limits = dataclasses.replace(limits, size=faults.limit)
         dropped: list[Any] = []
 
         def finish(items: int) -> float:
-            return now + (self._latency_model.predict(now, self._key.cls, items) or 0.0)
+            return now + (self._latency_model.predict(now, key.cls, items) or 0.0)
 
-        parts = self._queue.cut(self._key, limits, finish if self._timed else None, dropped)
+        parts = self._queue.cut(key, limits, finish if self._timed else None, dropped)
         for call in dropped:
             seconds = finish(len(parts) or 1) - now
             detail = f"dropped after {now - call.arrived:.3f} s in the queue: its batch takes {seconds:.3f} s"
@@ -228,11 +245,7 @@ class Batcher:
         self._busy += 1
         self._batches.add(batch)
         # NB: in a new context: a caller's own context variables must not affect the other calls.
-        context = contextvars.Context()
-        chains = [call.chain for call in _calls(parts) if call.chain]
-        if chains:
-            context.run(call_chain.begin_batch, chains)
-        batch.task = self.loop.create_task(self._run(batch), context=context)
+        batch.task = self.loop.create_task(self._run(batch), context=contextvars.Context())
         batch.task.add_done_callback(lambda _: self._ended(batch))
 
     def _release(self, batch: Batch) -> None:
@@ -276,6 +289,8 @@ class Batcher:
         """
         calls = _calls(parts)
         owner, values = calls[0].owner, [call.value for call in calls]
+        key = calls[0].key
+        call_chain.begin_batch([call.chain for call in calls])
         began = time.monotonic()
         try:
             if self._code.streams:
@@ -291,13 +306,13 @@ class Batcher:
             if len(calls) > 1 and self._settings.isolate and not _begun(calls):
                 return error
             _fail(calls, error)
-            if not again and self._key.faults is not None:
+            if not again and key.faults is not None:
                 self._faults.resolved(parts, parts[:1], time.monotonic() - began, 0.0)
             return error if again and len(calls) == 1 else None
         now = time.monotonic()
-        self._latency_model.observe(now, self._key.cls, len(calls), now - began)
+        self._latency_model.observe(now, key.cls, len(calls), now - began)
         if not again:
-            if self._key.faults is not None:
+            if key.faults is not None:
                 self._faults.resolved(parts, (), now - began, 0.0)
             self._release(batch)
         if answers is not None:

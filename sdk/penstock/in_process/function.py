@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -145,3 +146,12 @@ def _executor() -> ThreadPoolExecutor:
     if _threads is None:
         _threads = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="penstock-batch")
     return _threads
+
+
+def _forget_threads() -> None:
+    """Forget the threads of the parent process: a fork copies the pool, which counts on them, but not them."""
+    global _threads
+    _threads = None
+
+
+os.register_at_fork(after_in_child=_forget_threads)

@@ -121,6 +121,36 @@ async def test_calls_of_a_batch_in_process_go_on_with_the_longest_chain_of_their
     assert await asyncio.create_task(call()) == ()
 
 
+async def test_a_clients_chain_ends_no_call_of_its_neighbours_in_process() -> None:
+    """A chain near its limit is for itself alone, and a part of a batch that runs again has its own chain."""
+    runs: list[tuple[list[int], tuple[str, ...]]] = []
+
+    @penstock.batch
+    async def chains(items: list[int]) -> list[int]:
+        chain = call_chain.inherited()
+        runs.append((items, read_chain(chain)))
+        call_chain.longer(chain, "next", "")
+        if len(items) > 1 and 3 in items:
+            raise ValueError("a bad item")
+        return items
+
+    async def call(item: int, *chain: str) -> int:
+        if chain:
+            call_context.begin(((b"x-penstock-call-chain", chain_field(chain)),))
+        return await chains(item)
+
+    forged = ["a"] * (call_chain.MAX_REPEATS + 2)
+    calls = [call(0, "b"), call(1, *forged), call(2), call(3, "c", "b"), call(4, *forged)]
+    zero, one, *others = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(one, CallCycle)
+    assert isinstance(others.pop(), CallCycle)
+    assert [zero, *others] == [0, 2, 3]
+    assert runs[0] == ([0, 2, 3], ("c", "b"))
+    assert ([0, 2], ("b",)) in runs
+    assert ([3], ("c", "b")) in runs
+    assert all(set(items) <= {1, 4} for items, chain in runs if chain == tuple(forged))
+
+
 @pytest.mark.parametrize(
     ("chain", "endpoint", "found"),
     [
