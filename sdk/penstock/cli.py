@@ -1,4 +1,4 @@
-"""The command `penstock`: `run` serves on this machine, `export` prints an application's resources."""
+"""The command `penstock`: `run` serves on this machine, `export` prints its resources."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_arguments(run)
     written = commands.add_parser(
         "export",
-        help="print an application's resources",
-        description="Print an application as resources for a cluster, one backend and one endpoint a class.",
+        help="print a class's or an application's resources",
+        description="Print resources for a cluster, one backend and one endpoint for each class.",
     )
     export.add_arguments(written)
     arguments = parser.parse_args(argv)

@@ -39,6 +39,8 @@ ALONE: Mapping[str, Any] = {"maxBatchSize": 1, "maxConcurrentBatches": 64}
 """Default batching of a node with a one-item method: each request comes alone, with its own id, deadline and
 client, and many are under way at once."""
 
+NO_INIT_KWARGS = "expected no init kwargs for an application, whose classes are bound to theirs"
+
 _BIND = "bind"
 _NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{MAX_NAME - 2}}}[a-z0-9])?")
 
@@ -282,6 +284,22 @@ def backend(
         return kind
 
     return mark if target is None else mark(target)
+
+
+def bound(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Application:
+    """Bind the arguments of a constructor, also of a class without `@backend`.
+
+    Args:
+        kind: a class or a function.
+        arguments: by name.
+
+    Raises:
+        TypeError: as for `bind`.
+    """
+    bind = inspect.getattr_static(kind, _BIND, None)
+    if isinstance(bind, functools.partial):  # of a function
+        return bind(**arguments)  # type: ignore[no-any-return]
+    return (bind if isinstance(bind, _Bind) else _Bind(None, {})).call(kind, **arguments)
 
 
 class _Bind:

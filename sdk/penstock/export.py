@@ -1,4 +1,4 @@
-"""`penstock export module:application`: an application as resources, one backend and one endpoint a node.
+"""`penstock export module:Class`, or `module:application`: resources, one backend and one endpoint a class.
 
 Nothing is constructed, so that neither the models nor the machine that loads them need be there.
 """
@@ -6,14 +6,16 @@ Nothing is constructed, so that neither the models nor the machine that loads th
 from __future__ import annotations
 
 import argparse
-import importlib
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.composition import Application, Node
+from penstock.arguments import json_object
+from penstock.composition import NO_INIT_KWARGS, Application, Node, bound
 from penstock.errors import CompositionError, LoadError
+from penstock.target import locate
 from penstock_wire.extras import needs
 
 API_VERSION = "penstock.dev/v1alpha1"
@@ -25,9 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: the parser.
     """
-    parser.add_argument("application", help="what to export: module:name of what .bind returned")
+    parser.add_argument("application", help="what to export: module:Class, :function or :application")
     parser.add_argument(
         "--image", required=True, help="the image that holds the code and penstock[sdk]; {name} is a node's"
+    )
+    parser.add_argument(
+        "--init-kwargs", type=json_object, default={}, help="keyword arguments of the class, JSON"
     )
     parser.add_argument("--namespace", help="of the resources (default: none, that of kubectl apply)")
 
@@ -44,9 +49,8 @@ def run(options: argparse.Namespace) -> int:
     with needs("penstock export", "run"):
         import yaml
     try:
-        documents = resources(
-            find_application(options.application), image=options.image, namespace=options.namespace
-        )
+        application = find_application(options.application, options.init_kwargs)
+        documents = resources(application, image=options.image, namespace=options.namespace)
     except (CompositionError, LoadError) as error:
         print(f"penstock export: cannot export {options.application}: {error}", file=sys.stderr)
         return 1
@@ -54,33 +58,32 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def find_application(name: str) -> Application:
-    """Import an application, also from a module in the working directory.
+def find_application(name: str, init_kwargs: Mapping[str, Any] | None = None) -> Application:
+    """Import an application, or make one of a class or a function, also from the working directory.
 
     Args:
         name: `module:name`.
+        init_kwargs: keyword arguments of the class.
 
     Raises:
-        LoadError: it does not exist.
+        LoadError: it does not exist, or does not take these arguments.
         Exception: whatever the module raises.
     """
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
-        raise LoadError(f"expected an application such as module:app, found {name!r}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    located = locate(name)
+    if isinstance(located, Application):
+        if init_kwargs:
+            raise LoadError(NO_INIT_KWARGS)
+        return located
+    if not isinstance(located, type) and not inspect.isroutine(located):
+        what = type(located).__name__
+        raise LoadError(f"expected {name} to be a class, a function or what .bind returned, found a {what}")
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise LoadError(f"expected a module {module_name} on the Python path, found none") from error
-        raise
-    application = getattr(module, attribute, None)
-    if not isinstance(application, Application):
-        what = "nothing" if application is None else f"a {type(application).__name__}"
-        raise LoadError(f"expected {name} to be what .bind returned, found {what}")
-    return application
+        return bound(located, init_kwargs or {})
+    except TypeError as error:
+        raise LoadError(str(error)) from error
 
 
 def resources(application: Application, *, image: str, namespace: str | None = None) -> list[dict[str, Any]]:

@@ -33,15 +33,18 @@ class Run:
         self.session: aiohttp.ClientSession
         self._readers: list[asyncio.Task[None]] = []
 
-    async def start(self, *arguments: str, port: int = 0, terminal: int | None = None) -> Run:
-        """Start it; `terminal` is the other end of its standard error."""
+    async def start(
+        self, *arguments: str, port: int = 0, terminal: int | None = None, **variables: str
+    ) -> Run:
+        """Start it; `terminal` is the other end of its standard error, `variables` are of its environment."""
         self.session = aiohttp.ClientSession()
+        own = {"PENSTOCK_LISTEN": "192.0.2.1:1", "TERM": "xterm", "TMPDIR": self.own.name}
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "penstock", "run", *arguments, "--port", str(port),
             cwd=self.folder,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE if terminal is None else terminal,
-            env={**os.environ, "PENSTOCK_LISTEN": "192.0.2.1:1", "TERM": "xterm", "TMPDIR": self.own.name},
+            env=os.environ | own | variables,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # as if not under `nohup`
         )  # fmt: skip
         if self.process.stderr is not None:
@@ -79,6 +82,14 @@ class Run:
         """Processes that it has started and that run."""
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return set(map(int, listed.split()))
+
+    def ports(self) -> list[int]:
+        """Ports of IPv4 on which its programs listen."""
+        files = [file for child in self.children() for file in Path(f"/proc/{child}/fd").iterdir()]
+        sockets = {str(file.readlink()) for file in files}
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        listening = [line for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
+        return [int(line[1].partition(":")[2], 16) for line in listening]
 
     async def stop(self) -> None:
         """End it, however it is."""

@@ -7,7 +7,7 @@ import random
 import zlib
 
 from penstock_wire.http import Request, Response
-from penstock_wire.process import log
+from penstock_wire.process import write_line
 
 
 def share(text: str) -> float:
@@ -27,6 +27,8 @@ def share(text: str) -> float:
 
 class AccessLog:
     """Logs a share of the requests, chosen by their ids: a router and a sidecar choose the same requests.
+
+    The level of other log lines does not matter.
 
     Args:
         share: share of the requests, from 0 to 1; 0 = none.
@@ -82,4 +84,4 @@ class AccessLog:
             "sent": sent,
         }
         fields.update({name: text for name, text in where.items() if text})
-        log("request", level="info", **fields)
+        write_line("request", "info", fields)

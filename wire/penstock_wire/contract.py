@@ -75,6 +75,8 @@ DRAIN_SECRET_ENV: Final = "PENSTOCK_DRAIN_SECRET"  # noqa: S105 - a variable's n
 """Likewise, for the sidecar alone: the value that the kubelet's preStop sends in `x-penstock-drain`."""
 RECONFIGURE_SECRET_ENV: Final = "PENSTOCK_RECONFIGURE_SECRET"  # noqa: S105 - a variable's name
 """Likewise, for sidecar and model: the value of `x-penstock-reconfigure` that accompanies a userConfig."""
+LOCAL_ONLY_ENV: Final = "PENSTOCK_LOCAL_ONLY"
+"""Set by `penstock run`: all ports refuse other sites' pages and names (`http.server.local_clients`)."""
 ENDPOINTS_ENV: Final = "PENSTOCK_ENDPOINTS"
 """Outside of a cluster, for the SDK's handles: a JSON object of endpoints' names and URLs. If it is set, an
 endpoint that is not in it does not exist."""

@@ -12,7 +12,7 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from penstock_wire.addresses import join
@@ -40,8 +40,12 @@ def log(message: str, *, level: str = "info", **fields: object) -> None:
         level: debug, info, warning or error.
         fields: its values; never request data.
     """
-    if _LEVELS[level] < _threshold:
-        return
+    if _LEVELS[level] >= _threshold:
+        write_line(message, level, fields)
+
+
+def write_line(message: str, level: str, fields: Mapping[str, object]) -> None:
+    """As `log`, whatever is logged: for lines that an option of their own asks for."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     line = json.dumps({"time": now, "level": level, "message": message, **fields}, default=str)
     # NB: one write, so that lines of two threads never mix; `print` writes the newline separately.

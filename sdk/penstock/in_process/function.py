@@ -149,7 +149,7 @@ def _executor() -> ThreadPoolExecutor:
 
 
 def _forget_threads() -> None:
-    """Forget the threads of the parent process: a fork copies the pool, which counts on them, but not them."""
+    """Forget the parent process's threads: a fork copies the pool, which counts on them, without them."""
     global _threads
     _threads = None
 

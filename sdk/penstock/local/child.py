@@ -11,9 +11,13 @@ from collections.abc import Callable, Mapping
 
 from penstock.local.ending import Guard, end_group
 from penstock.local.nodes import MARK, Node, read
+from penstock_wire.contract import LOCAL_ONLY_ENV
 
 MAX_LINE = 1024 * 1024
 """The most characters of a line of output; a longer line is shown in parts."""
+
+KEPT = ("PENSTOCK_ACCESS_LOG",)
+"""The user's variables for our programs that apply: they change only what is shown."""
 
 Say = Callable[[str], None]
 """Takes a line of a child's output."""
@@ -197,10 +201,14 @@ def _runs(start: asyncio.Task[Child]) -> bool:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the user's environment without variables that would reconfigure our programs.
+    """Return a child's environment: the user's, without variables that would reconfigure our programs.
+
+    Web pages of other sites reach none of its ports (`LOCAL_ONLY_ENV`).
 
     Args:
         more: variables to add.
     """
     ours = ("PENSTOCK_", "KUBERNETES_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | more
+    theirs = os.environ.items()
+    kept = {name: value for name, value in theirs if name in KEPT or not name.startswith(ours)}
+    return kept | {LOCAL_ONLY_ENV: "1"} | more

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.composition import Application
+from penstock.composition import NO_INIT_KWARGS, Application
 from penstock.errors import LoadError
 
 MARK = "application "
@@ -43,7 +43,7 @@ def application_line(application: Application, init_kwargs: Mapping[str, Any]) -
         CompositionError: its nodes cannot run in separate processes.
     """
     if init_kwargs:
-        raise LoadError("expected no init kwargs for an application, whose classes are bound to theirs")
+        raise LoadError(NO_INIT_KWARGS)
     nodes = [
         Node(
             name=node.name,

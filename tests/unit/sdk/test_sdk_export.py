@@ -27,6 +27,14 @@ class Model:
 class Outer:
     pass
 
+class DigitsForest:
+    def __init__(self, path): ...
+
+    @penstock.batched
+    def predict(self, images): return images
+
+def double(x): return x
+
 app = Model.bind()
 odd = Model.bind(object())
 wrong = Model.bind
@@ -84,6 +92,27 @@ def test_the_operator_takes_what_is_exported(
     sys.modules.pop(name)
 
 
+def test_a_class_or_a_function_alone_is_a_backend_and_an_endpoint(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = '--init-kwargs={"path": "/app/forest", "next": {"handle": "next"}}'
+    assert main(["exported:DigitsForest", "--image=i", path]) == 1
+    assert "expected (path), found" in capsys.readouterr().err
+    backend, endpoint = exported(
+        capsys, "exported:DigitsForest", "--image=i", '--init-kwargs={"path": {"handle": "next"}}'
+    )
+    assert backend["metadata"] == endpoint["metadata"] == {"name": "digits-forest"}
+    python = {"image": "i", "target": "exported:DigitsForest", "initKwargs": {"path": {"handle": "next"}}}
+    assert backend["spec"] == {"model": {"python": python}}
+    assert exported(capsys, "exported:double", "--image=i")[0]["spec"]["model"] == {
+        "python": {"image": "i", "target": "exported:double"}
+    }
+    # As bound: with what `@penstock.backend` says.
+    assert exported(capsys, "exported:Model", "--image=i") == exported(capsys, "exported:app", "--image=i")
+    assert main(["exported:app", "--image=i", path]) == 1
+    assert "expected no init kwargs for an application" in capsys.readouterr().err
+
+
 def test_a_spec_goes_before_what_is_filled_in(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     backend, _ = exported(capsys, "exported:app", "--image=i")
     assert backend["spec"]["replicas"] == 2
@@ -97,10 +126,11 @@ def test_a_spec_goes_before_what_is_filled_in(folder: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("exported", "expected an application such as module:app, found 'exported'"),
+        ("exported", "expected a target such as module:Class, found 'exported'"),
         ("nowhere:app", "expected a module nowhere on the Python path, found none"),
-        ("exported:nope", "expected exported:nope to be what .bind returned, found nothing"),
-        ("exported:wrong", "expected exported:wrong to be what .bind returned, found a partial"),
+        ("exported:nope", "expected nope in module exported, found no nope"),
+        ("exported:wrong", "to be a class, a function or what .bind returned, found a partial"),
+        ("exported:Outer", "expected"),
         ("exported:odd", "model: expected an argument made with a JSON form"),
     ],
 )

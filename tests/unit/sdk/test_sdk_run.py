@@ -75,7 +75,8 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 
 async def test_a_class_is_served_with_batching_and_a_page_to_try_it(start: Start) -> None:
     """The answers are a router's and a sidecar's; what the class prints is shown, under its name."""
-    run = await (await start("model:Echo", "--batch", "4", "--init-kwargs", '{"helper": true}')).ready()
+    arguments = ("model:Echo", "--batch", "4", "--init-kwargs", '{"helper": true}')
+    run = await (await start(*arguments, PENSTOCK_ACCESS_LOG="1")).ready()
     sizes: list[int] = []
 
     async def ask(item: int) -> None:
@@ -94,6 +95,34 @@ async def test_a_class_is_served_with_batching_and_a_page_to_try_it(start: Start
     assert "http://" not in page
     assert "https://" not in page
     assert re.search(r"^model   \| helper \d+$", run.said, re.MULTILINE)
+    for program in ("router", "sidecar"):
+        words = rf"^{program:<8}\| \S+ request  .*method=POST  path=/predict  status=200"
+        line = re.compile(words, re.MULTILINE)
+        await until(lambda line=line: line.search(run.said))
+    await reached_by_pages_of_this_machine_alone(run)
+
+
+async def reached_by_pages_of_this_machine_alone(run: Run) -> None:
+    """Web pages of other sites reach no port, neither by a name (DNS rebinding) nor by a simple post."""
+    headers: list[tuple[bool, dict[str, str]]] = [
+        (True, {}),
+        (True, {"Host": "localhost:8000", "Origin": "http://localhost:3000"}),
+        (True, {"Host": "notes.localhost", "Origin": "http://127.0.0.1:8000"}),
+        (True, {"Host": "[::1]:8000", "Origin": "http://[::1]"}),
+        (False, {"Host": "rebound.example:8000"}),
+        (False, {"Host": "127.0.0.1.rebound.example"}),
+        (False, {"Origin": "https://localhost.example", "Content-Type": "text/plain"}),
+        (False, {"Origin": "null", "Content-Type": "text/plain"}),
+    ]
+    ports, body = run.ports(), b'{"instances": [1]}'
+    assert len(ports) == 5, ports  # two of the router and of the sidecar each, the model's
+    for served, fields in headers:
+        for port in ports:
+            url = f"http://127.0.0.1:{port}/predict"
+            async with run.session.post(url, data=body, headers=fields) as answer:
+                assert (answer.status != 403) == served, (port, fields)
+        async with run.session.post(f"{run.url}/predict", data=body, headers=fields) as answer:
+            assert answer.status == (200 if served else 403), (fields, await answer.text())
 
 
 APPLICATION = """

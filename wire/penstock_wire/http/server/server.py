@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import time
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from penstock_wire.addresses import ANY, bind_any
+from penstock_wire.contract import LOCAL_ONLY_ENV
 from penstock_wire.http import Exchange, Handler, Listener, Service, Streams
 from penstock_wire.http.head_cache import HeadCache
 from penstock_wire.http.memory import Keeper, MemoryBound
@@ -25,6 +27,7 @@ from penstock_wire.http.server.connection import H1Connection
 from penstock_wire.http.server.connection_base import H1Exchange
 from penstock_wire.http.server.head import AnswerHead
 from penstock_wire.http.server.interfaces import ServedConnection, Successor
+from penstock_wire.http.server.local_clients import local_only
 
 TURNS = 3
 """Turns of the loop until it has handed over a connection that it has accepted."""
@@ -111,6 +114,8 @@ class H1Front:
             successors: Penstock protocols that a connection can switch to, by the name in `Upgrade`.
         """
         loop = asyncio.get_running_loop()
+        if os.environ.get(LOCAL_ONLY_ENV):
+            service = local_only(service)
         listener = H1Listener(self, service, streams, whole_bytes, successors)
         every = bind_any(port, backlog=self.backlog, reuse_port=reuse_port) if host == ANY else None
         if self.max_per_address is not None:
