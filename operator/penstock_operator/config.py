@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import pydantic
+from kubernetes.utils.quantity import parse_quantity
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from penstock_operator import scheduling
@@ -84,6 +85,11 @@ def _resources(text: str) -> str:
     fits = isinstance(parsed, dict) and parsed.keys() <= {"requests", "limits"}
     if not fits or not all(map(_quantities, parsed.values())):
         raise ValueError("expected a JSON object of requests and limits, each of quantities by name")
+    limits = parsed.get("limits", {})
+    for name, request in parsed.get("requests", {}).items():
+        # NB: without it each pod is refused; a request that was set beside a default limit is easily above it.
+        if name in limits and parse_quantity(request) > parse_quantity(limits[name]):
+            raise ValueError(f"expected limits.{name} of at least requests.{name} ({request})")
     return text
 
 
@@ -282,7 +288,11 @@ class Config(BaseModel):
     ] = "{}"
     router_resources: Annotated[
         ResourcesText, Field(description="Resources of a router, as in core/v1; a JSON object.")
-    ] = '{"requests": {"cpu": "200m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}'
+    ] = '{"requests": {"cpu": "200m", "memory": "128Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}'
+    sidecar_resources: Annotated[
+        ResourcesText,
+        Field(description="Resources of a sidecar whose backend sets none, as in core/v1; a JSON object."),
+    ] = '{"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}'
     router_scheduling: Annotated[
         SchedulingText,
         Field(
@@ -403,6 +413,7 @@ class Config(BaseModel):
             router_autoscaling=self._router_autoscaling,
             router_resources=json.loads(self.router_resources),
             router_scheduling=scheduling.read(self.router_scheduling),
+            sidecar_resources=json.loads(self.sidecar_resources),
             router_cluster_role=self.router_cluster_role,
             network_policies=self.network_policies,
             backends_from=tuple(json.loads(self.backends_from)),

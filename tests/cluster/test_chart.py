@@ -77,6 +77,7 @@ MANY = (
         'router.tolerations=[{"key":"edge","operator":"Exists","effect":"NoExecute","tolerationSeconds":1000000}]',
     ),
     *("--set-json", 'router.affinity={"podAffinity":{}}', "--set", "router.resources.requests.cpu=2"),
+    *("--set", "router.resources.limits.cpu=3", "--set", "sidecar.resources.limits.memory=2Gi"),
     *("--set", "router.autoscaling.enabled=true", "--set", "router.autoscaling.maxReplicas=5"),
     *(
         "--set-json",
@@ -167,13 +168,15 @@ def test_the_operator_reads_what_the_chart_says_of_routers(
     default = RenderConfig(sidecar_image="", router_image="")
     if not arguments:
         assert (render.router_resources, render.router_scheduling) == (default.router_resources, {})
+        assert render.sidecar_resources == default.sidecar_resources
         assert render.router_autoscaling is None
         return
     assert render.router_autoscaling == RouterAutoscaling(min_replicas=2, max_replicas=5, target=70)
     assert render.router_resources == {
         "requests": {"cpu": 2, "memory": "128Mi"},
-        "limits": default.router_resources["limits"],
+        "limits": {"cpu": 3, "memory": "1Gi"},
     }
+    assert render.sidecar_resources["limits"] == {"cpu": "1", "memory": "2Gi"}
     assert render.router_scheduling == {
         "priorityClassName": "system-cluster-critical",
         "nodeSelector": {"pool": "edge"},

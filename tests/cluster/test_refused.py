@@ -47,6 +47,9 @@ server.socket = context.wrap_socket(server.socket, server_side=True)
 print(server.server_address[1], flush=True)
 server.serve_forever()
 """
+SERVES = (
+    "import http.server as s; s.ThreadingHTTPServer(('', 8080), s.SimpleHTTPRequestHandler).serve_forever()"
+)
 WORDS = "every Service needs an owner's telephone number"
 
 
@@ -172,6 +175,32 @@ def test_what_the_apiserver_refuses_is_told_in_its_words(
             told.append((namespace, flag))
     for namespace, flag in told:
         assert condition_of(namespace.wait_object("modelbackend", "b", "Ready"), flag) == {}
+
+
+def test_a_quota_on_limits_and_a_limit_range_admit_what_penstock_adds(namespace: Namespace) -> None:
+    """Routers and sidecars have all that it can demand; of a model without, the status names the field."""
+    hard = {f"{part}.cpu": "8" for part in ("requests", "limits")}
+    hard |= {f"{part}.memory": "8Gi" for part in ("requests", "limits")}
+    namespace.apply(
+        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": hard}},
+        container_backend("b", script=SERVES),
+        endpoint("e", "b"),
+    )
+    refused = namespace.wait_object("modelbackend", "b", "Ready", "False", reason="PodsRefused")
+    message = condition_of(refused, "Ready")["message"]
+    assert "failed quota: q: must specify " in message
+    assert message.endswith(
+        "(to change the resources of model: resources in spec.model.container or spec.model.python)"
+    )
+    namespace.wait_condition("modelendpoint", "e", "RouterReady", "True")
+    bounds = {"type": "Container", "max": {"cpu": "1", "memory": "1Gi"}, "min": {"memory": "32Mi"}}
+    namespace.apply(
+        {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "l"}, "spec": {"limits": [bounds]}}
+    )
+    small = {"cpu": "100m", "memory": "64Mi"}
+    given = {"model": {"container": {"resources": {"requests": small, "limits": small}}}}
+    namespace.patch("modelbackend", "b", {"spec": given})
+    namespace.wait_condition("modelendpoint", "e", "Ready", "True")
 
 
 def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(

@@ -221,7 +221,11 @@ class Sidecar(Part):
 
     resources: Annotated[
         Resources | None,
-        Field(description="Compute resources of the sidecar. Default: requests of 100m CPU and 64Mi memory."),
+        Field(
+            description="Compute resources of the sidecar; they replace the installation's as a whole, limits "
+            "too. Default: as the installation says (sidecar.resources): requests of 100m CPU and 64Mi memory, "
+            "limits of 1 CPU and 1Gi."
+        ),
     ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],

@@ -66,12 +66,15 @@ class RenderConfig:
     router_resources: dict[str, Any] = field(
         default_factory=lambda: {
             "requests": {"cpu": "200m", "memory": "128Mi"},
-            "limits": {"memory": "1Gi"},
+            "limits": {"cpu": "1", "memory": "1Gi"},
         }
     )
     router_scheduling: dict[str, Any] = field(default_factory=dict)
     sidecar_resources: dict[str, Any] = field(
-        default_factory=lambda: {"requests": {"cpu": "100m", "memory": "64Mi"}}
+        default_factory=lambda: {
+            "requests": {"cpu": "100m", "memory": "64Mi"},
+            "limits": {"cpu": "1", "memory": "1Gi"},
+        }
     )
     network_policies: bool = True
     backends_from: tuple[dict[str, Any], ...] = ({"podSelector": {}},)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock_operator.desired import labels, names
 from penstock_operator.desired.objects import Object
 
 _PULL = {
@@ -24,6 +25,18 @@ _NEVER_RAN = {"StartError", "ContainerCannotRun"}
 
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
 """Kubelet's prefix of a pull's error while it waits to try again (since Kubernetes 1.32)."""
+
+_ABOUT_RESOURCES = re.compile(r"\b(cpu|memory|ephemeral-storage)\b|\b(limits|requests)\.")
+"""In the refusal of a pod, by a ResourceQuota or a LimitRange, for the resources of its containers."""
+_LACKING = re.compile(r"\bfor: ([^;\s]+)")
+"""Containers that lack what a ResourceQuota demands, as in "limits.cpu for: a,b; limits.memory for: a"."""
+_RESOURCES = {
+    names.MODEL_CONTAINER: "resources in spec.model.container or spec.model.python",
+    names.SIDECAR_CONTAINER: "spec.sidecar.resources, or the chart's sidecar.resources",
+    names.ROUTER_CONTAINER: "the chart's router.resources",
+}
+_DEDICATED = {names.ROUTER_CONTAINER: "spec.router.resources of the ModelEndpoint"}
+"""The field of each container's resources."""
 
 _EPHEMERAL_PORT = re.compile(r"(?<=\d|\]):\d+(?=->)")
 """Our end of a connection in an error of Go's `net` package ("read udp 10.0.0.5:40902->10.0.0.10:53")."""
@@ -78,8 +91,27 @@ def refused(deployment: Object | None) -> Trouble | None:
     """The reason why a Deployment cannot create pods: a quota, Pod Security, a missing ServiceAccount."""
     for raw in _conditions(deployment):
         if raw.get("type") == "ReplicaFailure" and raw.get("status") == "True":
-            return Trouble(reason="PodsRefused", message=str(raw.get("message") or raw.get("reason") or ""))
+            said = str(raw.get("message") or raw.get("reason") or "")
+            return Trouble(reason="PodsRefused", message=said + _remedy(deployment or {}, said))
     return None
+
+
+def _remedy(deployment: Object, said: str) -> str:
+    """Return the fields of the resources that a quota or a LimitRange is about; empty if it is about none."""
+    if _ABOUT_RESOURCES.search(said) is None:
+        return ""
+    template = deployment.get("spec", {}).get("template", {})
+    spec = template.get("spec", {})
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    named = {who for found in _LACKING.findall(said) for who in found.split(",")}
+    app = template.get("metadata", {}).get("labels", {}).get(labels.APP_NAME)
+    fields = {**_RESOURCES, **(_DEDICATED if app == labels.APP_DEDICATED_ROUTER else {})}
+    places = [
+        f"{who}: {fields.get(who, 'resources in spec.podTemplate')}"
+        for container in containers
+        if (who := container["name"]) in named or not named
+    ]
+    return f" (to change the resources of {'; '.join(places)})" if places else ""
 
 
 def overdue(deployment: Object | None) -> Trouble | None:

@@ -225,11 +225,13 @@ def test_where_routers_run_is_the_installations(name: str, monkeypatch: pytest.M
     empty = {name: type(value)() for name, value in ROUTER_RUNS.items()}
     monkeypatch.setenv("PENSTOCK_ROUTER_SCHEDULING", json.dumps(empty | chosen))
     monkeypatch.setenv("PENSTOCK_ROUTER_RESOURCES", '{"requests": {"cpu": "2"}}')
+    assert configuration.parse([]).render.sidecar_resources == CONFIG.sidecar_resources
+    monkeypatch.setenv("PENSTOCK_SIDECAR_RESOURCES", '{"limits": {"cpu": "3"}}')
     render = configuration.parse([]).render
     after = of_router(replace(render, sidecar_image="s", router_image="r"))["Deployment"]["spec"]["template"]
     assert after["spec"] | {"containers": []} == before | chosen | {"containers": []}
     assert after["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
-    assert render.sidecar_resources == CONFIG.sidecar_resources
+    assert render.sidecar_resources == {"limits": {"cpu": "3"}}
 
 
 @pytest.mark.parametrize(
@@ -238,6 +240,11 @@ def test_where_routers_run_is_the_installations(name: str, monkeypatch: pytest.M
         ("--router-resources", "[]", "requests and limits"),
         ("--router-resources", '{"request": {"cpu": "1"}}', "requests and limits"),
         ("--router-resources", '{"requests": {"cpu": "much"}}', "quantities"),
+        (
+            "--sidecar-resources",
+            '{"requests": {"cpu": 2, "memory": "1Gi"}, "limits": {"cpu": "1500m"}}',
+            r"expected limits.cpu of at least requests.cpu \(2\)",
+        ),
         ("--router-resources", "{", "--router-resources: expected JSON: Expecting property name"),
         ("--router-scheduling", "[]", "expected a JSON object of priorityClassName, nodeSelector"),
         ("--router-scheduling", "{", "--router-scheduling"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from penstock_operator.desired import labels
 from penstock_operator.status import pods
 from tests.support.observed import container, pod
 
@@ -57,3 +60,52 @@ def test_the_last_line_of_a_traceback_comes_first() -> None:
     first, *rest = trouble.message.splitlines()
     assert first.endswith("; its last words: ValueError: no weights")
     assert rest == ["Traceback:", "  line 3"]
+
+
+MODEL = "model: resources in spec.model.container or spec.model.python"
+SIDECAR = "penstock-sidecar: spec.sidecar.resources, or the chart's sidecar.resources"
+LACKS = "failed quota: q: must specify limits.cpu for: {}; limits.memory for: {}"
+
+
+@pytest.mark.parametrize(
+    ("said", "app", "remedy"),
+    [
+        (LACKS.format("model", "model"), "penstock-backend", MODEL),
+        (LACKS.format("model,penstock-sidecar", "model"), "penstock-backend", f"{SIDECAR}; {MODEL}"),
+        (LACKS.format("logs", "logs"), "penstock-backend", "logs: resources in spec.podTemplate"),
+        (LACKS.format("router", "router"), "penstock-router", "router: the chart's router.resources"),
+        (
+            LACKS.format("router", "router"),
+            labels.APP_DEDICATED_ROUTER,
+            "router: spec.router.resources of the ModelEndpoint",
+        ),
+        (
+            "exceeded quota: q, requested: limits.cpu=3, used: limits.cpu=2, limited: limits.cpu=4",
+            "penstock-backend",
+            f"{SIDECAR}; {MODEL}; logs: resources in spec.podTemplate",
+        ),
+        (
+            "[maximum cpu usage per Container is 500m, but limit is 1]",
+            "penstock-router",
+            "router: the chart's router.resources",
+        ),
+        ("exceeded quota: q, requested: pods=1, used: pods=10, limited: pods=10", "penstock-backend", ""),
+        ("error looking up service account n/robot", "penstock-router", ""),
+    ],
+)
+def test_what_a_quota_or_a_limit_range_demands_is_said_with_the_field(
+    said: str, app: str, remedy: str
+) -> None:
+    """Of the containers that it names, or of all if it names none; other refusals are in their own words."""
+    served = ["router"] if "router" in app else ["model", "logs"]
+    before = [] if "router" in app else [{"name": "penstock-sidecar"}]
+    spec = {"initContainers": before, "containers": [{"name": name} for name in served]}
+    refused = pods.refused(
+        {
+            "spec": {"template": {"metadata": {"labels": {labels.APP_NAME: app}}, "spec": spec}},
+            "status": {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": said}]},
+        }
+    )
+    assert refused == pods.Trouble(
+        reason="PodsRefused", message=said + (f" (to change the resources of {remedy})" if remedy else "")
+    )
