@@ -87,7 +87,7 @@ def _resources(text: str) -> str:
         raise ValueError("expected a JSON object of requests and limits, each of quantities by name")
     limits = parsed.get("limits", {})
     for name, request in parsed.get("requests", {}).items():
-        # NB: without it each pod is refused; a request that was set beside a default limit is easily above it.
+        # NB: each pod would be refused; a request that was set beside a default limit is easily above it.
         if name in limits and parse_quantity(request) > parse_quantity(limits[name]):
             raise ValueError(f"expected limits.{name} of at least requests.{name} ({request})")
     return text
