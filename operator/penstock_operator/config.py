@@ -8,6 +8,7 @@ import math
 import re
 import socket
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -88,9 +89,13 @@ def _resources(text: str) -> str:
     limits = parsed.get("limits", {})
     for name, request in parsed.get("requests", {}).items():
         # NB: each pod would be refused; a request that was set beside a default limit is easily above it.
-        if name in limits and parse_quantity(request) > parse_quantity(limits[name]):
+        if name in limits and _number(request) > _number(limits[name]):
             raise ValueError(f"expected limits.{name} of at least requests.{name} ({request})")
     return text
+
+
+def _number(quantity: str | float) -> Decimal:
+    return Decimal(parse_quantity(quantity))  # type: ignore[no-untyped-call]
 
 
 def _quantities(part: object) -> bool:

@@ -222,9 +222,9 @@ class Sidecar(Part):
     resources: Annotated[
         Resources | None,
         Field(
-            description="Compute resources of the sidecar; they replace the installation's as a whole, limits "
-            "too. Default: as the installation says (sidecar.resources): requests of 100m CPU and 64Mi "
-            "memory, limits of 1 CPU and 1Gi."
+            description="Compute resources of the sidecar; they replace the installation's as a whole, "
+            "limits too. Default: as the installation says (sidecar.resources): requests of 100m CPU and "
+            "64Mi memory, limits of 1 CPU and 1Gi."
         ),
     ] = None
     log_level: Annotated[
