@@ -25,6 +25,16 @@ _LEGEND = (
 )
 _RULES = "x-kubernetes-validations"
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
+_CORE = {
+    frozenset(names.split()): "https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.33/#" + anchor
+    for names, anchor in (
+        ("name value valueFrom", "envvar-v1-core"),
+        ("prefix configMapRef secretRef", "envfromsource-v1-core"),
+        ("limits requests", "resourcerequirements-v1-core"),
+        ("name mountPath subPath readOnly", "volumemount-v1-core"),
+    )
+}
+"""Objects of core/v1, by the names of their fields: Kubernetes describes them."""
 
 
 def pages() -> dict[str, str]:
@@ -48,20 +58,50 @@ def page(kind: str) -> str:
         *_refused(schema),
         _LEGEND,
     ]
+    shown = _shown_elsewhere(kind)
     for path in ("spec", "status"):
-        parts += list(_sections(schema["properties"][path], path))
+        parts += list(_sections(schema["properties"][path], path, shown))
     parts += ["## Columns of `kubectl get`", _columns(version["additionalPrinterColumns"])]
     return "\n\n".join(parts) + "\n"
 
 
-def _sections(node: Schema, path: str) -> Iterator[str]:
+Shown = dict[str, str]
+"""Where objects are described, by what they are (`_identity`)."""
+
+
+def _shown_elsewhere(kind: str) -> Shown:
+    if kind == "BatchPolicy":
+        return {}
+    (version,) = definition("BatchPolicy")["spec"]["versions"]
+    policy = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return {_identity(policy): "batchpolicy.md#spec"}
+
+
+def _identity(node: Schema) -> str:
+    """Equal for objects with the same fields, whatever is said of the whole."""
+    return json.dumps(node["properties"], sort_keys=True)
+
+
+def described(node: Schema, path: str, shown: Shown) -> str:
+    """The link to where an object is described; the first time that is a section of its own.
+
+    Args:
+        node: the object.
+        path: where it stands, such as `spec.model`.
+        shown: gains the object, if its section is to come at `path`.
+    """
+    core = _CORE.get(frozenset(node["properties"]))
+    return core or shown.setdefault(_identity(node), f"#{anchor(path)}")
+
+
+def _sections(node: Schema, path: str, shown: Shown) -> Iterator[str]:
     """The section of an object, then those of the objects in it, depth first."""
     yield ("## " if "." not in path else "### ") + f"`{path}`"
     if node.get("description"):
         yield node["description"]
     required = node.get("required", [])
     rows = [
-        _row(name, child, f"{path}.{name}", required=name in required)
+        _row(name, child, f"{path}.{name}", shown, required=name in required)
         for name, child in node["properties"].items()
     ]
     yield "\n".join(["| field | type | default | description |", "| -- | -- | -- | -- |", *rows])
@@ -70,8 +110,9 @@ def _sections(node: Schema, path: str) -> Iterator[str]:
     yield from _refused(node)
     for name, child in node["properties"].items():
         inner, suffix = _inner(child)
-        if "properties" in inner:
-            yield from _sections(inner, f"{path}.{name}{suffix}")
+        below = f"{path}.{name}{suffix}"
+        if "properties" in inner and described(inner, below, shown) == f"#{anchor(below)}":
+            yield from _sections(inner, below, shown)
 
 
 def _inner(node: Schema) -> tuple[Schema, str]:
@@ -83,16 +124,16 @@ def _inner(node: Schema) -> tuple[Schema, str]:
     return node, ""
 
 
-def _row(name: str, node: Schema, path: str, *, required: bool) -> str:
+def _row(name: str, node: Schema, path: str, shown: Shown, *, required: bool) -> str:
     inner, suffix = _inner(node)
     field = f"`{name}`"
     if "properties" in inner:
-        field = f"[{field}](#{_anchor(path + suffix)})"
+        field = f"[{field}]({described(inner, path + suffix, shown)})"
     cells = [field, _type(node), _default(node, required=required), node.get("description", "")]
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def _anchor(heading: str) -> str:
+def anchor(heading: str) -> str:
     """GitHub's anchor for a heading: lower case, without punctuation."""
     return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
 
