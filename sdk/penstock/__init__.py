@@ -20,7 +20,8 @@ Read in this order: `errors`, `end` (`END`), `decorators` (`@batched`), `respons
 `array_validation` and `validation` (by pydantic), `signature` (a method's parameters), `target` (resolves
 `module:Class`), `encoding` (JSON in and out), `request_ids`, `user_code` (the edge to it), `call_context`
 (`context()`), `multiplexed` (many models in one process), `threads` and `steps` (blocking code),
-`answer_list` (a method's return value), `item_pieces` (a generator's pieces), `model` (runs the model on a request's items),
+`answer_list` (a method's return value), `item_pieces` (a generator's pieces), `model` (runs the model on a
+request's items),
 `instances_response`, `item_answers` and `streamed_response` (answers as HTTP), `openapi` (describes the
 served methods), `try_page` (a page to try them), `server` (the HTTP side), `arguments` (of commands),
 `serve` (the model server's command). `cli` and `__main__` are the command `penstock`, `local` is its `run`;
