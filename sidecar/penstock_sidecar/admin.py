@@ -107,6 +107,8 @@ class Admin:
         settings = self._settings()
         document: dict[str, Any] = msgspec.to_builtins(settings)
         document["batching"]["maxQueuedItems"] = self._path.queue_limit
+        # NB: whoever reaches the port may read it, and a userConfig may hold what only its model should know.
+        document["userConfig"] = None if settings.user_config is None else "hidden"
         return _json(document)
 
     async def _show_tasks(self, _: Request) -> Response:

@@ -47,6 +47,7 @@ async def logged(pair: Pair, text: str) -> str:
 async def test_the_model_is_configured_then_warmed_up_then_ready_and_again_after_a_restart(pair: Pair):
     pair.user_config = {"threshold": 1}
     await pair.start()
+    assert (await pair.admin_get("/settings")).document["userConfig"] == "hidden"
     for _ in range(2):
         assert [config["config"] for config in await configs_of(pair)] == [{"threshold": 1}]
         runs = await pair.runs()
