@@ -48,21 +48,17 @@ class Model:
         """The shape of the method: how it takes items."""
         return self._shape
 
-    async def run(
-        self, items: Sequence[Any], shared: Mapping[str, Any] = _NONE, *, by_item: bool = False
-    ) -> list[Any]:
+    async def run(self, items: Sequence[Any], shared: Mapping[str, Any] = _NONE) -> list[Any]:
         """Answer the items of one request.
 
         Args:
             items: their values.
             shared: arguments for all of them (`Shape.bind_shared`).
-            by_item: the items are answered one by one: the model runs the items that fit its signature even
-                if others do not.
 
         Returns:
             An answer for each item, in order: values, `Response` objects or exception objects. An item that
-            does not fit the signature has an ArgumentsError, or what its validator raised; unless `by_item`,
-            the model is then not called, and the other answers are None.
+            does not fit the signature has an ArgumentsError, or what its validator raised, and the model runs
+            the others.
 
         Raises:
             AnswerError: a batched method did not return a list of as many answers as items.
@@ -73,7 +69,7 @@ class Model:
         arguments, misfits = self._bind(items)
         if not any(misfits):
             return await self._answers(arguments, shared)
-        if not by_item or not arguments:
+        if not arguments:
             return list(misfits)
         answers = iter(await self._answers(arguments, shared))
         return [next(answers) if misfit is None else misfit for misfit in misfits]

@@ -11,8 +11,8 @@ from typing import Any
 from penstock import call_context, openapi, request_ids, try_page
 from penstock.encoding import decode, encode
 from penstock.errors import ArgumentsError
-from penstock.instances_response import failed, respond
-from penstock.item_answers import respond_by_item
+from penstock.instances_response import failed
+from penstock.item_answers import respond, respond_by_item
 from penstock.model import Model
 from penstock.streamed_response import respond_streamed
 from penstock.user_code import USER_CODE, described, log_raised
@@ -26,7 +26,6 @@ from penstock_wire.headers import (
     ITEM_ANSWERS,
     ITEM_STREAMS,
     METHOD,
-    REASON,
     RECONFIGURE,
     REQUEST_ID,
     Headers,
@@ -36,7 +35,6 @@ from penstock_wire.item_streams import stream_type
 from penstock_wire.method_names import UNNAMED, cancellable_field, name_in_path
 from penstock_wire.process import log
 
-_BAD_ANSWER = Reason.BAD_ANSWER.value.encode()
 _UNNAMED = b"unnamed"
 """Name that the ready path reports after a nameless userConfig, which did not come from a sidecar."""
 
@@ -105,9 +103,6 @@ class ModelServer:
         finally:
             if answer is None or answer.stream is None:  # a stream ends its context itself
                 context.end()
-        if get(answer.headers, REASON) == _BAD_ANSWER:
-            detail = json.loads(answer.body)["detail"]
-            log("the model's answer cannot be used", level="error", error=detail, **request_ids.logged())
         if field and get(answer.headers, REQUEST_ID) is None:
             answer.headers = (*answer.headers, (REQUEST_ID, field))
         return answer
@@ -143,7 +138,7 @@ class ModelServer:
             )
         by_item = get(request.headers, ITEM_ANSWERS) == b"1"
         try:
-            answers = await model.run(decode(items), shared, by_item=by_item)
+            answers = await model.run(decode(items), shared)
         except Exception as error:
             return failed(error, count=len(items), request_id=request_id)
         return respond_by_item(answers) if by_item else respond(answers, request_id=request_id)

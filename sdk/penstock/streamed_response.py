@@ -15,7 +15,7 @@ from penstock import call_context
 from penstock.encoding import encode
 from penstock.end import END
 from penstock.errors import AnswerError, CallCycle
-from penstock.instances_response import failed, respond
+from penstock.instances_response import failed
 from penstock.item_answers import answer_of, fields_of
 from penstock.item_pieces import Events, ends
 from penstock.response import Response
@@ -58,7 +58,7 @@ async def respond_streamed(
         return http.Response(200, ((b"content-type", media),), stream=several)
     if ends(first[0][1]) and first[0][1] is not END:
         await pieces.aclose()
-        return respond([first[0][1]], request_id=request_id)
+        return answer_of(first[0][1], request_id)
     return http.Response(200, ((b"content-type", media),), stream=_Body(pieces, first, _Lone(media)))
 
 

@@ -326,7 +326,7 @@ class _Code:
         async with self._gate.entered():
             items, context = self._begin(values)
             try:
-                return await self._model.run(items, self._shared, by_item=True)
+                return await self._model.run(items, self._shared)
             except asyncio.CancelledError:
                 context.cancel_calls()
                 raise

@@ -53,6 +53,7 @@ class Reason(enum.StrEnum):
     BAD_ANSWER = "bad_answer", 502, "The model gave an answer that cannot be used", True
     MODEL_UNREACHABLE = "model_unreachable", 502, "The model cannot be reached"
     MODEL_FAILED = "model_failed", 500, "The model failed", True
+    MODEL_ANSWER = "model_answer", 422, "The model answered items of the request with errors", True
     BATCH_FAILED = "batch_failed", 502, "The batch that held the request failed"
     SLOW_READER = "slow_reader", 499, "The client read its answer too slowly"
     CLIENT_GONE = "client_gone", 499, "The client went away before its answer"
@@ -69,10 +70,10 @@ class Reason(enum.StrEnum):
         return member
 
 
-MODEL_REASONS = frozenset(reason.value.encode() for reason in Reason if reason.from_model)
-"""Reasons that a model server can give, as values of the answer's field."""
-MODEL_ANSWER = "model_answer"
-"""The reason in metrics and logs for a model server's error without one of these."""
+MODEL_REASONS = {reason.value.encode(): reason for reason in Reason if reason.from_model}
+"""Reasons that a model server can give, by the value of the answer's field."""
+MODEL_ANSWER = Reason.MODEL_ANSWER.value
+"""Also the reason in metrics and logs for a model server's error without one of these."""
 
 PROBLEM_TYPE = "https://penstock.dev/errors/"
 

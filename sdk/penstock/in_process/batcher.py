@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 from penstock import call_chain
 from penstock.call_context import deadline as context_deadline
 from penstock.end import END
-from penstock.errors import AnswerError, DeadlineExceeded, SlowReader
+from penstock.errors import DeadlineExceeded, SlowReader
 from penstock.in_process.call import NEVER, Call
 from penstock.in_process.settings import BatchSettings
 from penstock.in_process.stream import Pieces, Stream
@@ -298,10 +298,6 @@ class Batcher:
                 answers = None
             else:
                 answers = await self._code.answers(owner, values)
-        except AnswerError as error:
-            # An error of all calls: the function is wrong, not its input.
-            _fail(calls, error)
-            return None
         except Exception as error:
             if len(calls) > 1 and self._settings.isolate and not _begun(calls):
                 return error

@@ -1,8 +1,8 @@
 """Assembles the request of a batch, and splits its answer for the callers: bytes in, bytes out, no I/O.
 
-A request that is alone in its batch passes byte for byte both ways. Otherwise the protocol joins the items
-and splits a 2xx answer by item count. No client gets an answer other than a 2xx then: it may quote data of
-several clients (see `model.answers.unresolved`).
+A request that is alone in its batch passes byte for byte both ways, unless the model answered by item.
+Otherwise the protocol joins the items and splits a 2xx answer by item count. No client gets an answer
+other than a 2xx then: it may quote data of several clients (see `model.answers.unresolved`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from collections.abc import Sequence
 from typing import cast
 
 from penstock_sidecar.batching.bisection import may_be_one_request
-from penstock_sidecar.batching.item_responses import request_answer
+from penstock_sidecar.batching.item_responses import PartAnswer, request_answer
 from penstock_sidecar.model.answers import from_model
 from penstock_sidecar.protocols.base import BatchProtocol, OwnAnswers
 from penstock_sidecar.protocols.item_answers import is_form
 from penstock_sidecar.queue.batch_key import attempt_field, batch_fields, lone_fields, time_left
 from penstock_sidecar.queue.request import Outcome, Slice
-from penstock_wire.headers import ITEM_STREAMS, Headers
+from penstock_wire.errors import Reason
+from penstock_wire.headers import ITEM_STREAMS, REASON, Headers, get
 from penstock_wire.http import Request, Response
+from penstock_wire.item_problem import problem_of
 
 _JSON: Headers = ((b"content-type", b"application/json"),)
 
+_BAD_ANSWER = Reason.BAD_ANSWER.value.encode()
 _ABOUT_WHOLE_BODY = frozenset(
     {b"accept-ranges", b"content-digest", b"content-md5", b"digest", b"etag", b"repr-digest", b"set-cookie"}
 )
@@ -29,7 +32,7 @@ _ABOUT_WHOLE_BODY = frozenset(
 
 
 def alone(parts: Sequence[Slice], protocol: BatchProtocol) -> bool:
-    """Whether a batch is one whole request that passes byte for byte both ways."""
+    """Whether a batch is one whole request, whose body passes byte for byte."""
     return len(parts) == 1 and parts[0].whole and (protocol.key_fields or not parts[0].work.items)
 
 
@@ -46,6 +49,8 @@ def compose(parts: Sequence[Slice], protocol: BatchProtocol, timeout: float, att
     key = first.key
     if alone(parts, protocol):
         headers = lone_fields(first.request, first.request_id, timeout)
+        if len(first.items) > 1:
+            headers = (*headers, *protocol.asks)
         body = first.request.body
     else:
         headers, body = _joined(parts, protocol)
@@ -79,7 +84,11 @@ def distribute(parts: Sequence[Slice], protocol: BatchProtocol, answer: Response
     Raises:
         PenstockError: `bad_answer`: it cannot be read, or does not have an answer for each item.
     """
-    if alone(parts, protocol):
+    lone = alone(parts, protocol)
+    if lone and not (protocol.asks and len(parts[0].work.items) > 1):
+        return [answer]
+    own = is_form(answer.headers)
+    if lone and not own:
         return [answer]
     for field in answer.headers:
         if field[0] in _ABOUT_WHOLE_BODY:
@@ -88,7 +97,7 @@ def distribute(parts: Sequence[Slice], protocol: BatchProtocol, answer: Response
     if not 200 <= answer.status < 300:
         return [answer]
     answers = protocol.split(answer, [part.items for part in parts], parts[0].work.key.parameters)
-    if not is_form(answer.headers):
+    if not own:
         return cast("Sequence[Outcome]", answers)
     outcomes: list[Outcome] = []
     for each, part in zip(answers, parts, strict=True):
@@ -103,10 +112,22 @@ def distribute(parts: Sequence[Slice], protocol: BatchProtocol, answer: Response
 
 
 def rejoin(answers: Sequence[Response], protocol: BatchProtocol) -> Response:
-    """Merge the answers to the parts of one request (raises PenstockError `bad_answer`)."""
+    """Merge the answers to the parts of one request.
+
+    Raises:
+        PenstockError: `bad_answer`, or the problem of items with answers of their own.
+    """
+    own = [item for each in answers if isinstance(each, PartAnswer) for item in each.own]
+    if own:
+        raise problem_of(own)
     return answers[0] if len(answers) == 1 else protocol.merge(answers)
 
 
 def blames_a_request(answers: Sequence[Outcome], answer: Response) -> bool:
-    """Whether one request of a run may be the cause of its answer; `answers` are those split from it."""
-    return may_be_one_request(answer.status) or (answer.status < 300 and not answers)
+    """Whether one request of a run may be the cause of its answer; `answers` are those split from it.
+
+    The SDK says itself that its model's answers do not fit the items: one item can be the cause.
+    """
+    if answer.status < 300:
+        return not answers
+    return may_be_one_request(answer.status) or get(answer.headers, REASON) == _BAD_ANSWER

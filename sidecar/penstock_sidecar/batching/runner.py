@@ -24,7 +24,7 @@ from penstock_sidecar.batching.batch import NEVER, Batch
 from penstock_sidecar.batching.bisection import Bisection
 from penstock_sidecar.batching.failure_log import LOGGED_IDS, log_failed_batch
 from penstock_sidecar.batching.fault_tracker import FaultTracker
-from penstock_sidecar.batching.item_responses import refused
+from penstock_sidecar.batching.item_responses import PartAnswer, refused
 from penstock_sidecar.batching.streaming import StreamedSends
 from penstock_sidecar.interfaces import Send
 from penstock_sidecar.model.answers import (
@@ -507,14 +507,12 @@ class BatchRunner:
         ok = bool(answers) and answer.status < 300
         if not ok and not attempt:
             log_failed_batch(parts, said)
-        ran, failing = items, False
+        ran = items
         if ok and is_form(answer.headers):
             ran -= refused(parts, answers)
-            failing = any(part.work.queued for part in parts)
-        if ok and not attempt and not self._listener.adapts and not failing:
+        if ok and not attempt and not self._listener.adapts:
             # NB: released before the answers are sent: if a whole batch waits, it goes to the model first,
-            # and all other work is done later. A failure is delivered before the release: the rest of a
-            # failed request must not be sent.
+            # and all other work is done later.
             self._release(batch)
         if not attempt:
             self._observer.ran(items, batch.limit, seconds, batch.waits)
@@ -528,7 +526,7 @@ class BatchRunner:
             said = unresolved(said, len(parts))
         elif not attempt and parts[0].work.key.faults is not None:
             self._faults.resolved(parts, parts if blames_a_request(answers, answer) else (), seconds, 0.0)
-        if ok and not attempt and not failing:
+        if ok and not attempt:
             self._release(batch)
         if answers:
             own = self._clock() - begun - seconds
@@ -551,7 +549,7 @@ class BatchRunner:
                 settle(work, answer)
                 continue
             outcome: Outcome = answer
-            if not part.whole and 200 <= answer.status < 300:
+            if not part.whole and (200 <= answer.status < 300 or isinstance(answer, PartAnswer)):
                 collected = work.collect(part.start, answer)
                 if collected is None:
                     continue

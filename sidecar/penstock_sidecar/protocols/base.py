@@ -100,6 +100,10 @@ class BatchProtocol(Protocol):
     item_streams: bool
     """Whether the model is asked for a stream for each item of a batch if the clients accept streams."""
 
+    asks: Headers
+    """Fields that ask the model for answers by item (`item_answers`). Also a request of several items that is
+    alone in its batch has them: its answer does not depend on who shares the batch."""
+
     def passes(self, request: Request) -> bool:
         """Whether a request is not of the protocol, and passes through as it is, its body as a stream.
 

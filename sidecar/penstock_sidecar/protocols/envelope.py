@@ -51,6 +51,7 @@ class _Envelope:
     isolates = False
     key_fields = False
     item_streams = False
+    asks: Headers = ()
 
     def passes(self, request: Request) -> bool:
         return request.method != "POST"

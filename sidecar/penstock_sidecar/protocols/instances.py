@@ -15,7 +15,7 @@ from penstock_sidecar.protocols.base import Message, OwnAnswers, Parsed
 from penstock_sidecar.protocols.item_answers import is_form, plain_fields, read_answers
 from penstock_sidecar.protocols.media_types import CLOUD_EVENT, HEADER_LENGTH, BodyFields
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import ITEM_ANSWERS
+from penstock_wire.headers import ITEM_ANSWERS, Headers
 from penstock_wire.http import Request, Response
 from penstock_wire.instances_form import ANSWERS, INSTANCES, Parameters, member_name, take_items
 from penstock_wire.json_slices import NotJSON, Sole, elements, members, object_with
@@ -25,7 +25,6 @@ PREDICTIONS = "predictions"
 _REQUEST = Sole(INSTANCES)
 _ANSWER = Sole(PREDICTIONS)
 _NO_MORE = b"]}"
-_ASKS = ((ITEM_ANSWERS, b"1"),)
 _BODY = BodyFields(CLOUD_EVENT, HEADER_LENGTH)
 
 
@@ -129,6 +128,7 @@ class _Instances:
     isolates = True
     key_fields = True
     item_streams = True
+    asks: Headers = ((ITEM_ANSWERS, b"1"),)
 
     def passes(self, request: Request) -> bool:
         return request.method != "POST" or not _BODY.may_be_json(request.headers)
@@ -148,7 +148,9 @@ class _Instances:
         return Parsed(items=items, parameters=parameters, fields=fields)
 
     def join(self, parts: Sequence[Sequence[bytes]], parameters: Hashable) -> Message:
-        return Message(headers=_ASKS, body=join(chain.from_iterable(parts), cast("Parameters", parameters)))
+        return Message(
+            headers=self.asks, body=join(chain.from_iterable(parts), cast("Parameters", parameters))
+        )
 
     def split(
         self, answer: Response, parts: Sequence[Sequence[bytes]], parameters: Hashable

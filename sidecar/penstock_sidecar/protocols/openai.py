@@ -21,6 +21,7 @@ from typing import NamedTuple, cast
 from penstock_sidecar.protocols.base import Message, Parsed
 from penstock_sidecar.protocols.media_types import CLOUD_EVENT, HEADER_LENGTH, BodyFields
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.headers import Headers
 from penstock_wire.http import Request, Response
 from penstock_wire.instances_form import MAX_ITEMS, member_name, shape_error
 from penstock_wire.json_slices import NotJSON, elements, members, object_with
@@ -43,6 +44,7 @@ class _OpenAI:
     isolates = True
     key_fields = True
     item_streams = False
+    asks: Headers = ()
 
     def passes(self, request: Request) -> bool:
         return (

@@ -108,6 +108,7 @@ class _V2:
     isolates = True
     key_fields = True
     item_streams = False
+    asks: Headers = ()
 
     def passes(self, request: Request) -> bool:
         return (

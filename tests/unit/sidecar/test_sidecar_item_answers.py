@@ -67,17 +67,16 @@ def test_thirty_one_are_answered_200_and_one_422_in_one_run():
     fake_loop.run(main())
 
 
-def test_a_lone_request_is_not_asked_for_item_answers_and_its_answer_passes_as_it_is():
+def test_a_lone_request_of_one_item_is_not_asked_for_item_answers_and_its_answer_passes_as_it_is():
     """Whatever its client says, and whatever the model answers."""
 
     async def main():
         answer = Response(status=200, headers=FORM, body=b'{"predictions":[null],"answers":[]} ')
         s = Scripted(behaviour=lambda _: answer)
-        for items in ([1], [1, 2, 3]):
-            outcome = await s.ask(*items, x_penstock_item_answers="1")
-            assert isinstance(outcome, Response)
-            assert (outcome.body, outcome.headers) == (answer.body, FORM)
-            assert ITEM_ANSWERS not in s.runs[-1].fields
+        outcome = await s.ask(1, x_penstock_item_answers="1")
+        assert isinstance(outcome, Response)
+        assert (outcome.body, outcome.headers) == (answer.body, FORM)
+        assert ITEM_ANSWERS not in s.runs[-1].fields
         await s.close()
 
     fake_loop.run(main())
@@ -102,19 +101,21 @@ def test_a_request_of_several_items_gets_a_problem_that_names_them_and_its_neigh
             9: {"status": 404, "body": "mate's"},
         }
         s = Scripted(behaviour=by_item(own))
+        alone = await s.ask(2, 3, 4)
         before, failed, after, mate = await asyncio.gather(s.ask(1), s.ask(2, 3, 4), s.ask(5, 6), s.ask(9))
+        assert problem(alone) == problem(failed)
         assert got(before) == [1]
         assert got(after) == [5, 6]
         assert isinstance(mate, Response)
         assert (mate.status, mate.body) == (404, b'"mate\'s"')
         document = problem(failed)
-        assert (document["status"], document["reason"]) == (422, "model_failed")
+        assert (document["status"], document["reason"]) == (422, "model_answer")
         assert document["detail"] == "item 1: the model answered 422. item 2: the model answered 422"
         assert document["items"] == [
             {"index": 1, "status": 422, "body": {"detail": "too dark", "big": 2**60}},
             {"index": 2, "status": 422, "bodyB64": "bm8="},
         ]
-        assert len(s.runs) == 1
+        assert len(s.runs) == 2
         await s.close()
 
     fake_loop.run(main())
@@ -151,18 +152,18 @@ def test_a_problem_names_ten_items_and_counts_the_rest():
     fake_loop.run(main())
 
 
-def test_an_item_of_a_request_larger_than_a_batch_has_its_index_in_the_request_and_ends_it():
-    """The rest is not sent any more; a 200 of its own is not a prediction that could be joined."""
+def test_the_items_of_a_request_larger_than_a_batch_have_their_indices_in_the_request():
+    """All are run, so its answer does not depend on where it is cut; a 200 of its own cannot be joined."""
 
     async def main():
         for own, status in (({"body": 1}, 422), ({"status": 200, "body": 1}, 500)):
-            s = Scripted(max_batch_size=2, behaviour=by_item({5: own}))
+            s = Scripted(max_batch_size=2, behaviour=by_item({5: own, 9: {}}))
             first, large = s.ask(0), s.ask(*range(1, 12))
             document = problem(await large)
             assert document["status"] == status
-            assert [item["index"] for item in document["items"]] == [4]
+            assert [item["index"] for item in document["items"]] == [4, 8]
             assert got(await first) == [0]
-            assert s.batches() == [[0], [1, 2], [3, 4], [5, 6]]
+            assert s.batches() == [[0], [1, 2], [3, 4], [5, 6], [7, 8], [9, 10], [11]]
             assert s.dispatcher.queued == s.dispatcher.ongoing == 0
             await s.close()
 
