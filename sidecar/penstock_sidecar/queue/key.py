@@ -4,6 +4,9 @@ The observed share of bad requests is an exponentially weighted mean over the la
 each key and, if a header names the sender, of each sender of bad requests. If a sender's share is well above
 that of the others, and large enough to make batches smaller, the sender gets batches of its own meanwhile.
 `group_size` derives the size of batches from that share.
+
+Where each request fails alone, the model may be broken: requests run one by one until one is answered, and
+the failures count for nobody if they were many.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ FORGET = 1 / (32 * WINDOW)
 """A share of bad requests below this counts as 0: some 450 good requests after a single bad one."""
 SENDER_WINDOW = 32
 """Requests of one sender over which its share of bad requests is observed."""
+BROKEN = 32
+"""So many requests in a row, of a key or a sender, that failed alone are not their senders' fault: the model
+is broken, and what they were is forgotten when it answers again."""
 APART = 2.0
 """A sender gets batches of its own if its share of bad requests is at least this many times that of all."""
 MAX_SENDERS = 64
@@ -92,13 +98,27 @@ class Faults:
         rate: the share of bad requests.
     """
 
-    __slots__ = ("_size", "at", "key", "limit", "parent", "rate", "sender", "senders", "window")
+    __slots__ = (
+        "_before",
+        "_failing",
+        "_size",
+        "at",
+        "key",
+        "limit",
+        "parent",
+        "rate",
+        "sender",
+        "senders",
+        "window",
+    )
 
     def __init__(
         self, rate: float = 0.0, size: float = 1.0, parent: Faults | None = None, sender: bytes = b""
     ) -> None:
         self.rate = rate
         self._size = size
+        self._failing = 0  # requests that have failed alone since one was answered
+        self._before = rate  # the rate before the first of them
         self.parent = parent
         self.sender = sender
         self.window = WINDOW if parent is None else SENDER_WINDOW
@@ -121,6 +141,8 @@ class Faults:
             most: maximum items of a batch.
             seconds: the model's time for a batch.
         """
+        if failed and failed == resolved:
+            return 1  # perhaps it is the model that is broken, and there is nobody to search for
         rate = max(self.rate, failed / max(resolved, WINDOW // 4))
         return best(min(1.0, rate), max(1, int(most / self._size)), self._by_requests(seconds))
 
@@ -134,6 +156,14 @@ class Faults:
             seconds: the model's time for a batch.
         """
         count = len(sizes)
+        if bad >= count:
+            if not self._failing:
+                self._before = self.rate
+            self._failing += count
+        else:
+            if self._failing >= BROKEN:
+                self.rate = self._before
+            self._failing = 0
         keep = (1.0 - 1.0 / self.window) ** count
         self._size = keep * self._size + (1.0 - keep) * sum(sizes) / count
         self.rate = keep * self.rate + (1.0 - keep) * min(1.0, bad / count)
@@ -141,6 +171,8 @@ class Faults:
             self.rate = 0.0
         group = best(self.rate, max(1, int(most / self._size)), self._by_requests(seconds))
         self.limit = most if group * self._size >= most - self._size else max(1, int(group * self._size))
+        if self._failing > 1:
+            self.limit = 1  # until one is answered, a search would only find each of them
 
     def note_senders(
         self, requests: Sequence[tuple[bytes, int, bool]], most: int, seconds: Seconds

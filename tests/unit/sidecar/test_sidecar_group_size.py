@@ -14,8 +14,10 @@ from penstock_sidecar.batching.bisection import Bisection
 from penstock_sidecar.queue.group_size import best, cost
 from penstock_sidecar.queue.key import MAX_SENDERS, WINDOW, Faults
 from penstock_wire.control.settings import Fairness
+from penstock_wire.http import Response
 from tests.support import fake_loop
-from tests.support.closed_loop import A, B, Sender, closed_loop
+from tests.support.closed_loop import A, B, Sender, closed_loop, refuse_bad
+from tests.support.scripted_model import Run, Scripted
 
 
 def seconds(items: int) -> float:
@@ -159,6 +161,31 @@ def test_batches_are_full_again_when_bad_requests_have_ceased():
         for _ in range(40):
             await asyncio.gather(*(scripted.ask(number) for number in range(32)))
         assert scripted.dispatcher.batch_limit == 32
+        await scripted.close()
+
+    fake_loop.run(main())
+
+
+def test_a_model_that_fails_everything_is_called_about_once_a_request():
+    """Each request has its own answer; when the model answers again, so do full batches and searches."""
+
+    async def main():
+        broken = True
+
+        def behaviour(run: Run) -> Response | None:
+            return Response(status=500, body=b"out of memory") if broken else refuse_bad(run)
+
+        scripted = Scripted(base=A, item=B, behaviour=behaviour, max_batch_size=32)
+        for _ in range(12):
+            answers = await asyncio.gather(*(scripted.ask(number) for number in range(1, 9)))
+            assert {(answer.status, answer.body) for answer in answers} == {(500, b"out of memory")}
+        assert len(scripted.runs) <= 12 * 8 + 3  # those that halved the first batch
+        broken = False
+        assert (await scripted.ask(1)).status == 200
+        scripted.runs.clear()
+        answers = await asyncio.gather(*(scripted.ask(item) for item in (1, 2, 3, 4, -5, 6, 7, 8)))
+        assert [answer.status for answer in answers] == [200] * 4 + [422] + [200] * 3
+        assert len(scripted.runs[0].items) == 8
         await scripted.close()
 
     fake_loop.run(main())
