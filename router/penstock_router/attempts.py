@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock_router.header_policy import HELD_LINE, RETRY_LINE, AnswerFields, request_lines
+from penstock_router.header_policy import HELD_LINE, RETRY_LINE, UNREAD_LINE, AnswerFields, request_lines
 from penstock_router.pod import Pod
 from penstock_router.pods import Pods
 from penstock_router.request_body import KEPT_BYTES, RequestBody
@@ -156,6 +156,7 @@ class ProxiedRequest:
         "state",
         "steering",
         "trace",
+        "unread",
     )
 
     def __init__(
@@ -204,6 +205,8 @@ class ProxiedRequest:
         """How often a pod has handed it back."""
         self.counted = False
         """Whether a pod has counted it as an arrival, and refused it or handed it back."""
+        self.unread = False
+        """Whether it was counted as one item, since no pod has read it."""
         self.held = False
         """Whether it was held for a pod, and not only for room in one."""
         self.trace: RequestTrace | None = None
@@ -273,7 +276,7 @@ class ProxiedRequest:
             lines=request_lines(self.identity, left),
         )
         if self.counted:
-            out.lines += RETRY_LINE
+            out.lines += UNREAD_LINE if self.unread else RETRY_LINE
         if self.held:
             out.lines += HELD_LINE
         if self.body is not None:
@@ -367,6 +370,7 @@ def answered(
     if word == Reason.DRAINING.value:
         pods.refuses(pod)  # NB: a pod that drains does not count arrivals
     else:
+        proxied.unread = fields.unread and (proxied.unread or not proxied.counted)
         proxied.counted = True
     if word == Reason.QUEUE_FULL.value:
         pods.full(pod)

@@ -21,6 +21,7 @@ from penstock_wire.headers import (
     REQUEST_ID,
     RETRY,
     TIMEOUT_MS,
+    UNREAD,
     Headers,
     get,
     without,
@@ -77,7 +78,7 @@ class AnswerFields:
         headers: its fields.
     """
 
-    __slots__ = ("_queued", "headers", "lines", "outward", "queued", "reason", "refuses")
+    __slots__ = ("_queued", "headers", "lines", "outward", "queued", "reason", "refuses", "unread")
 
     def __init__(self, headers: Headers) -> None:
         self.headers = headers
@@ -87,6 +88,8 @@ class AnswerFields:
         """The reason, if the answer is an error of Penstock's; else empty."""
         self.refuses = False
         """Whether the answer states that the request was not executed."""
+        self.unread = False
+        """Whether it also states that the pod has not read it, and counted it as one item."""
         outward: list[tuple[bytes, bytes]] = []
         for field in headers:
             name, value = field
@@ -98,7 +101,7 @@ class AnswerFields:
                 if not self.reason:
                     self.reason = _REASONS.get(value, "")
             elif name == NOT_ADMITTED:
-                self.refuses = True
+                self.refuses, self.unread = True, value == UNREAD
             elif name == QUEUE and value.isdigit() and len(value) < 10:
                 self.queued = int(value)
         self._queued = self.queued
@@ -181,6 +184,8 @@ def request_lines(identity: bytes, left: float) -> bytes:
 
 RETRY_LINE: Final = b"%b: 1\r\n" % RETRY
 """The head line that marks a request which a pod has already counted and refused."""
+UNREAD_LINE: Final = b"%b: %b\r\n" % (RETRY, UNREAD)
+"""Instead of it if no pod has counted more than one of its items."""
 
 
 HELD_LINE: Final = b"%b: 1\r\n" % HELD

@@ -221,5 +221,7 @@ class SidecarHandler:
     def _arrived(self, items: int, fields: RequestFields) -> None:
         if not fields.retry:
             self._observer.arrived(items)
+        elif fields.unread and items > 1:
+            self._observer.arrived(items - 1)
         if self._dispatcher.is_idle:
             self._first()

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import msgspec
 
-from penstock_wire.headers import NOT_ADMITTED, REASON, REQUEST_ID, TIMEOUT_MS, Headers, get
+from penstock_wire.headers import NOT_ADMITTED, REASON, REQUEST_ID, TIMEOUT_MS, UNREAD, Headers, get
 from penstock_wire.http import Response
 
 
@@ -121,6 +121,8 @@ class PenstockError(Exception):
         self.status = reason.status if status is None else status
         self.retry_after = retry_after
         self.not_admitted = not_admitted
+        self.unread = False
+        """Whether it refuses a request by its head alone, which counts as one item then."""
         self.extra = extra
         self.headers = headers
 
@@ -151,7 +153,7 @@ class PenstockError(Exception):
         if self.status in (429, 503):
             fields.append((b"retry-after", str(max(1, -int(-(self.retry_after or 1) // 1))).encode()))
         if self.not_admitted:
-            fields.append((NOT_ADMITTED, b"1"))
+            fields.append((NOT_ADMITTED, UNREAD if self.unread else b"1"))
         if request_id:
             fields.append((REQUEST_ID, request_id.encode()))
         try:

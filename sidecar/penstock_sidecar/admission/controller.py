@@ -191,6 +191,7 @@ class AdmissionController:
                 f"expected room for {size} more in the queue, found {self._queue.items} items waiting, "
                 f"where {self.room} may"
             )
+            error.unread = size == 1  # what is refused by its head counts as one item
             self._cached().keep_full(size, error)
         return error
 
@@ -268,6 +269,7 @@ class AdmissionController:
                 left = estimator.next_release - now
                 until = now + (1.0 - _KEPT) * left if left > 0.0 else math.inf
                 error = errors.unmeetable(least, work.deadline - now)
+                error.unread = True
                 self._cached().keep(cls, now + least, until, error)
         raise errors.unmeetable(finish, work.deadline - now)
 

@@ -28,6 +28,7 @@ from penstock_wire.headers import (
     STICKY,
     TIMEOUT_MS,
     TO_MODEL,
+    UNREAD,
     Headers,
     get,
     timeout_ms,
@@ -59,7 +60,18 @@ _RETRY, _HELD = 256, 512
 class RequestFields:
     """The values that a request's header fields hold; see `Keys.read`."""
 
-    __slots__ = ("fields", "held", "level", "request_id", "retry", "share", "shared", "sticky", "timeout_ms")
+    __slots__ = (
+        "fields",
+        "held",
+        "level",
+        "request_id",
+        "retry",
+        "share",
+        "shared",
+        "sticky",
+        "timeout_ms",
+        "unread",
+    )
 
     fields: Headers
     shared: Headers
@@ -73,6 +85,8 @@ class RequestFields:
         """Whether the request is bound to this pod (by its key, mostly), so that it is not handed back."""
         self.retry = False
         """Whether a pod has counted it as an arrival before."""
+        self.unread = False
+        """Whether that pod has counted it as one item."""
         self.held = False
         """Whether a router held it for a pod."""
 
@@ -154,7 +168,7 @@ class Keys:
                 if role & _STICKY:
                     read.sticky = True
                 if role & _RETRY:
-                    read.retry = True
+                    read.retry, read.unread = True, field[1] == UNREAD
                 if role & _HELD:
                     read.held = True
         if len(key) > 1:
@@ -174,7 +188,7 @@ class Keys:
         base = self._shared_fields
         read = RequestFields(base.level)
         read.fields, read.shared, read.share = base.fields, base.shared, base.share
-        read.sticky, read.retry, read.held = base.sticky, base.retry, base.held
+        read.sticky, read.retry, read.held, read.unread = base.sticky, base.retry, base.held, base.unread
         read.request_id, read.timeout_ms = base.request_id, base.timeout_ms
         roles = self._roles
         for field in request.headers[len(shared) :]:
@@ -188,7 +202,7 @@ class Keys:
                 if read.timeout_ms is None:
                     read.timeout_ms = timeout_ms((field,))
             elif role == _RETRY:
-                read.retry = True
+                read.retry, read.unread = True, field[1] == UNREAD
             elif role == _HELD:
                 read.held = True
             else:

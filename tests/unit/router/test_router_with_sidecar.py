@@ -62,8 +62,8 @@ async def sidecar(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Sidec
         await end_sidecar(process)
 
 
-def body(index: int) -> dict[str, Any]:
-    return {"data": json.dumps({"instances": [index]}), "headers": {"content-type": "application/json"}}
+def body(*items: int) -> dict[str, Any]:
+    return {"data": json.dumps({"instances": items}), "headers": {"content-type": "application/json"}}
 
 
 async def test_every_request_gets_its_own_answer(upstream: Any, router: Any, sidecar: Any) -> None:
@@ -252,20 +252,27 @@ async def test_large_bodies_are_batched_like_others_up_to_what_a_sidecar_takes(
 async def test_real_sidecars_of_one_slot_and_no_queue_refuse_nobody(
     upstream: Any, router: Any, sidecar: Any
 ) -> None:
-    """Four callers at two pods that take one request each: who finds no room waits for some."""
+    """Four callers at two pods that take one request each: who finds no room waits for some.
+
+    Also requests of several items, of which a full pod reads nothing.
+    """
     models = [await upstream(predict) for _ in range(2)]
     targets = [(await sidecar(model, maxBatchSize=1, maxQueuedItems=0))[1] for model in models]
     process = await router().start(endpoint("e", backend("b", *targets)))
 
     async def caller(number: int) -> list[Any]:
-        replies = [await process.ask(**body(100 * number + index)) for index in range(50)]
+        replies = [await process.ask(**body(*items(number, index))) for index in range(50)]
         return [(reply.status, reply.document.get("predictions")) for reply in replies]
 
+    def items(number: int, index: int) -> list[int]:
+        return [100 * number + index] * (index % 3 + 1)
+
     answers = await asyncio.gather(*(caller(number) for number in range(4)))
-    assert answers == [[(200, [100 * number + index]) for index in range(50)] for number in range(4)]
+    assert answers == [[(200, items(number, index)) for index in range(50)] for number in range(4)]
     assert 'penstock_router_retries_total{reason="queue_full"}' in await process.metrics()
     arrived = [await arrived_items(target) for target in targets]
-    assert sum(arrived) == 200, "each counts once, however often it is refused"
+    asked = sum(len(predictions) for caller in answers for _, predictions in caller)
+    assert sum(arrived) == asked, "each item counts once, however often it is refused"
 
 
 async def test_nothing_is_lost_while_a_sidecar_drains(upstream: Any, router: Any, sidecar: Any) -> None:

@@ -185,7 +185,7 @@ async def test_a_full_queue_refuses_at_once_and_marks_it_unexecuted(start: Start
     await pair.until_state(queued=1, ongoing=1)
     refused = await pair.predict(3)
     assert (refused.status, refused.reason) == (429, "queue_full")
-    assert refused.headers["x-penstock-not-admitted"] == "1"
+    assert refused.headers["x-penstock-not-admitted"] == "unread"
     await pair.release()
     assert [got(await task) for task in slow] == [[0], [1]]
 
