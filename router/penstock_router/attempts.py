@@ -288,11 +288,17 @@ class ProxiedRequest:
         return out
 
     @property
+    def client_limits(self) -> bool:
+        """Whether the client's own timeout is the shortest limit until the head of its answer."""
+        own = self.client_deadline
+        return own is not None and (self.deadline is None or own <= self.deadline)
+
+    @property
     def limit(self) -> str:
         """The name of the limit that set `deadline`, for people."""
-        deadline = self.deadline
-        if deadline is not None and deadline == self.client_deadline:
+        if self.client_limits:
             return "the request's x-penstock-timeout-ms"
+        deadline = self.deadline
         if deadline is not None and deadline == self.ends:
             return "the endpoint's timeouts.total"
         timeouts = self.state.settings.timeouts

@@ -40,7 +40,7 @@ STATUS, TYPE, VALUE, LENGTH, MISSING, EXTRA, BODY, MALFORMED = (
 )
 """How two answers differ: in status; at a path in type, value or number of elements, by a missing or an extra
 member; in bytes, if the served body is not JSON; or only the served body is JSON."""
-TOO_LARGE, ENCODED = "too_large", "encoded"
+TOO_LARGE, ENCODED, SERVED_ERROR = "too_large", "encoded", "served_error"
 """Why two bodies that differ as bytes were not compared further."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
@@ -184,7 +184,10 @@ class Comparison:
         """The first difference; None if none was found."""
         self.skipped = ""
         """Why the answers were not compared to the end; empty if they were."""
-        if status != other_status:
+        if status >= 400 and (status >= 500 or other_status < 500):
+            self.skipped = SERVED_ERROR  # what a client asked wrongly is not held against a version
+            self._begun = True
+        elif status != other_status:
             self.difference = FirstDifference(STATUS, "$", "$", str(status), str(other_status))
             self._begun = True
         elif body == other_body:

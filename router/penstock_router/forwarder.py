@@ -38,7 +38,7 @@ from penstock_router.response_body import WHOLE_BYTES, EndingStream
 from penstock_router.uncopied import UPGRADE
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason
-from penstock_wire.headers import Headers, get
+from penstock_wire.headers import CALL_CHAIN, Headers, get
 from penstock_wire.hop.frames import PROTOCOL
 from penstock_wire.http import (
     AnswerUnreadable,
@@ -439,18 +439,31 @@ class Forwarder(Owner):
         """Count a request whose answer is sent at once, or not at all."""
         if proxied.trace is not None:
             proxied.trace.ended(proxied, now, status, reason, None)
-        steering, backend = proxied.steering, proxied.backend
-        drawn = steering is None or not steering.matched
-        if not backend:  # no pod was asked
+        drawn = proxied.steering is None and status < 400 and proxied.body is None and bool(proxied.backend)
+        if not drawn:
             self._draw(proxied, status, reason)
-            drawn = False
-        proxied.state.series(backend).answered(status, reason, now - proxied.arrived, drawn)
+        proxied.state.series(proxied.backend).answered(status, reason, now - proxied.arrived, drawn)
 
     def _draw(self, proxied: ProxiedRequest, status: int, reason: str) -> None:
-        """Count only the head of an answer, if the request was drawn by weight."""
+        """Count only the head of an answer, if the router drew the request's backend by chance.
+
+        Nothing counts that a client decides (docs/releases.md): not which backend gets a request, nor the
+        time that it allows, nor that in which it sends a body, nor a chain of calls that it states.
+        """
         steering, backend = proxied.steering, proxied.backend or proxied.drawn
-        if backend and (steering is None or not steering.matched):
-            proxied.state.series(backend).begun(status, reason, self._clock() - proxied.arrived)
+        if not backend or (steering is not None and steering.chosen):
+            return
+        now = self._clock()
+        seconds = now - proxied.arrived
+        if reason == Reason.CALL_CYCLE.value and get(proxied.request.headers, CALL_CHAIN) is not None:
+            return
+        if reason == Reason.DEADLINE.value and proxied.client_limits:
+            # It would have taken longer than its client allows, whoever found that out, and when.
+            allowed = (proxied.client_deadline or proxied.arrived) - proxied.arrived
+            status, reason, seconds = CLIENT_GONE, Reason.CLIENT_GONE.value, max(seconds, allowed)
+        elif proxied.body is not None:
+            seconds -= proxied.body.awaited(now)
+        proxied.state.series(backend).begun(status, reason, seconds)
 
     def _ended(self, proxied: ProxiedRequest, status: int, reason: str, error: Exception | None) -> None:
         """Count a request at the end of its long answer, with an error if that ended early."""

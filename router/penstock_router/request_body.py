@@ -52,7 +52,7 @@ class RequestBody:
         most: the most bytes that are allowed; None for any number.
     """
 
-    __slots__ = ("_kept", "_last", "_most", "_source", "received", "too_long")
+    __slots__ = ("_awaited", "_kept", "_last", "_most", "_since", "_source", "received", "too_long")
 
     def __init__(self, source: BodyReader, most: int | None) -> None:
         self._source = source
@@ -61,10 +61,20 @@ class RequestBody:
         if isinstance(source, Inbound):
             source.beyond = self._kept
         self._last: TryBody | None = None
+        self._awaited = 0.0
+        self._since: float | None = None  # when the wait for the next piece began
         self.received = 0
         """Bytes that were read from the client."""
         self.too_long = False
         """Whether more than `most` bytes arrived."""
+
+    def awaited(self, now: float) -> float:
+        """How long the router has waited for its client to send it, in seconds.
+
+        Args:
+            now: the event loop's time, seconds.
+        """
+        return self._awaited if self._since is None else self._awaited + now - self._since
 
     @property
     def resendable(self) -> bool:
@@ -93,7 +103,13 @@ class RequestBody:
         kept = self._kept
         if place < len(kept.pieces):
             return kept.pieces[place]
-        piece = await self._source.read()
+        clock = asyncio.get_running_loop().time
+        self._since = clock()
+        try:
+            piece = await self._source.read()
+        finally:
+            self._awaited = self.awaited(clock())
+            self._since = None
         self.received += len(piece)
         if self._most is not None and self.received > self._most:
             self.too_long = True

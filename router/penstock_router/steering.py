@@ -49,6 +49,11 @@ class Steering:
         self.unkeyed = unkeyed
         self.round = round
 
+    @property
+    def chosen(self) -> bool:
+        """Whether its client chose the backend, by a rule or by a key that the router did not make."""
+        return bool(self.matched) or (self.key is not None and not self.cookie)
+
 
 class Steers:
     """The rules and the affinity of one endpoint.

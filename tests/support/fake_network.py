@@ -116,6 +116,10 @@ class Network:
             self.handed_back.remove(identity)
             await asyncio.sleep(self.back_after)
             return WholeAnswer(503, MOVED)
+        if request.stream is not None and request.interim is not None:
+            request.interim(100, ())
+            while await request.stream.read():
+                pass
         self.executed.append(identity)
         self.busy[host] += 1
         try:

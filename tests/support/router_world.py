@@ -142,6 +142,10 @@ class World:
         if timeout_ms is not None:
             fields = (*fields, (b"x-penstock-timeout-ms", str(timeout_ms).encode()))
         request = Request(method="POST", target="/", headers=fields, body=b"{}")
+        return self.send(request, state=state)
+
+    def send(self, request: Request, *, state: EndpointState | None = None) -> asyncio.Task[Response]:
+        """A client's request, as it is."""
         return asyncio.create_task(self._serve(state or self.state, request))
 
     async def _serve(self, state: EndpointState, request: Request) -> Response:

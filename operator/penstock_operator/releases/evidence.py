@@ -18,8 +18,8 @@ of intervals (prometheus has no such bound, since a query's value is taken as it
 not worse than the stable by the margin, and at most at a third of a threshold. Of candidates beyond the
 margin at most 1 in 20 passes a metric. Both hold while base rates change; they rest on the draw by weight.
 Requests that fail or are late together, as with their batch, count as one, as far as that shows (`scatter`):
-a candidate that fails 32 requests at a time can pass before it has failed any. If an endpoint has
-`sessionAffinity`, whole sessions are drawn, and a few heavy ones count for more than the arithmetic assumes.
+a candidate that fails 32 requests at a time can pass before it has failed any. Routers count nothing that a
+client decides (`BackendTotals`).
 
 Intervals of 30 s until a verdict (simulated while base rates change; the median, and the 99th percentile):
 

@@ -11,7 +11,9 @@ from penstock_operator.releases.margins import FAIL, LEAST_BOUND, PASS, RECENT, 
 from penstock_operator.releases.record import Trial
 from penstock_operator.releases.sequential import FALLS, MOST, NOTHING, RISES, fresh, hold
 
-NONE = "the candidate had no request in this interval"
+NONE = (
+    "the candidate had no request in this interval that counts: those with a key or of a rule are no evidence"
+)
 MOST_MISSING = 1e7
 """A message does not give a larger number of missing requests."""
 

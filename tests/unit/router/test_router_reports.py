@@ -11,9 +11,12 @@ import pytest
 
 from penstock_router.series import BUCKETS, Series
 from penstock_wire.control.report import FIRST_BYTE_BUCKETS, FIRST_BYTE_SECONDS
+from penstock_wire.http import Request
+from tests.support import fake_loop
 from tests.support.ports import free_port
 from tests.support.router_process import RouterProcess, backend, endpoint, until
 from tests.support.router_upstream import Answer, Behave, Seen, UpstreamServer, cut, echo, hang, refuse
+from tests.support.router_world import World
 
 PLAIN = {"requests": 3, "codes": {"200": 3}, "retries": 0, "held": 0, "errors": 0, "refused": {}}
 
@@ -200,19 +203,59 @@ async def test_answers_are_told_from_errors_and_refusals(
     assert list(operator.reports[-1]["endpoints"]["e"]["backends"]) == ["b"]
 
 
-async def test_a_rules_requests_are_not_of_the_draw_and_a_keys_are(
+async def test_who_chooses_a_backend_by_rule_or_key_is_not_of_the_draw(
     upstream: Any, router: Any, tmp_path: Any
 ) -> None:
+    """Answers say which backend each key leads to; the router's own first cookie is chance."""
     operator = Operator()
     control, server, other = await upstream(operator), await upstream(), await upstream(answering(500))
     process = await reporting(router, tmp_path, control)
     ruled = backend("ruled", other.target, weight=0) | {"match": [{"header": "x-to", "value": "it"}]}
-    await process.start(endpoint("e", backend("b", server.target), ruled), version=1)
-    for headers in ({}, {"x-penstock-shard-key": "k"}, {"x-to": "it"}):
-        await process.ask(headers=headers)
-    assert sum((await counted(operator, {"200": 2}))["seconds"]) == 2
+    sticky = {"sessionAffinity": {"cookie": {"name": "own"}}}
+    plain = endpoint("plain", backend("b", server.target))
+    await process.start(endpoint("e", backend("b", server.target), ruled, **sticky), plain, version=1)
+    for fields in ({}, {"cookie": "own=k"}, {"x-penstock-shard-key": "k"}, {"x-to": "it"}):
+        await process.ask(headers=fields)
+    await process.ask("/plain", headers={"x-penstock-model-id": "k"})
+    assert sum((await counted(operator, {"200": 3}))["seconds"]) == 1
+    assert (await counted(operator, {"200": 1}, name="plain"))["seconds"] == []
     totals = await counted(operator, {"500": 1}, backend="ruled")
     assert (totals["errors"], totals["seconds"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("behave", "fields", "status", "counts"),
+    [
+        pytest.param(
+            refuse("deadline", status=504), {"x-penstock-timeout-ms": "900"}, 504, (0, 1), id="time"
+        ),
+        pytest.param(hang, {"x-penstock-timeout-ms": "1"}, 504, (0, 1), id="time, at the router"),
+        pytest.param(refuse("deadline", status=504), {}, 504, (1, 1), id="the endpoint's time"),
+        pytest.param(
+            answering(508, "call_cycle"), {"x-penstock-call-chain": "a/b"}, 508, (0, 0), id="chain of calls"
+        ),
+        pytest.param(answering(508, "call_cycle"), {}, 508, (1, 1), id="the model's own cycle"),
+    ],
+)
+async def test_what_a_client_decides_is_no_error_of_a_version(
+    upstream: Any,
+    router: Any,
+    tmp_path: Any,
+    behave: Any,
+    fields: dict[str, str],
+    status: int,
+    counts: tuple[int, int],
+) -> None:
+    """What its client had no time for counts as an answer that took longer than this time."""
+    operator = Operator()
+    control, server = await upstream(operator), await upstream(behave)
+    process = await reporting(router, tmp_path, control)
+    await process.start(endpoint("e", backend("b", server.target), retries=0), version=1)
+    await process.ask(headers=fields)
+    totals = await counted(operator, {str(status): 1})
+    assert (totals["errors"], sum(totals["seconds"])) == counts
+    if fields.get("x-penstock-timeout-ms") == "900":
+        assert FIRST_BYTE_SECONDS[totals["seconds"].index(1)] == 1.0
 
 
 async def body() -> AsyncIterator[bytes]:
@@ -275,6 +318,30 @@ async def test_time_counts_up_to_the_head_of_an_answer_or_until_its_client_leave
     assert sum(ended["seconds"]) == 1
     streamer.close()
     await streamer.wait_closed()
+
+
+def test_the_time_in_which_a_client_sends_a_body_is_not_its_versions() -> None:
+    """Two pieces that come 5 s apart, and an answer 0.3 s after them."""
+
+    class Slow:
+        left = 2
+
+        async def read(self) -> bytes:
+            if not self.left:
+                return b""
+            self.left -= 1
+            await asyncio.sleep(5)
+            return b"x"
+
+    async def main() -> list[int]:
+        world = World("a", seconds=0.29)
+        request = Request("POST", "/", (), b"")
+        request.stream = Slow()
+        await world.send(request)
+        return world.state.series("b").first
+
+    first = fake_loop.run(main())
+    assert (sum(first), FIRST_BYTE_SECONDS[first.index(1)]) == (1, 0.3)
 
 
 def test_buckets_are_by_upper_bound_and_the_metrics_are_made_of_them() -> None:

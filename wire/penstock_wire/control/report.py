@@ -171,11 +171,12 @@ class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Requests of one endpoint to one backend, since the router started.
 
     `errors`, `refused` and `seconds` count the draw alone, so that two backends can be compared: the requests
-    that got this backend by weight, each once, when the head of its answer went out or its client left. Not
-    those that match a rule of the backend, since their clients differ from the rest, and not a mirror's
-    copies. Requests with a key count: a key gets its backend by weight, too, but all its requests get the
-    same. A request that was sent to no pod counts for the backend that was drawn for it. Routers of older
-    versions send none of the three.
+    that got this backend by weight and chance, each once, when the head of its answer went out or its client
+    left. Nothing counts that a client decides: not the requests that match a rule of the backend or have a
+    key of their client's, and not a mirror's copies. A request whose client did not allow enough time is not
+    an error; it counts as one that took longer than this time. The time in which a client sends a body that
+    streams does not count, nor does a cycle of calls that the client itself states. A request that was sent
+    to no pod counts for the backend that was drawn for it. Routers of older versions send none of the three.
 
     Args:
         requests: requests whose last try went to this backend.
