@@ -65,11 +65,11 @@ async def pieces(stream: BodyReader) -> AsyncIterator[bytes]:
 
 
 @contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[Server]:
+async def serving(whole_bytes: int = 0) -> AsyncIterator[Server]:
     """A server on loopback, until all its work has ended."""
     server = Server()
     listener = await server.front.serve(
-        "127.0.0.1", 0, server, streams=lambda request: server.streamed(request)
+        "127.0.0.1", 0, server, streams=lambda request: server.streamed(request), whole_bytes=whole_bytes
     )
     server.address = listener.address
     yield server

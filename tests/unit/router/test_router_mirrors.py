@@ -24,6 +24,7 @@ from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http import Request
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.server import H1Front
+from tests.support import client_heads
 from tests.support.ports import free_port
 from tests.support.router_process import backend, endpoint, until
 from tests.support.router_upstream import Answer, Behave, Seen, UpstreamServer, cut, echo, hang, refuse
@@ -121,6 +122,19 @@ async def test_a_copy_is_the_request_marked_and_of_the_least_priority(upstream: 
     # Handed back, a copy would be over, with an error that is not the mirror's own.
     assert (copy.values("x-penstock-sticky"), first.values("x-penstock-sticky")) == (["1"], [])
     assert int(copy.header("x-penstock-timeout-ms") or 0) == 30_000
+
+
+async def test_what_any_client_sends_is_copied(upstream: Any, served: Served) -> None:
+    """Whatever it writes of its connection."""
+    main, new = await upstream(), await upstream()
+    await served.settle(main, mirror("new", new))
+    for client in client_heads.HEADS:
+        assert await client_heads.ask(("127.0.0.1", served.port), client, b'{"instances": [1]}')
+    totals = await served.until(
+        lambda totals: totals.answered + sum(totals.dropped.values()) == len(client_heads.HEADS)
+    )
+    assert (totals.codes, totals.dropped) == ({"200": len(client_heads.HEADS)}, {})
+    assert {seen.body for seen in new.seen} == {b'{"instances": [1]}'}
 
 
 async def test_a_share_is_copied_and_each_mirror_draws_by_itself(upstream: Any, served: Served) -> None:

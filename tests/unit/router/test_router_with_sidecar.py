@@ -15,6 +15,7 @@ import pytest
 from penstock_router.affinity import Hashed, score
 from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http.client.pool import H1Upstream
+from tests.support import client_heads
 from tests.support.collector import Collector
 from tests.support.raw_client import until_closed
 from tests.support.router_process import backend, endpoint, until
@@ -252,23 +253,26 @@ async def test_large_bodies_are_batched_like_others_up_to_what_a_sidecar_takes(
 async def test_real_sidecars_of_one_slot_and_no_queue_refuse_nobody(
     upstream: Any, router: Any, sidecar: Any
 ) -> None:
-    """Four callers at two pods that take one request each: who finds no room waits for some.
+    """Callers at two pods that take one request each: who finds no room waits for some, as any client.
 
     Also requests of several items, of which a full pod reads nothing.
     """
     models = [await upstream(predict) for _ in range(2)]
     targets = [(await sidecar(model, maxBatchSize=1, maxQueuedItems=0))[1] for model in models]
     process = await router().start(endpoint("e", backend("b", *targets)))
+    host, _, port = process.data.removeprefix("http://").partition(":")
 
-    async def caller(number: int) -> list[Any]:
-        replies = [await process.ask(**body(*items(number, index))) for index in range(50)]
-        return [(reply.status, reply.document.get("predictions")) for reply in replies]
+    async def caller(number: int, client: str) -> list[Any]:
+        bodies = [json.dumps({"instances": items(number, index)}).encode() for index in range(10)]
+        replies = await client_heads.ask((host, int(port)), client, *bodies, path="/e/predict")
+        return [(status, json.loads(got).get("predictions")) for status, _, got in replies]
 
-    def items(number: int, index: int) -> list[int]:
-        return [100 * number + index] * (index % 3 + 1)
+    def items(number: int, index: int) -> list[Any]:
+        return [[number, index, "x" * 100_000]] * (index % 3 + 1)
 
-    answers = await asyncio.gather(*(caller(number) for number in range(4)))
-    assert answers == [[(200, items(number, index)) for index in range(50)] for number in range(4)]
+    answers = await asyncio.gather(*(caller(*each) for each in enumerate(client_heads.HEADS)))
+    count = len(client_heads.HEADS)
+    assert answers == [[(200, items(number, index)) for index in range(10)] for number in range(count)]
     assert 'penstock_router_retries_total{reason="queue_full"}' in await process.metrics()
     arrived = [await arrived_items(target) for target in targets]
     asked = sum(len(predictions) for caller in answers for _, predictions in caller)

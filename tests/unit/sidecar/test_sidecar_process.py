@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import client_heads
 from tests.support.sidecar_process import HELD, Pair, Program, Reply, got, run, until
 
 JSON = {"content-type": "application/json"}
@@ -45,6 +47,29 @@ async def test_concurrent_requests_share_batches_and_each_gets_its_own_answer(st
     metrics = (await pair.admin_get("/metrics")).body.decode()
     assert 'penstock_sidecar_requests_total{code="200",reason=""} 101.0' in metrics
     assert "penstock_sidecar_batch_items_sum 201.0" in metrics
+
+
+async def test_what_any_client_sends_is_batched(start: Start):
+    """Whatever it writes of its connection; what the head says beside that may part batches."""
+    pair = await start(maxBatchSize=2 * len(client_heads.HEADS), maxQueuedItems=500)
+    host, _, port = pair.data.removeprefix("http://").partition(":")
+    first = asyncio.create_task(pair.predict("first", path=HELD))
+    await pair.until_state(ongoing=1)
+
+    async def ask(client: str) -> Any:
+        body = json.dumps({"instances": [client]}).encode()
+        ((status, _, got),) = await client_heads.ask((host, int(port)), client, body)
+        return status, json.loads(got)["predictions"]
+
+    asked = [asyncio.create_task(ask(client)) for client in client_heads.HEADS for _ in range(2)]
+    await pair.until_state(queued=len(asked))
+    await pair.release()
+    await first
+    assert await asyncio.gather(*asked) == [
+        (200, [{"got": name}]) for name in client_heads.HEADS for _ in range(2)
+    ]
+    runs = (await pair.runs())[1:]
+    assert min(len(run["items"]) for run in runs) >= 2
 
 
 async def test_a_request_alone_passes_byte_for_byte_both_ways(start: Start):

@@ -60,7 +60,8 @@ def test_what_is_not_one_whole_request_goes_to_the_parser(pieces: list[bytes]) -
     [
         b"GET / HTTP/1.0\r\nHost: a\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
+        b"GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\nConnection: close\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -75,6 +76,18 @@ def test_heads_that_say_something_of_their_connection_are_not_kept(request_bytes
     known = HeadCache()
     run(request_bytes, known=known)
     assert len(known) == 0
+
+
+@pytest.mark.parametrize(
+    "said", [b"Connection: keep-alive", b"connection: Keep-Alive\r\nKeep-Alive: timeout=5"]
+)
+def test_heads_that_ask_for_what_is_done_anyway_are_kept(said: bytes) -> None:
+    """As `requests` and `httpx` write them, and Node."""
+    known = HeadCache()
+    sent = b"GET /x HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % said
+    first, again = (run(sent, known=known).taken[0] for _ in range(2))
+    assert again.headers is first.headers
+    assert first.headers == ((b"host", b"a"),)
 
 
 def test_bodies_that_are_streams_are_not_kept() -> None:

@@ -12,6 +12,7 @@ import pytest_asyncio
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.streams import Carrier, Inbound
+from tests.support import client_heads
 from tests.support.front_server import OK, Server, body, head, pieces, post, serving
 from tests.support.waiting import SECONDS, until
 
@@ -54,6 +55,21 @@ async def test_a_streamed_body_is_read_while_it_comes(server: Server) -> None:
     writer.write(post("/whole", b"next"))
     assert await body(reader) == b"next"
     writer.close()
+
+
+@pytest.mark.parametrize("client", client_heads.HEADS)
+async def test_what_real_clients_send_is_a_stream_only_beyond_whole_bytes(client: str) -> None:
+    """Whatever they write of their connection, which no service sees; and it is kept if they keep theirs."""
+    async with serving(whole_bytes=500) as server:
+        server.streamed = lambda _: True
+        bodies = [b"[1]", b"x" * 500, b"y" * 501]
+        replies = await client_heads.ask(server.address, client, *bodies)
+        assert [(status, body) for status, _, body in replies] == [(200, body) for body in bodies]
+        requests = [exchange.request for exchange in server.exchanges]
+        assert [request.stream is not None for request in requests] == [False, False, True]
+        names = {name for request in requests for name, _ in request.headers}
+        assert not names & {b"connection", b"keep-alive", b"te", b"upgrade", b"http2-settings", b"expect"}
+        assert {request.upgrade for request in requests} == {b""}
 
 
 async def test_a_streamed_chunked_body_has_no_length_and_no_trailers(server: Server) -> None:

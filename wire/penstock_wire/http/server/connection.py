@@ -244,6 +244,7 @@ class H1Connection(Seat):
         parser = self._parser
         method = _METHODS.get(parser.get_method())
         hosts = length = 0
+        kept = False  # the client asks for what HTTP/1.1 does anyway
         common = method is not None and url[0] == 47 and b"#" not in url and url.isascii()
         for name, value in special:
             if name == b"host":
@@ -253,15 +254,22 @@ class H1Connection(Seat):
                     self._host = value
             elif name == b"content-length" and value.isdigit():
                 length = int(value)
-            else:
+            elif name == b"connection" and value.lower() == b"keep-alive":
+                kept = True
+            elif name != b"keep-alive" and name != b"te":  # these two ask for nothing that is done here
                 common = False
         if self._bytes_since_progress > self._front.max_head_bytes or len(fields) > _MAX_FIELDS:
             heads.check_size(url, fields, self._front.max_head_bytes)
         self._bytes_since_progress = 0
         self._memory.room -= REQUEST_BYTES + heads.FIELD_BYTES * len(fields)
         self._phase = BODY
-        # NB: without a Connection field the parser keeps only connections of HTTP/1.1.
-        if common and hosts == 1 and parser.should_keep_alive():
+        if (
+            common
+            and hosts == 1
+            and parser.should_keep_alive()
+            # NB: without a Connection field the parser keeps only connections of HTTP/1.1.
+            and (not kept or parser.get_http_version() == "1.1")
+        ):
             request = Request(method, url.decode(), tuple(fields), b"", self._peer)  # type: ignore[arg-type]
             self._incoming = exchange = H1Exchange(self, request, keep=True)
             if length:
@@ -313,7 +321,7 @@ class H1Connection(Seat):
         """Ask whether the body is to be a stream; refuse a whole one that is too large."""
         request = exchange.request
         wanted = self._listener.streams
-        if wanted is not None:
+        if wanted is not None and (length is None or length > self._listener.whole_bytes):
             request.length = length  # for `wanted`
             try:
                 stream = wanted(request)
@@ -368,7 +376,7 @@ class H1Connection(Seat):
             return
         request = exchange.request
         exchange.complete = True
-        exchange.plain = exchange.keep and request.method != "HEAD"
+        exchange.plain = exchange.keep and not exchange.old and request.method != "HEAD"
         if self._body_bytes:
             self._body_bytes = 0
             pieces = self._pieces

@@ -44,6 +44,7 @@ MUCH_BEHIND: Final = 4
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
+_KEEP: Final = b"connection: keep-alive\r\n"
 _LAST_LINES: Final = LAST_LINES
 _JOINED_BYTES: Final = 64 * 1024  # up to this size one copy is cheaper than a second buffer to write
 
@@ -62,7 +63,7 @@ class H1Exchange:
         self.expects = False  # the client waits for `100 Continue`
         self.counted = 0  # bytes of it in the connection's `_line_bytes`
         self.complete = False  # the whole body was received
-        self.plain = False  # complete, and its answer has a body and is not the last
+        self.plain = False  # complete, of HTTP/1.1, and its answer has a body and is not the last
 
     def kept(self) -> int:
         """Return the bytes that are kept of its request."""
@@ -381,6 +382,8 @@ class AnswerSide:
             keep = False
         if not keep:
             tail += _CLOSE
+        elif exchange.old:
+            tail += _KEEP
         beginning = self._heads.beginning(response.status, response.headers)
         head = b"".join((beginning, response.lines, tail, b"\r\n"))
         exchange.keep = keep

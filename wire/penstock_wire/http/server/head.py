@@ -33,6 +33,9 @@ _HOST = re.compile(
 )
 _TARGET = re.compile(r"[!-~\x80-\xff]+")
 _JOIN_FIELD = b": ".join
+_WHOLE_CONNECTION = re.compile(rb"(?i)(?:^|[,\s])(?:h2c|http|tls)(?:[/,\s]|$)")
+"""Protocols of a connection, not of the one path that a request names: HTTP/2, for which Java asks with each
+request (obsolete: RFC 9113 section 3.1), and TLS. Such a switch would carry requests past all checks."""
 _PREFACE = b"PRI * HTTP/2.0\r\n"
 
 
@@ -76,8 +79,6 @@ def framing(version: str, special: Fields, *, keep: bool) -> Framing:
         raise PenstockError(Reason.BAD_REQUEST, f"expected HTTP/1.1, found HTTP/{version}", status=505)
     parsed = Framing()
     parsed.old = version == "1.0"
-    # A client of HTTP/1.0 waits for the end of the connection unless the answer says `keep-alive`.
-    parsed.keep = keep and not parsed.old
     hosts = 0
     named: set[bytes] = set()
     for name, value in special:
@@ -107,7 +108,9 @@ def framing(version: str, special: Fields, *, keep: bool) -> Framing:
         raise PenstockError(Reason.BAD_REQUEST, f"expected one Host field, found {hosts}")
     # NB: `Connection: host` would remove a field that every request must have.
     parsed.named = frozenset(named - {b"", b"host"})
-    if b"upgrade" not in named or parsed.length or parsed.chunked:
+    # NB: in HTTP/1.0 the parser lets `keep-alive` beat a `close` (RFC 9112 section 9.3: it must not).
+    parsed.keep = keep and b"close" not in named
+    if b"upgrade" not in named or parsed.length or parsed.chunked or _WHOLE_CONNECTION.search(parsed.upgrade):
         # NB: before its whole body has come, no request can switch (RFC 9110 section 7.8); a request with a
         # body is answered as if it had not asked.
         parsed.upgrade = b""
