@@ -7,10 +7,10 @@ from penstock_wire.contract import LIVE_PATH, READY_PATH
 from penstock_wire.control import router_settings
 from penstock_wire.control.router_settings import RouterSettings
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.exposition import exposition
 from penstock_wire.http import Request, Response
 
 TEXT = ((b"content-type", b"text/plain; charset=utf-8"),)
-EXPOSITION = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 
 
 class Admin:
@@ -51,7 +51,7 @@ class Admin:
                 headers=((b"allow", b"GET, HEAD"),),
             ).response()
         if request.path == "/metrics":
-            return Response(status=200, headers=EXPOSITION, body=self._router.metrics.text())
+            return exposition(self._router.metrics, request.headers)
         if request.path == "/settings":
             settings = self._router.settings or RouterSettings()
             return Response(status=200, headers=JSON, body=router_settings.encode(settings))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import generate_latest
 from prometheus_client import metrics_core as core
 
 from penstock_router.mirror_totals import MirrorSeries, families
@@ -77,10 +76,6 @@ class Metrics:
             del self._series[key]
         for key in [key for key in self._mirrors if key[0] == endpoint]:
             del self._mirrors[key]
-
-    def text(self) -> bytes:
-        """Render the exposition."""
-        return generate_latest(self)
 
     def collect(self) -> Iterator[Any]:
         """Yield all metrics, for `prometheus_client`."""

@@ -16,6 +16,7 @@ from penstock_sidecar.metrics import Metrics, class_label, most_telling
 from penstock_wire import contract
 from penstock_wire.control import settings as wire_settings
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.exposition import exposition
 from penstock_wire.headers import DRAIN, get
 from penstock_wire.http import Request, Response
 
@@ -73,7 +74,7 @@ class Admin:
         if route is None:
             detail = f"expected one of {', '.join(self._routes)}, found {request.path[:100]}"
             return PenstockError(Reason.NO_ROUTE, detail).response()
-        allowed = ("GET", "POST") if request.path == contract.DRAIN_PATH else ("GET",)
+        allowed = ("GET", "POST") if request.path == contract.DRAIN_PATH else ("GET", "HEAD")
         if request.method not in allowed:
             allow = (b"allow", ", ".join(allowed).encode())
             return PenstockError(
@@ -89,9 +90,8 @@ class Admin:
     async def _readyz(self, _: Request) -> Response:
         return _health(self._dead() or self._unready())
 
-    async def _show_metrics(self, _: Request) -> Response:
-        kind = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
-        return Response(status=200, headers=(kind,), body=self._metrics.text())
+    async def _show_metrics(self, request: Request) -> Response:
+        return exposition(self._metrics, request.headers)
 
     async def _begin_drain(self, request: Request) -> Response:
         sent = get(request.headers, DRAIN) or b""

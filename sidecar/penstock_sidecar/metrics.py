@@ -132,12 +132,6 @@ class Metrics:
         """
         self._load, self._fits, self._open = load, fits, streams
 
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        from prometheus_client import generate_latest
-
-        return generate_latest(self)
-
     def totals(self, *, batches: int, batch_items: int) -> Totals:
         """The totals of a report."""
         answered, refused = 0, dict[str, int]()

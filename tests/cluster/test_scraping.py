@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from devcluster import programs
@@ -214,7 +215,7 @@ def test_alert_and_panels_of_endpoints_name_the_model_endpoint(
     honor = monitors["penstock-router"]["spec"]["podMetricsEndpoints"][0]["honorLabels"]
     series = [
         {"series": sample.name + notation(scraped(sample.labels, target, honor=honor)), "values": values}
-        for family in text_string_to_metric_families(metrics.text().decode())
+        for family in text_string_to_metric_families(generate_latest(metrics).decode())
         for sample in family.samples
         if not sample.name.endswith("_created")
         for values in [f"0+{sample.value:g}x20"]

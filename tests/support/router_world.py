@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from prometheus_client import generate_latest
+
 from penstock_router.endpoint_slices import Address
 from penstock_router.endpoints import EndpointState
 from penstock_router.forwarder import Forwarder
@@ -167,7 +169,7 @@ class World:
 
     def retries(self) -> float:
         """Further tries after a connection that could not be made."""
-        text = self.metrics.text().decode()
+        text = generate_latest(self.metrics).decode()
         wanted = 'penstock_router_retries_total{reason="connect_failed"} '
         return sum(float(line.removeprefix(wanted)) for line in text.splitlines() if line.startswith(wanted))
 

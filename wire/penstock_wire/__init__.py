@@ -8,5 +8,5 @@ read) and `item_streams` (streams of single items), `method_names` (the method t
 `call_chain` (the calls that a request is part of). Then modules for every process: `process` (the command
 line), `addresses`, `durations`, `quantities` (numbers of bytes), `timers` and `exact_timer`, `request_ids`,
 `access_log`, `closed_paths` (paths closed to requests from outside), `extras` (the extra that a command
-needs), `tracing` (OpenTelemetry), `build` and `_mypyc` (compiled modules).
+needs), `exposition` (pages of metrics), `tracing` (OpenTelemetry), `build` and `_mypyc` (compiled modules).
 """

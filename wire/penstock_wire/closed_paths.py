@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from urllib.parse import unquote
 
 _ROUNDS = 4
-"""How often percent-encoding is undone: more than any server or proxy does, but few times, to be cheap. A path
-that is still encoded then is no honest client's."""
+"""How often percent-encoding is undone: more than any server or proxy does, but few times, to be cheap. A
+path that is still encoded then is not an honest client's."""
 _ODD = re.compile(r"[%;#?\\\x00-\x20\x7f]|//|/\.|^[^/]")
 """Marks of an unusual spelling, other than the case of letters and a slash at the end."""
 _ENDS = ("?", "#", "\0")
@@ -20,8 +20,8 @@ _SILENT = dict.fromkeys((*range(0x21), 0x7F))
 def canonical(path: str) -> str:
     """Return a path without percent-encoding as the most lenient server reads it.
 
-    Backslashes become slashes, letters become lower case; empty segments, `.`, `..`, parameters (`;x`), control
-    characters, spaces and a slash at the end are removed.
+    Backslashes become slashes, letters become lower case; empty segments, `.`, `..`, parameters (`;x`),
+    control characters, spaces and a slash at the end are removed.
 
     Args:
         path: a path, without its query.

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from penstock_operator.clock import Clock
 from penstock_operator.control.rate_limit import RateLimit
 from penstock_operator.errors import ReportRefused
+from penstock_wire.exposition import TEXT, fields, pack, takes_gzip
+from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Response
 
 MADE_EVERY = 1.0
@@ -33,8 +35,6 @@ PAGE_SECONDS = 10.0
 PIECE = 64 * 1024
 """Bytes that are written at once; the next ones follow when the client has read these."""
 
-_HEADERS = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
-
 
 class MetricsPage:
     """Serves the metrics.
@@ -49,6 +49,7 @@ class MetricsPage:
         self._clock = clock
         self._limit = RateLimit(clock, burst=BURST, per_second=PER_SECOND)
         self._text = b""
+        self._packed = b""  # the same, once a client has asked for it
         self._made_at = float("-inf")
         self._sending: Counter[str] = Counter()
 
@@ -57,11 +58,12 @@ class MetricsPage:
         """How many pages are being sent now."""
         return self._sending.total()
 
-    def answer(self, address: str) -> Response:
+    def answer(self, address: str, headers: Headers = ()) -> Response:
         """Answer with the page, which counts as being sent until the client has read it or is gone.
 
         Args:
             address: the client's address.
+            headers: its request's fields.
 
         Raises:
             ReportRefused: it scrapes too often, or too many pages are being sent.
@@ -80,11 +82,14 @@ class MetricsPage:
             )
         now = self._clock.time()
         if now >= self._made_at + MADE_EVERY:
-            self._text = self._make()
+            self._text, self._packed = self._make(), b""
             self._made_at = self._clock.time()
         self._sending[address] += 1
-        stream = _Sending(self._text, self._clock, lambda: self._sent(address))
-        return Response(200, _HEADERS, stream=stream, length=len(self._text))
+        page, compressed = self._text, takes_gzip(headers)
+        if compressed:
+            page = self._packed = self._packed or pack(page)
+        stream = _Sending(page, self._clock, lambda: self._sent(address))
+        return Response(200, fields(TEXT, compressed=compressed), stream=stream, length=len(page))
 
     def _sent(self, address: str) -> None:
         self._sending[address] -= 1

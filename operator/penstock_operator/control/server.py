@@ -240,7 +240,7 @@ class ControlServer:
                 self._turn_away(exchange, _problem(refusal, "no recommendation"))
         elif request.path == "/metrics" and request.method in ("GET", "HEAD"):
             try:
-                exchange.answer(self._metrics_page.answer(request.peer))
+                exchange.answer(self._metrics_page.answer(request.peer, request.headers))
             except ReportRefused as refusal:
                 self._turn_away(exchange, _problem(refusal, "scrape refused"), late=True)
         else:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as families
 
 from tests.support.router_process import Reply, RouterProcess, backend, endpoint, until
 from tests.support.waiting import SECONDS
@@ -47,6 +48,9 @@ async def test_a_busy_router_stays_ready(stalling: Any) -> None:
     reply, metrics = await asyncio.gather(*waiting)
     assert reply.status == 200
     assert "penstock_router_requests_total" in metrics
+    asked = {"base": process.admin, "headers": {"accept": "application/openmetrics-text"}}
+    page = await process.ask("/metrics", method="GET", **asked)
+    assert "penstock_router_requests" in {family.name for family in families(page.body.decode())}
 
 
 async def test_a_router_whose_loop_stands_still_is_neither_ready_nor_alive_until_it_goes_on(

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
+from prometheus_client import generate_latest
 
 from penstock_router import large_answers, mirrors
 from penstock_router.hold_queue import Permit, Waiter
@@ -285,7 +286,7 @@ async def test_what_a_mirror_does_is_its_own(
     report = decode_router(served.router.report(1, settings_version=1)).endpoints["e"]
     assert report.backends["main"].codes == {"200": 1}
     assert list(report.backends) == ["main"]
-    text = served.router.metrics.text().decode()
+    text = generate_latest(served.router.metrics).decode()
     assert 'penstock_router_duration_seconds_count{backend="new"' not in text
     assert re.search(r'penstock_router_mirror_requests_total\{code="\d+",endpoint="e",mirror="new"', text)
     assert ('penstock_router_mirror_compare_skipped_total{endpoint="e",mirror="new"' in text) == skipped
@@ -367,7 +368,7 @@ async def test_a_mirror_with_large_answers_gets_few_copies(
     totals = await served.until(lambda totals: totals.answered == 14)
     assert totals.dropped == {"answer_too_large": 30}
     assert (await served.until(lambda totals: totals.answered == 44, "old")).dropped == {}
-    text = served.router.metrics.text().decode()
+    text = generate_latest(served.router.metrics).decode()
     assert 'mirror_dropped_total{endpoint="e",mirror="new",reason="answer_too_large"} 30.0' in text
 
 
@@ -515,7 +516,7 @@ async def test_answers_are_compared(upstream: Any, served: Served) -> None:
     )
     assert 0 < totals.seconds < 60
     assert 0 < totals.served_seconds < 60
-    text = served.router.metrics.text().decode()
+    text = generate_latest(served.router.metrics).decode()
     compared = 'penstock_router_mirror_compared_total{endpoint="e",mirror="new",result='
     assert f'{compared}"value"}} 3.0' in text
     await served.settle(main, mirror("new", new, compare={"ignore": ["$.id"], "tolerance": 0.5}))
@@ -523,7 +524,7 @@ async def test_answers_are_compared(upstream: Any, served: Served) -> None:
     totals = await served.until(lambda totals: totals.compared == 1)
     assert (totals.differing, totals.first, totals.sent) == ({}, (), 4)
     await served.settle(main)
-    assert "penstock_router_mirror_requests_total{" not in served.router.metrics.text().decode()
+    assert "penstock_router_mirror_requests_total{" not in generate_latest(served.router.metrics).decode()
     await served.settle(main, mirror("new", new))
     assert served.totals().sent == 0
 
@@ -539,7 +540,7 @@ async def test_what_comparisons_may_cost_is_bounded(upstream: Any, served: Serve
     await served.until(lambda totals: totals.answered == 1)
     assert served.totals().compared == 0
     assert 'skipped_total{endpoint="e",mirror="new",reason="budget"} 1.0' in (
-        served.router.metrics.text().decode()
+        generate_latest(served.router.metrics).decode()
     )
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from penstock_router.attempts import MAX_MOVES
 from penstock_wire.headers import get
@@ -71,7 +72,7 @@ def test_a_try_that_is_not_made_is_not_counted(keeps: bool) -> None:
         world.network.back_after = 1.0
         answer = await world.ask("late")
         assert (answer.status, get(answer.headers, b"x-penstock-reason")) == (504, b"deadline")
-        assert 'penstock_router_retries_total{reason="moved"} 1.0' in world.metrics.text().decode()
+        assert 'penstock_router_retries_total{reason="moved"} 1.0' in generate_latest(world.metrics).decode()
         assert world.state.report()["b"].retries == 1
         world.check_nothing_is_left()
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from prometheus_client import generate_latest
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import ATTEMPT
@@ -47,7 +48,7 @@ def test_the_one_bad_request_gets_its_own_answer_byte_for_byte_and_its_neighbour
         assert max(run.running for run in s.runs) == 1
         assert s.batches() == [list(range(8)), [0, 1, 2, 3], [4, 5], [4], [5], [6, 7]]
         assert s.dispatcher.counts.batches == 1
-        assert b"isolation_runs_total 5.0" in s.metrics.text()
+        assert b"isolation_runs_total 5.0" in generate_latest(s.metrics)
         await s.close()
 
     fake_loop.run(main())

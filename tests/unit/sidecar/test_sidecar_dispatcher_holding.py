@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from penstock_wire.control.settings import Batching, Fairness, Priority
 from penstock_wire.http import Response
@@ -52,7 +53,7 @@ def test_two_cohorts_become_one_and_the_saved_calls_are_counted(slots: int | str
         assert 40 <= counts.saved_calls <= counts.merged_batches <= counts.held_batches <= len(sizes)
         # From the first who is back to the last, 3 ms; once longer, which merged the cohorts.
         assert counts.held_seconds == pytest.approx(0.003 * counts.held_batches, abs=0.5)
-        shown = s.metrics.text().decode()
+        shown = generate_latest(s.metrics).decode()
         assert f"penstock_sidecar_saved_calls_total {float(counts.saved_calls)}" in shown
         assert f"penstock_sidecar_held_batches_total {float(counts.held_batches)}" in shown
         await s.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_sidecar.metrics import Metrics
@@ -18,7 +19,7 @@ def shown(metrics: Metrics) -> dict[str, float]:
     """The samples without labels, as a scrape has them."""
     return {
         sample.name.removeprefix("penstock_sidecar_"): sample.value
-        for family in text_string_to_metric_families(metrics.text().decode())
+        for family in text_string_to_metric_families(generate_latest(metrics).decode())
         for sample in family.samples
         if not sample.labels
     }
@@ -85,7 +86,7 @@ def test_a_wait_for_nobody_is_shown_as_the_sidecars_own():
     async def main():
         s = Scripted(base=0.001, max_batch_size=32, batch_wait_timeout_ms=20)
         s.metrics.show(s.dispatcher)
-        assert b"penstock_sidecar_batch_wait_limit_seconds 0.02\n" in s.metrics.text()
+        assert b"penstock_sidecar_batch_wait_limit_seconds 0.02\n" in generate_latest(s.metrics)
         for _ in range(50):
             await s.ask("again")
             if s.dispatcher.batch_wait < 0.02:

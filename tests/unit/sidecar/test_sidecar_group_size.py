@@ -8,6 +8,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 
 from bench.ideal import halving_rate
 from penstock_sidecar.batching.bisection import Bisection
@@ -157,7 +158,7 @@ def test_batches_are_full_again_when_bad_requests_have_ceased():
         assert max(len(run.items) for run in scripted.runs[-50:]) <= 12
         scripted.metrics.show(scripted.dispatcher)
         shown = b"penstock_sidecar_batch_limit_items %.1f" % scripted.dispatcher.batch_limit
-        assert shown in scripted.metrics.text()
+        assert shown in generate_latest(scripted.metrics)
         for _ in range(40):
             await asyncio.gather(*(scripted.ask(number) for number in range(32)))
         assert scripted.dispatcher.batch_limit == 32

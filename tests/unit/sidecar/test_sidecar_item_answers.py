@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from penstock_sidecar.estimators.concurrency_tuner import ConcurrencyTuner
 from penstock_wire.errors import PenstockError, Reason
@@ -61,7 +62,7 @@ def test_thirty_one_are_answered_200_and_one_422_in_one_run():
                 assert outcome.headers == ((b"content-type", b"application/json"), (b"x-model", b"m7"))
         assert s.batches() == [list(range(32))]
         assert s.runs[0].fields[ITEM_ANSWERS] == b"1"
-        assert b"isolation_runs_total 0.0" in s.metrics.text()
+        assert b"isolation_runs_total 0.0" in generate_latest(s.metrics)
         await s.close()
 
     fake_loop.run(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_sidecar import metrics as subject
@@ -25,7 +25,7 @@ class Busy:
 def samples(metrics: Metrics) -> dict[str, float]:
     """Value by name and labels, without the common prefix."""
     values = {}
-    for family in text_string_to_metric_families(metrics.text().decode()):
+    for family in text_string_to_metric_families(generate_latest(metrics).decode()):
         for sample in family.samples:
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
             values[sample.name.removeprefix("penstock_sidecar_") + (f"{{{labels}}}" if labels else "")] = (
@@ -83,7 +83,7 @@ def test_a_reason_of_the_sdk_and_of_the_sidecar_is_one_series():
     metrics = Metrics()
     metrics.ended(422, Reason.BAD_SHAPE, 1)
     metrics.ended(422, None, 1, "bad_shape")
-    shown = [line for line in metrics.text().decode().splitlines() if 'reason="bad_shape"' in line]
+    shown = [line for line in generate_latest(metrics).decode().splitlines() if 'reason="bad_shape"' in line]
     assert shown == ['penstock_sidecar_requests_total{code="422",reason="bad_shape"} 2.0']
 
 
@@ -103,7 +103,7 @@ def test_no_label_holds_what_a_client_chose_and_their_number_is_bounded():
     metrics = Metrics()
     fits = {f"/users/alice-{n}": Fit(a_ms=1.0, b_ms=1.0, n=n) for n in range(100)}
     metrics.show(Busy(), fits=lambda: fits)
-    text = metrics.text().decode()
+    text = generate_latest(metrics).decode()
     assert "alice" not in text
     assert text.count("penstock_sidecar_fit_slope_seconds{") == MAX_CLASSES
     assert class_label("/users/alice-99") in text

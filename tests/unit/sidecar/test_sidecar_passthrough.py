@@ -8,6 +8,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 
 from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
 from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, STREAM_IDLE_SECONDS, Passthrough
@@ -296,7 +297,7 @@ class TestAnswers:
                 assert bench.load == (0, 0)
                 assert (
                     f'requests_total{{code="{code[0]}",reason="{code[1]}"}} 1.0'
-                    in bench.metrics.text().decode()
+                    in generate_latest(bench.metrics).decode()
                 )
             asked = bench.ask()
             await settle()
@@ -307,7 +308,10 @@ class TestAnswers:
             assert answer.aborted
             assert bench.load == (0, 0)
             assert bench.passthrough.open_streams == 0
-            assert 'requests_total{code="499",reason="client_gone"} 1.0' in bench.metrics.text().decode()
+            assert (
+                'requests_total{code="499",reason="client_gone"} 1.0'
+                in generate_latest(bench.metrics).decode()
+            )
 
         fake_loop.run(main())
 

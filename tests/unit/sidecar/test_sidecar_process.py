@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as families
 
 from tests.support import client_heads
 from tests.support.sidecar_process import HELD, Pair, Program, Reply, got, run, until
@@ -47,6 +48,9 @@ async def test_concurrent_requests_share_batches_and_each_gets_its_own_answer(st
     metrics = (await pair.admin_get("/metrics")).body.decode()
     assert 'penstock_sidecar_requests_total{code="200",reason=""} 101.0' in metrics
     assert "penstock_sidecar_batch_items_sum 201.0" in metrics
+    page = await pair.admin_get("/metrics", headers={"accept": "application/openmetrics-text"})
+    assert "penstock_sidecar_requests" in {family.name for family in families(page.body.decode())}
+    assert (await pair.ask("/metrics", method="HEAD", base=pair.admin)).status == 200
 
 
 async def test_what_any_client_sends_is_batched(start: Start):
