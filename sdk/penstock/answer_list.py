@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.end import End
 from penstock.errors import AnswerError
+from penstock.user_code import USER_CODE
 
 
 def listed(result: Any, count: int, name: str, *, step: bool = False) -> list[Any]:
@@ -27,7 +28,8 @@ def listed(result: Any, count: int, name: str, *, step: bool = False) -> list[An
     ):
         raise AnswerError(f"{name}: expected a list of {count} {what}, found {type(result).__name__}")
     try:
-        answers = list(result)
+        with USER_CODE:
+            answers = list(result)
     except TypeError:  # an array without axes
         raise AnswerError(f"{name}: expected a list of {count} {what}, found one value") from None
     if len(answers) != count:

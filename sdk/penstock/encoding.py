@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
+import ipaddress
 import itertools
 import json
+import math
+import pathlib
+import re
 import sys
-from collections.abc import AsyncIterable, Awaitable, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence, ValuesView
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
 
 from penstock.end import END
 from penstock.errors import AnswerError, ArgumentsError
+from penstock.user_code import USER_CODE, described, text_of
 
 SEEN = 10_000
 """The most values that are searched for the path of a value without a JSON form."""
@@ -53,6 +62,8 @@ class _NoJson(TypeError):
             return f"{wanted} a {kind}, whose pieces come one by one: read them into a list first"
         if isinstance(value, Awaitable):
             return f"{wanted} a {kind} that was not awaited: await it first"
+        if type(value) in (tuple, frozenset):  # as values they have a JSON form
+            return f"expected keys that have a JSON form, found a {kind}: make a text of it"
         if isinstance(value, Iterable) and not isinstance(value, type):
             return f"{wanted} a {kind}: make a list, or a dict, of it"
         return f"a value of type {kind} has no JSON{at}"
@@ -79,57 +90,126 @@ def path_of(whole: Any, wanted: Any) -> str:
     return ""
 
 
+def _datetime(value: datetime.datetime) -> datetime.datetime:
+    at = (value.hour, value.minute, value.second, value.microsecond, value.tzinfo)
+    return datetime.datetime(value.year, value.month, value.day, *at)  # noqa: DTZ001 - may have none
+
+
+_FORMS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+    (datetime.datetime, _datetime),
+    (datetime.date, lambda value: datetime.date(value.year, value.month, value.day)),
+    (datetime.time, datetime.time.isoformat),
+    (
+        datetime.timedelta,
+        lambda value: datetime.timedelta(value.days, value.seconds, value.microseconds),
+    ),
+    (decimal.Decimal, decimal.Decimal),
+    ((bytes, bytearray), bytes),
+    (Mapping, dict),
+    ((Sequence, AbstractSet, deque, ValuesView), list),
+    (pathlib.PurePath, str),
+    ((ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network), str),
+    (re.Pattern, lambda value: value.pattern),
+)
+"""Types that msgspec does not know, most of them subclasses of types that it knows, with what they become."""
+
+
 def _hook(value: Any) -> Any:
-    if type(value) in NO_JSON:
+    """The JSON form of a value that msgspec does not know, or of a key, in types that it knows."""
+    if value is None or isinstance(value, bool):  # a key: msgspec knows them as values
+        return "null" if value is None else str(value).lower()
+    kind = type(value)
+    if kind in NO_JSON or kind in (tuple, frozenset):
         raise _NoJson(value)
-    for name in ("tolist", "model_dump"):  # arrays, tensors and their scalars; pydantic models
-        convert = getattr(value, name, None)
-        if callable(convert):
-            return convert()
+    dtype = getattr(value, "dtype", None)
+    if kind.__module__ == "numpy" and getattr(dtype, "kind", "") in ("m", "M"):
+        value = value.astype(f"{value.dtype.kind}8[us]")  # of nanoseconds its `tolist` makes integers
+    if callable(tolist := getattr(value, "tolist", None)):  # arrays, tensors and their scalars
+        return tolist()
+    if callable(dump := getattr(value, "model_dump", None)):
+        return _dumped(dump)
+    if kind.__name__ in ("NaTType", "NAType") and kind.__module__.startswith("pandas."):
+        return None
+    for kinds, form in _FORMS:
+        if isinstance(value, kinds):
+            return form(value)
+    if kind.__module__.partition(".")[0] in ("pydantic", "pydantic_core"):  # URLs, secrets
+        return str(value)
     raise _NoJson(value)
 
 
+def _dumped(dump: Callable[..., Any]) -> Any:
+    """A pydantic model in its own JSON form; what has none in pydantic (an array, say) in that of `_hook`."""
+    try:
+        return dump(mode="json", fallback=_hook)
+    except (TypeError, ValueError):
+        return dump()
+
+
 _ENCODER = msgspec.json.Encoder(enc_hook=_hook)
-_NO_JSON = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
-"""The exceptions of encoding a value that has no JSON form."""
 
 
 def encode(value: Any) -> bytes:
     """Encode a value as JSON; NaN and the infinities, which JSON does not have, become null.
 
     Args:
-        value: JSON's own types, dataclasses, dates, arrays and tensors (by their `tolist`), pydantic models.
+        value: JSON's own types, dataclasses, dates, arrays and tensors (by their `tolist`), pydantic models,
+            and what else `_FORMS` has.
 
     Raises:
         AnswerError: the value has no JSON form.
     """
     try:
-        return _ENCODER.encode(value)
-    except UnicodeEncodeError:
-        return _escaped(value)
-    except _NO_JSON as error:
+        with USER_CODE:
+            try:
+                return _ENCODER.encode(value)
+            except UnicodeEncodeError:
+                return _escaped(value)
+    except Exception as error:  # a value's own methods run here
         raise AnswerError(_said(error, value)) from error
 
 
 def _said(error: Exception, whole: Any) -> str:
     if isinstance(error, RecursionError):
         return "expected a value that has a JSON form, found one that holds itself, or is nested too deep"
-    return error.said(whole) if isinstance(error, _NoJson) else str(error)
+    if isinstance(error, _NoJson):
+        return error.said(whole)
+    if isinstance(error, TypeError | ValueError | OverflowError | msgspec.MsgspecError):
+        return text_of(error)
+    return f"expected a value that has a JSON form, found one that raised {described(error)}"
 
 
 def _escaped(value: Any) -> bytes:
-    """Encode a value that holds a lone surrogate, which has an escape in JSON, but no UTF-8 form."""
-    if isinstance(value, str):
-        return json.dumps(value).encode()
+    """Encode a value that holds a lone surrogate, which has an escape in JSON, but no UTF-8 form.
+
+    Other entries of a list, such as the answers to other items, are encoded as without it.
+    """
+    if type(value) is not list:
+        return _by_python(value)
+    texts = []
+    for each in value:
+        try:
+            texts.append(_ENCODER.encode(each))
+        except UnicodeEncodeError:
+            texts.append(_by_python(each))
+    return b"[" + b",".join(texts) + b"]"
+
+
+def _by_python(value: Any) -> bytes:
+    plain = _finite(msgspec.to_builtins(value, enc_hook=_hook))
+    return json.dumps(plain, separators=(",", ":")).encode()
+
+
+def _finite(value: Any) -> Any:
+    """A value of JSON's types with null for NaN and the infinities."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return b"[" + b",".join([encode(each) for each in value]) + b"]"
-    try:
-        plain = msgspec.to_builtins(value, enc_hook=_hook, str_keys=True)
-    except _NO_JSON as error:
-        raise AnswerError(_said(error, value)) from error
-    if not isinstance(plain, dict):
-        return encode(plain)
-    return b"{" + b",".join([encode(name) + b":" + encode(each) for name, each in plain.items()]) + b"}"
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def decode(raw: Sequence[bytes]) -> list[Any]:

@@ -33,8 +33,8 @@ def failed(error: Exception, *, count: int, request_id: str = "") -> http.Respon
         request_id: the id of the call's only request; empty if it is unknown or there are several.
     """
     if isinstance(error, AnswerError):
-        log("the model's answer cannot be used", level="error", error=str(error), **request_ids.logged())
-        return PenstockError(Reason.BAD_ANSWER, str(error)).response(request_id=request_id)
+        log("the model's answer cannot be used", level="error", error=text_of(error), **request_ids.logged())
+        return PenstockError(Reason.BAD_ANSWER, text_of(error)).response(request_id=request_id)
     if isinstance(error, ArgumentsError):
         return PenstockError(Reason.MISSING_ARGUMENTS, text_of(error)).response(request_id=request_id)
     if isinstance(error, CallCycle) and (count == 1 or request_id):

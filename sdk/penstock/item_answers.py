@@ -18,6 +18,7 @@ from penstock.encoding import encode
 from penstock.errors import AnswerError
 from penstock.instances_response import predictions_of, problem_of
 from penstock.response import Response, to_http
+from penstock.user_code import text_of
 from penstock_wire import http, item_problem
 from penstock_wire.errors import PenstockError
 from penstock_wire.headers import Headers
@@ -103,7 +104,12 @@ def _own(answer: Any, request_id: str) -> Own:
                 return made, {"bodyB64": b'"%b"' % base64.b64encode(made.body)}
             return made, {"body": made.body} if made.body else {}
     if isinstance(answer, AnswerError):
-        log("the answer to an item cannot be used", level="error", error=str(answer), **request_ids.logged())
+        log(
+            "the answer to an item cannot be used",
+            level="error",
+            error=text_of(answer),
+            **request_ids.logged(),
+        )
     problem = answer if isinstance(answer, PenstockError) else problem_of(answer)
     response = problem.response(request_id=request_id)
     return response, {"body": response.body}

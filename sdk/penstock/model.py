@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.answer_list import listed
-from penstock.errors import ArgumentsError
+from penstock.errors import AnswerError, ArgumentsError
 from penstock.item_pieces import Events, batch_pieces, collected, single_pieces
 from penstock.signature import Shape
 from penstock.target import Served
@@ -84,9 +84,11 @@ class Model:
         result = await self._call(self._columns(arguments, shared))
         if isinstance(result, Raised):
             raise result.error
-        answers = _listed(result, len(arguments), self._shape.name)
+        answers = _tried(lambda: _listed(result, len(arguments), self._shape.name))
+        if isinstance(answers, Raised):
+            raise answers.error
         _log_exceptions(answers)
-        return answers
+        return list(answers)
 
     async def stream(
         self, items: Sequence[Any], shared: Mapping[str, Any] = _NONE
@@ -225,7 +227,8 @@ def _tried(call: Callable[[], Any]) -> Any:
 
 
 def _raised(error: Exception) -> Raised:
-    if not isinstance(error, ArgumentsError):  # the client's error, not the model's
+    # The one is the client's error, the other is logged with the answer that it makes.
+    if not isinstance(error, ArgumentsError | AnswerError):
         log_raised("the model raised an exception", error)
     return Raised(error)
 

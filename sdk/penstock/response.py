@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.encoding import encode
 from penstock.errors import AnswerError
+from penstock.user_code import USER_CODE, described
 from penstock_wire import http
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110 section 5.6.2
@@ -45,6 +46,16 @@ def to_http(response: Response) -> http.Response:
     Raises:
         AnswerError: the body has no JSON form, or a header is not a single valid line.
     """
+    try:
+        with USER_CODE:
+            return _made(response)
+    except AnswerError:
+        raise
+    except Exception as error:  # what stands in the headers or the body has methods of its own
+        raise AnswerError(f"expected a Response that can be sent, found {described(error)}") from error
+
+
+def _made(response: Response) -> http.Response:
     body = response.body
     if isinstance(body, bytes | bytearray | memoryview):
         data, kind = bytes(body), "application/octet-stream"

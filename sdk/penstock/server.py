@@ -139,9 +139,9 @@ class ModelServer:
         by_item = get(request.headers, ITEM_ANSWERS) == b"1"
         try:
             answers = await model.run(decode(items), shared)
+            return respond_by_item(answers) if by_item else respond(answers, request_id=request_id)
         except Exception as error:
             return failed(error, count=len(items), request_id=request_id)
-        return respond_by_item(answers) if by_item else respond(answers, request_id=request_id)
 
     def _method(self, model: Model, request: http.Request) -> Model:
         """The method that a request names, by its header or the end of its path; else the default one."""

@@ -186,3 +186,39 @@ async def test_it_is_raised_at_its_own_caller_in_a_test_of_the_class(
     assert [results[0], results[2]] == ["a", "b"]
     assert isinstance(results[1], penstock.errors.Panic)
     assert "index out of bounds" in str(results[1])
+
+
+class Unsendable:
+    """Its text raises."""
+
+    def __str__(self) -> str:
+        raise RustPanic
+
+
+class Lazy(list[Any]):
+    """A list that is made when it is read."""
+
+    def __iter__(self) -> Any:
+        raise RustPanic("no device")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        penstock.Response(200, headers={"x-a": Unsendable()}),  # type: ignore[dict-item]
+        penstock.Response(200, headers=None),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_response_that_cannot_be_rendered_is_a_bad_answer_to_its_item(
+    ask: Callable[..., Any], answer: Any
+) -> None:
+    sent = await ask(penstock.batched(lambda items: [answer]), 1)
+    assert (sent.status, json.loads(sent.body)["reason"]) == (502, "bad_answer")
+
+
+async def test_a_list_of_answers_that_raises_when_it_is_read_is_model_failed(
+    ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent = await ask(penstock.batched(lambda items: Lazy([1])), 1)
+    assert (sent.status, json.loads(sent.body)["reason"]) == (500, "model_failed")
+    assert "no device" in capsys.readouterr().err
