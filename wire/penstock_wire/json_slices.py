@@ -1,15 +1,19 @@
 """JSON cut at its top level into raw slices: bytes, not objects.
 
 The slices reach the model as sent: integers above 2^53, the spelling of numbers and the order of keys are
-untouched. msgspec does the work; if it refuses (`NaN`, `Infinity`, lone surrogates, which Python programs
-emit by default), a tolerant scanner decides, which accepts exactly what `json.loads` does.
+untouched. msgspec does the work. It refuses some texts that `json.loads` accepts and Python programs emit by
+default (`NaN`, `Infinity`, lone surrogates); such a text is cut where msgspec cuts its double with stand-ins.
+
+NB: each step takes time and memory in proportion to the text, whatever it holds. A few statements for each
+token, or an object for each value, would let one request stop the loop for seconds.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 
@@ -18,17 +22,31 @@ from penstock_wire._mypyc import mypyc_attr
 MAX_DEPTH = 512
 """Most levels of nesting in a body, including the top level."""
 
+MAX_MEMBERS = 10_000
+"""Most members of an object that is cut."""
+
+_NAME = re.compile(rb'[ \t\n\r,{]*+("(?:[^"\\]++|\\.)*+")[ \t\n\r]*+:[ \t\n\r]*+')
 # NB: an unterminated string matches to the end of the text: otherwise each quote in it would be tried as the
 # beginning of a string, in time that grows with the square of the text.
-_TEXT = rb'"(?:[^"\\]+|\\.?)*+(?:"|\Z)'
-_STRING = re.compile(_TEXT, re.DOTALL)
-_STRUCTURE = re.compile(_TEXT + rb"|[\[\]{},:]", re.DOTALL)
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_NO_MARKS = bytes(set(range(256)) - set(b"[]{},"))
+_QUOTED = re.compile(rb'"[^"]*+(?:"|\Z)')
+_NO_MARKS = bytes(set(range(256)) - set(b'[]{},"'))
 _INNERMOST = re.compile(rb"(?<=[\[{,])(?:\[,*+\]|\{,*+\})")
 """Containers without containers in them, other than the outermost."""
-_FOLDS = 8
 _SPACE = b" \t\n\r"
+_COMMA, _ARRAY_OPENS, _OBJECT_OPENS = b",[{"
+
+_STAND_INS = (
+    (b"NaN", b"[ ]"),
+    (b"-Infinity", b"[       ]"),
+    (b"Infinity", b"[      ]"),
+    (rb"\ud", rb"\u0"),
+    (rb"\uD", rb"\u0"),
+)
+"""What only `json.loads` reads, and what msgspec reads in its place: as long, and wrong wherever it is wrong.
+
+An array stands where `NaN` may stand, and nowhere else: not beside a digit or a sign, nor as a key. Within a
+string both are text, and neither has a hexadecimal digit. `\\u0…` is no half of a character.
+"""
 
 
 @mypyc_attr(native_class=False)
@@ -47,23 +65,19 @@ class NotJSON(ValueError):
 
 @mypyc_attr(native_class=False)
 class _Key(str):
-    """An object's key; as a separate type, msgspec passes each occurrence to the hook."""
+    """A member's name, unlike every other: a dict keeps all members, also those of one name."""
 
     __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
-_seen: list[str] = []
-
-
-def _hook(kind: type[Any], value: Any) -> Any:
-    if kind is _Key:
-        _seen.append(value)
-        return _Key(value)
-    raise NotImplementedError(kind)  # msgspec requires this from a hook for unknown types
+@mypyc_attr(native_class=False)
+class _TooManyError(Exception):
+    """An object has more than `MAX_MEMBERS` members."""
 
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_OBJECT_TOLD = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_hook)
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -76,27 +90,27 @@ def members(body: bytes) -> dict[str, bytes]:
     Returns:
         Name → slice, in the order sent.
 
-    Of two members with the same name msgspec keeps one. No member is lost if the bytes beyond the returned
-    members are fewer than the smallest member takes.
-
     Raises:
-        NotJSON: not UTF-8, not JSON, not an object, a name twice, or deeper than `MAX_DEPTH`.
+        NotJSON: not UTF-8, not JSON, not an object, a name twice, more than `MAX_MEMBERS`, or deeper than
+            `MAX_DEPTH`.
     """
     if not body.isascii() or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         _check_text(body)
+    if len(body) > MAX_MEMBERS * _SMALLEST_MEMBER:
+        return _every_member(body)
     try:
         decoded = _OBJECT.decode(body)
-    except msgspec.ValidationError as other:
-        raise _other_kind("object", body) from other
-    except (msgspec.DecodeError, RecursionError) as error:
-        return _scan_members(body, error)
+    except (msgspec.MsgspecError, RecursionError):
+        return _every_member(body)
+    # Of two members with one name msgspec keeps one. None is lost if fewer bytes than the smallest member has
+    # are beyond these members.
     result = {}
     slack = len(body) - 1
     for name, raw in decoded.items():
         result[name] = value = bytes(raw)
         slack -= len(name if name.isascii() else name.encode()) + len(value) + 4
     if slack >= _SMALLEST_MEMBER and not _is_spaced(body, slack, result):
-        _check_twins(body, len(result))
+        return _every_member(body)
     return result
 
 
@@ -114,12 +128,76 @@ def _is_spaced(body: bytes, slack: int, fields: dict[str, bytes]) -> bool:
     return body == b"{%b}" % spaced
 
 
-def _check_twins(body: bytes, members_found: int) -> None:
-    """Refuse a duplicate name; slow, since it looks at each name."""
-    _seen.clear()
-    _OBJECT_TOLD.decode(body)
-    if members_found != len(_seen):
-        raise _twin(_seen)
+def _every_member(body: bytes) -> dict[str, bytes]:
+    """Cut an object in any spelling, with a look at each name (see `members`)."""
+    try:
+        decoded, exact = _decode(_decode_members, body, "object")
+    except _TooManyError:
+        raise NotJSON(f"expected at most {MAX_MEMBERS} members, found more", "more members") from None
+    values = list(map(bytes, decoded.values()))
+    result: dict[str, bytes] = {}
+    end = 0
+    for key, value in zip(decoded, values, strict=True):
+        name = str(key)
+        if not exact:  # the name can have stand-ins
+            match = cast("re.Match[bytes]", _NAME.match(body, end))
+            name = json.loads(match[1])
+            end = match.end() + len(value)
+        if name in result:
+            raise NotJSON(f"member {name!r} is there twice", f"member {name!r} twice")
+        result[name] = value
+    return result
+
+
+def _decode_members(text: bytes | bytearray) -> Any:
+    count = 0
+
+    def key(kind: type[Any], name: str) -> _Key:
+        nonlocal count
+        count += 1
+        if count > MAX_MEMBERS:
+            raise _TooManyError
+        return _Key(name)
+
+    return msgspec.json.decode(text, type=dict[_Key, msgspec.Raw], dec_hook=key)
+
+
+def _decode(decode: Callable[[bytes | bytearray], Any], text: bytes, kind: str) -> tuple[Any, bool]:
+    """Decode a text into raw slices as if msgspec read all that `json.loads` reads.
+
+    Args:
+        decode: msgspec's part.
+        text: the text.
+        kind: what it should be, an array or an object.
+
+    Returns:
+        The result, and whether its names are the text's; else they can have stand-ins. Its slices have none.
+
+    Raises:
+        NotJSON: not JSON, or of another kind.
+    """
+    try:
+        return decode(text), True
+    except msgspec.ValidationError as other:
+        raise _other_kind(kind, text) from other
+    except (msgspec.DecodeError, RecursionError):
+        double = text
+    for word, stand_in in _STAND_INS:
+        double = double.replace(word, stand_in)
+    lent = bytearray(double)
+    try:
+        decoded = decode(lent)
+    except msgspec.ValidationError as another:
+        raise _other_kind(kind, text) from another
+    except (msgspec.DecodeError, RecursionError) as error:
+        message = str(error).removeprefix("JSON is malformed: ")
+        actual = f"bytes that are not JSON ({message})"
+        raise NotJSON(f"the bytes are not JSON: {message}", actual) from error
+    if text.lstrip(_SPACE)[:1] not in (b"[", b"{"):  # a stand-in is all of it
+        raise _other_kind(kind, text)
+    # NB: the slices are views of what was decoded, so they get the text's own bytes.
+    memoryview(lent)[:] = text
+    return decoded, False
 
 
 def object_with(name: str, body: bytes) -> dict[str, bytes] | None:
@@ -155,12 +233,7 @@ def elements(array: bytes, limit: int | None = None) -> list[bytes]:
     """
     if limit is not None and len(array) > 2 * limit and array.count(b",") >= limit:
         _check_length(array, limit)
-    try:
-        return list(map(bytes, _ARRAY.decode(array)))
-    except msgspec.ValidationError as other:
-        raise _other_kind("array", array) from other
-    except (msgspec.DecodeError, RecursionError) as error:
-        return _scan_elements(array, error)
+    return list(map(bytes, _decode(_ARRAY.decode, array, "array")[0]))
 
 
 class Sole:
@@ -221,23 +294,22 @@ def _check_length(array: bytes, limit: int) -> None:
     """Refuse an array of more elements than allowed, by its commas."""
     if array.lstrip(_SPACE)[:1] != b"[":
         return
-    marks = (_STRING.sub(b"", array) if b'"' in array else array).translate(None, _NO_MARKS)
-    for _ in range(_FOLDS):
-        if len(marks) <= limit + 1:
-            return
-        if marks.count(b"[") + marks.count(b"{") == 1:
+    marks = structure(array)
+    while len(marks) > limit + 1 and marks.count(b"[") + marks.count(b"{") > 1:
+        folded = b"".join(_INNERMOST.split(marks.replace(b"[]", b"").replace(b"{}", b"")))
+        if len(folded) > len(marks) // 2:
             break
-        marks = _INNERMOST.sub(b"", marks)
+        marks = folded
     depth = commas = 0
     for mark in marks:
-        if mark in b"[{":
-            depth += 1
-        elif mark in b"]}":
-            depth -= 1
-        elif depth == 1:
-            commas += 1
+        if mark == _COMMA:
+            commas += depth == 1
             if commas >= limit:
                 raise NotJSON(f"expected at most {limit} elements, found more", "more")
+        elif mark == _ARRAY_OPENS or mark == _OBJECT_OPENS:  # noqa: SIM109 - mypyc makes no tuple of this
+            depth += 1
+        else:
+            depth -= 1
 
 
 def _check_text(body: bytes) -> None:
@@ -248,26 +320,35 @@ def _check_text(body: bytes) -> None:
             actual = f"byte {body[error.start]:#04x} at {error.start}"
             raise NotJSON(f"expected UTF-8, found {actual}", actual) from error
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-        brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
+        brackets = structure(body).replace(b",", b"")
         # Tensors as nested lists have very many brackets and few levels: remove the innermost ones, at most
         # two levels each time, before counting the rest.
-        folded = brackets
-        for _ in range(_FOLDS):
-            folded = folded.replace(b"[]", b"").replace(b"{}", b"")
-        if _depth(folded) + 2 * _FOLDS > MAX_DEPTH and (deepest := _depth(brackets)) > MAX_DEPTH:
-            message = f"expected at most {MAX_DEPTH} levels of nesting, found {deepest}"
-            raise NotJSON(message, f"{deepest} levels of nesting")
+        folded, levels = brackets, 0
+        while len(rest := folded.replace(b"[]", b"").replace(b"{}", b"")) < len(folded) // 2:
+            folded, levels = rest, levels + 2
+        if _is_deeper(folded, MAX_DEPTH - levels) and _is_deeper(brackets, MAX_DEPTH):
+            raise NotJSON(
+                f"expected at most {MAX_DEPTH} levels of nesting, found more", "more levels of nesting"
+            )
 
 
-def _depth(brackets: bytes) -> int:
-    depth = deepest = 0
-    for bracket in brackets:
-        if bracket in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        else:
-            depth -= 1
-    return deepest
+_STRIDE = 128
+
+
+def _is_deeper(brackets: bytes, most: int) -> bool:
+    """Whether brackets have more levels than `most`; looks at each only where there can be so many."""
+    level = 0
+    for start in range(0, len(brackets), _STRIDE):
+        some = brackets[start : start + _STRIDE]
+        openings = some.count(b"[") + some.count(b"{")
+        if level + openings > most:
+            depth = level
+            for bracket in some:
+                depth += 1 if bracket in b"[{" else -1
+                if depth > most:
+                    return True
+        level += 2 * openings - len(some)
+    return False
 
 
 def _kind(body: bytes) -> str:
@@ -281,66 +362,9 @@ def _other_kind(expected: str, body: bytes) -> NotJSON:
     return NotJSON(f"expected a JSON {expected}, found {kind}", kind)
 
 
-def _twin(names: list[str]) -> NotJSON:
-    name = next(name for index, name in enumerate(names) if name in names[:index])
-    return NotJSON(f"member {name!r} is there twice", f"member {name!r} twice")
-
-
-def _check_loads(body: bytes, cause: Exception) -> None:
-    # NB: the scanner below only finds boundaries; json.loads decides whether the text is JSON.
-    try:
-        json.loads(body, parse_int=float)  # an integer can have more digits than `int` accepts
-    except (ValueError, RecursionError):
-        message = str(cause).removeprefix("JSON is malformed: ")
-        actual = f"bytes that are not JSON ({message})"
-        raise NotJSON(f"the bytes are not JSON: {message}", actual) from cause
-
-
-def _split(body: bytes, opening: bytes, closing: bytes) -> tuple[list[bytes], list[int]]:
-    """Cut a container that json.loads accepted into its parts; also return each part's colon, -1 for none."""
-    text = body.strip(_SPACE)
-    if text[:1] != opening or text[-1:] != closing:
-        raise _other_kind("object" if opening == b"{" else "array", body)
-    parts: list[bytes] = []
-    colons: list[int] = []
-    depth, start, colon = 0, 1, -1
-    for match in _STRUCTURE.finditer(text):
-        token = match.group()
-        if token in (b"[", b"{"):
-            depth += 1
-        elif token in (b"]", b"}"):
-            depth -= 1
-        elif depth == 1 and token == b":" and colon < 0:
-            colon = match.start() - start
-        elif depth == 1 and token == b",":
-            parts.append(text[start : match.start()])
-            colons.append(colon)
-            start, colon = match.end(), -1
-    last = text[start:-1]
-    if parts or last.strip(_SPACE):
-        parts.append(last)
-        colons.append(colon)
-    return parts, colons
-
-
-def _scan_members(body: bytes, cause: Exception) -> dict[str, bytes]:
-    _check_loads(body, cause)
-    names: list[str] = []
-    result: dict[str, bytes] = {}
-    for part, colon in zip(*_split(body, b"{", b"}"), strict=True):
-        name = json.loads(part[:colon])
-        names.append(name)
-        result[name] = part[colon + 1 :].strip(_SPACE)
-    if len(result) != len(names):
-        raise _twin(names)
-    return result
-
-
-def _scan_elements(array: bytes, cause: Exception) -> list[bytes]:
-    _check_loads(array, cause)
-    return [part.strip(_SPACE) for part in _split(array, b"[", b"]")[0]]
-
-
-def without_strings(text: bytes) -> bytes:
-    """Return a JSON text without its strings, for counting its brackets and commas."""
-    return _STRING.sub(b"", text)
+def structure(text: bytes) -> bytes:
+    """Return the brackets and commas of a JSON text without those in its strings."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = text.translate(None, _NO_MARKS).replace(b'""', b"")
+    return b"".join(_QUOTED.split(marks)) if b'"' in marks else marks

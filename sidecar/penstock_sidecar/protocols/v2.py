@@ -399,11 +399,11 @@ def _text(raw: bytes | None, path: str) -> str:
 
 def _check_names(names: Sequence[bytes | None], member: str) -> None:
     texts = [_text(name, f"$.{member}[{index}].name") for index, name in enumerate(names)]
-    if len(set(texts)) == len(texts):
-        return
+    seen: set[str] = set()
     for index, text in enumerate(texts):
-        if text in texts[:index]:
+        if text in seen:
             raise BadTensor(f"$.{member}[{index}].name", "another name than the others", text)
+        seen.add(text)
 
 
 def _inner(tensor: dict[str, bytes]) -> bytes:

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from penstock_wire.json_slices import NotJSON, elements, without_strings
+from penstock_wire.json_slices import NotJSON, elements, structure
 
 SIZES = {
     "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4,
@@ -31,7 +31,6 @@ Shape = tuple[int, ...]
 _SHORT = 64
 _USUAL = re.compile(rb"\[(?:0|[1-9][0-9]{0,17})(?:, ?(?:0|[1-9][0-9]{0,17}))*\]")
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]{0,18})")
-_NOT_MARKS = bytes(set(range(256)) - set(b"[]{},"))
 
 
 class BadTensor(ValueError):
@@ -118,9 +117,8 @@ def cut_json(data: bytes, shape: Shape, datatype: str, path: str) -> tuple[str, 
         if len(parts) != rows:
             raise BadTensor(path, f"{rows} rows (shape {shape_text(shape)})", str(len(parts)))
         for index, part in enumerate(parts):
-            marks = (without_strings(part) if b'"' in part else part).translate(None, _NOT_MARKS)
             # NB: the pattern's length depends on the shape: never build it for a shape longer than the data.
-            if width > len(part) or marks != _nesting(tail):
+            if width > len(part) or structure(part) != _nesting(tail):
                 raise BadTensor(f"{path}[{index}]", f"arrays nested as {shape_text(tail)}", _short(part))
         return NESTED, list(parts)
     _check_count(len(parts), shape, path)

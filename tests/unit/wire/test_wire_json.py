@@ -6,16 +6,25 @@ goes where the item came from.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock_sidecar.protocols import instances
+from penstock_sidecar.protocols.envelope import ENVELOPE_PROTOCOL
+from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
+from penstock_sidecar.protocols.openai import OPENAI_PROTOCOL
+from penstock_sidecar.protocols.v2 import V2_PROTOCOL
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.http import Request
 from penstock_wire.instances_form import read_request
 from penstock_wire.json_slices import MAX_DEPTH, NotJSON, Sole, elements, members
 
@@ -35,6 +44,10 @@ NEARLY = st.lists(
     ),
     max_size=9,
 ).map("".join)  # fmt: skip
+
+
+def protocol_read(protocol: Any, path: str, body: bytes) -> Any:
+    return protocol.parse(Request("POST", path, ((b"content-type", b"application/json"),), body))
 
 
 def same(left: Any, right: Any) -> bool:
@@ -121,7 +134,7 @@ def test_depth_is_bounded(open_: str, close: str):
         return f'{{"x":{open_ * (depth - 1)}1{close * (depth - 1)}}}'.encode()
 
     members(nested(MAX_DEPTH))
-    with pytest.raises(NotJSON, match="levels of nesting, found 513"):
+    with pytest.raises(NotJSON, match="levels of nesting, found more"):
         members(nested(MAX_DEPTH + 1))
     # Brackets within strings are not depth.
     members(b'{"x":"' + b"[" * 1000 + b'"}')
@@ -195,7 +208,7 @@ def test_what_was_found_is_there_for_messages_of_others(array: bytes, text: str)
         (b'{"a":1,"a":2}', "member 'a' twice"),
         (b'{"a":1,"a":NaN}', "member 'a' twice"),
         (b'{"a":"\xff"}', "byte 0xff at 6"),
-        (b"[" * 600, "600 levels of nesting"),
+        (b"[" * 600, "more levels of nesting"),
     ],
 )
 def test_what_was_found_instead_of_an_object_is_there_for_messages_of_others(body: bytes, text: str):
@@ -324,3 +337,70 @@ class TestSole:
 
     def test_an_empty_array_has_no_elements(self):
         assert self.SOLE.elements(b'{"instances":[]}') == []
+
+
+PIECES = st.sampled_from(
+    ["{", "}", "[", "]", ",", ":", '"', '"a":', '{"":', '"[', '\\"', "\\", "\\\\", '"\\ud800",', "\\uDC00",
+     "1", "0.5,", "-", "NaN", "NaN,", "-Infinity,", "Infinity", "null,", " ", "é", '"\\u00fc",', "[],", "{},"]
+)  # fmt: skip
+NESTED = st.tuples(st.sampled_from([("[", "]"), ("[1,", "]"), ('{"a":', "}")]), st.integers(1, 600)).map(
+    lambda nested: nested[0][0] * nested[1] + "NaN" + nested[0][1] * nested[1] + ","
+)
+UNITS = st.lists(PIECES, min_size=1, max_size=8).map("".join) | NESTED | st.just('"%d":NaN,')
+"""What a hostile text repeats; with `%d`, each time with another number."""
+SHELLS = (
+    '{"%s":[%s1]}',
+    '{"%s":[[%s1]]}',
+    '{"%s":["%s"]}',
+    '{"%s":%s',
+    '{"%s":[NaN],%s"z":1}',
+    '{"%s":1,%s"z":1,"z":2}',
+)
+READERS: dict[str, tuple[str, Callable[[bytes], Any]]] = {
+    "an answer": ("predictions", lambda body: instances.split(body, [1, 1])),
+    **{
+        protocol.name: (name, functools.partial(protocol_read, protocol, path))
+        for protocol, path, name in (
+            (INSTANCES_PROTOCOL, "/", "instances"),
+            (V2_PROTOCOL, "/v2/models/m/infer", "inputs"),
+            (OPENAI_PROTOCOL, "/v1/embeddings", "input"),
+            (ENVELOPE_PROTOCOL, "/", "body"),
+        )
+    },
+}
+
+
+class TestTime:
+    """One text stops the loop for no longer than its size explains, whatever it holds.
+
+    Its time is compared with that of as many bytes of plain numbers, which msgspec skips. A few looks at each
+    byte in C take up to ten times as long, and one Python statement for each byte fifty times; what took
+    seconds for some megabytes took hundreds of times as long.
+    """
+
+    BYTES = 200_000
+    TIMES = 120
+
+    @classmethod
+    def times(cls, read: Callable[[bytes], Any], body: bytes) -> float:
+        """How many times as long as plain numbers a text takes, at best of some tries."""
+        numbers = b'{"instances":[[' + b"0.123456789," * (cls.BYTES // 12) + b"1]]}"
+        ratios = (cls.seconds(read, body) / cls.seconds(read_request, numbers) for _ in range(4))
+        return next((ratio for ratio in ratios if ratio < cls.TIMES), math.inf)
+
+    @staticmethod
+    def seconds(read: Callable[[bytes], Any], body: bytes) -> float:
+        start = time.process_time()
+        with contextlib.suppress(PenstockError, NotJSON):
+            read(body)
+        return time.process_time() - start
+
+    @pytest.mark.parametrize("name", READERS)
+    @pytest.mark.parametrize("shell", SHELLS)
+    @given(unit=UNITS)
+    @settings(max_examples=15)
+    def test_a_hostile_text_takes_not_much_longer_than_numbers(self, name: str, shell: str, unit: str):
+        member, read = READERS[name]
+        rounds = self.BYTES // len(unit.encode())
+        many = "".join([unit % number for number in range(rounds)]) if "%d" in unit else unit * rounds
+        assert self.times(read, (shell % (member, many)).encode()) < self.TIMES
