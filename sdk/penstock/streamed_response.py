@@ -1,11 +1,13 @@
 """Renders a generator's answers as HTTP: one stream, or all streams of a batch in one (docs/protocols.md).
 
 A piece is one event of `text/event-stream` with its JSON as data, or a line of NDJSON; bytes are sent as they
-are. An error before a stream's first piece is sent with its own status; a later one is sent in-band.
+are, and may be cut anywhere in UTF-8. What is not UTF-8 ends a stream, alone or in a batch. An error before a
+stream's first piece is sent with its own status; a later one is sent in-band.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -109,6 +111,7 @@ class _Lone:
 
     def __init__(self, media: bytes) -> None:
         self._media = media
+        self._texts = _Texts()
 
     def write(self, events: Events) -> bytes:
         """Return the bytes of a step."""
@@ -119,11 +122,13 @@ class _Lone:
         return self._text(error)
 
     def _text(self, piece: Any) -> bytes:
-        if piece is END:
-            return b""
         try:
+            if piece is END:
+                return self._texts.add(0, b"", last=True).encode()
             if not ends(piece):
-                return rendered(piece, self._media)
+                data = rendered(piece, self._media)
+                self._texts.add(0, data)
+                return data
         except AnswerError as error:
             piece = error
         said = msgspec.json.encode(in_band(piece))
@@ -136,6 +141,7 @@ class _Several:
     def __init__(self, media: bytes, count: int) -> None:
         self._media = media
         self._open = set(range(count))
+        self._texts = _Texts()
 
     def write(self, events: Events) -> bytes:
         """Return the bytes of a step."""
@@ -149,8 +155,10 @@ class _Several:
         try:
             if not ends(piece):
                 if isinstance(piece, bytes | bytearray | memoryview):
-                    piece = _as_text(bytes(piece))
+                    piece = self._texts.add(index, bytes(piece))
                 return rendered({"index": index, "piece": piece}, self._media)
+            if piece is END:
+                self._texts.add(index, b"", last=True)
         except AnswerError as error:
             piece = error
         self._open.discard(index)
@@ -171,6 +179,7 @@ class _Together:
         self._media = media
         self._open = set(range(count))
         self._begun: set[int] = set()
+        self._texts = _Texts()
         self._head = {"status": 200, "headers": {"content-type": media.decode()}}
 
     def write(self, events: Events) -> bytes:
@@ -193,7 +202,9 @@ class _Together:
                 if index not in self._begun:
                     self._begun.add(index)
                     line |= self._head
-                return line | {"data": _as_text(data)}
+                return line | {"data": self._texts.add(index, data)}
+            if piece is END:
+                self._texts.add(index, b"", last=True)
         except AnswerError as error:
             piece = error
         self._open.discard(index)
@@ -204,7 +215,7 @@ class _Together:
         answer = answer_of(piece)
         whole = {"status": answer.status, "headers": fields_of(answer.headers)}
         try:
-            return line | whole | {"data": _as_text(answer.body), "end": True}
+            return line | whole | {"data": self._texts.add(index, answer.body, last=True), "end": True}
         except AnswerError as error:
             return line | {"error": in_band(error)}
 
@@ -239,8 +250,22 @@ def in_band(error: Any) -> dict[str, Any]:
     return {"status": reason.status, "reason": reason.value, "detail": detail}
 
 
-def _as_text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise AnswerError(f"expected text in a stream, found bytes that are not UTF-8: {error}") from error
+class _Texts:
+    """The text of each item's bytes: a character that is cut between two pieces comes with the second."""
+
+    def __init__(self) -> None:
+        self._cut: dict[int, bytes] = {}
+
+    def add(self, index: int, data: bytes, *, last: bool = False) -> str:
+        """Return the text that an item's next bytes complete (raises AnswerError)."""
+        if self._cut:
+            data = self._cut.pop(index, b"") + data
+        try:
+            text, used = codecs.utf_8_decode(data, "strict", last)
+        except UnicodeDecodeError as error:
+            raise AnswerError(
+                f"expected text in a stream, found bytes that are not UTF-8: {error}"
+            ) from error
+        if used < len(data):
+            self._cut[index] = data[used:]
+        return text

@@ -6,6 +6,8 @@ A client asks by its `accept`. A sidecar that can split a batch's streams asks t
 
 from __future__ import annotations
 
+import re
+
 from penstock_wire.headers import Headers
 
 ITEM_STREAMS_TYPE = b"application/vnd.penstock.item-streams+json"
@@ -14,18 +16,27 @@ EVENTS = b"text/event-stream"
 NDJSON = b"application/x-ndjson"
 
 
+_QUALITY = re.compile(rb"; *q *= *(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?) *(?:;|$)")
+_JSON_RANGES = (b"application/json", b"application/*", b"*/*")
+"""What can say how much a client wants JSON, the most specific first."""
+
+
 def stream_type(headers: Headers) -> bytes | None:
-    """Return the kind of stream that a request asks for, the first in its `accept`; None if it asks for none.
+    """Return the kind of stream that a request asks for; None if it names none, or wants JSON more than each.
+
+    The qualities in its `accept` decide (RFC 9110 section 12.5.1), and between equal ones the order.
 
     Args:
         headers: the request's fields.
     """
-    for name, value in headers:
-        if name != b"accept":
-            continue
-        for part in value.lower().split(b","):
-            media, _, parameters = part.partition(b";")
-            media = media.strip()
-            if media in (EVENTS, NDJSON) and parameters.replace(b" ", b"") not in (b"q=0", b"q=0.0"):
-                return media
-    return None
+    accept = b",".join([value for name, value in headers if name == b"accept"]).lower()
+    if EVENTS not in accept and NDJSON not in accept:
+        return None
+    qualities: dict[bytes, float] = {}
+    for part in accept.split(b","):
+        quality = _QUALITY.search(part)
+        qualities.setdefault(part.partition(b";")[0].strip(), float(quality[1]) if quality else 1.0)
+    json = next((qualities[each] for each in _JSON_RANGES if each in qualities), 0.0)
+    wanted = [each for each, quality in qualities.items() if each in (EVENTS, NDJSON) and quality >= json]
+    kind = max(wanted, key=qualities.__getitem__, default=None)
+    return kind if kind is not None and qualities[kind] else None

@@ -247,15 +247,40 @@ async def test_what_concerns_the_whole_batch(ask: Ask, steps: list[Any], status:
         assert [json.loads(line)["i"] for line in body.splitlines()] == [0, 1, 0, 1]
 
 
-async def test_bytes_are_sent_as_they_are(ask: Ask) -> None:
-    def raw(item: int) -> Iterator[bytes]:
-        yield b"data: [DONE]\n\n"
-        yield b"\xff"
+CUT = [b"data: caf", b"\xc3", b"\xa9 ", "😀".encode()[:3], "😀\n\n".encode()[3:]]
 
-    assert (await ask(raw, 1, headers=EVENTS))[2] == b"data: [DONE]\n\n\xff"
-    lines = [json.loads(line) for line in (await ask(raw, 1, headers=TOGETHER))[2].splitlines()]
-    assert lines[0]["data"] == "data: [DONE]\n\n"
-    assert "expected text in a stream, found bytes that are not UTF-8" in lines[1]["error"]["detail"]
+
+async def test_bytes_are_sent_as_they_are_wherever_they_are_cut(ask: Ask) -> None:
+    def raw(item: int) -> Iterator[bytes]:
+        yield from CUT
+
+    text = "data: café 😀\n\n"
+    assert (await ask(raw, 1, headers=EVENTS))[2].decode() == text
+    lines = [json.loads(line) for line in (await ask(raw, 1, 1, headers=TOGETHER))[2].splitlines()]
+    for index in (0, 1):
+        assert "".join([line.get("data", "") for line in lines if line["i"] == index]) == text
+    assert sum(line.get("end", False) for line in lines) == 2
+    lines = [json.loads(line) for line in (await ask(raw, 1, 1, headers=LINES))[2].splitlines()]
+    for index in (0, 1):
+        assert "".join([line.get("piece", "") for line in lines if line["index"] == index]) == text
+
+
+@pytest.mark.parametrize("bad", [[b"\xff"], [b"\xc3", b"a"], [b"\xc3", 1], [b"\xc3"]])
+async def test_bytes_that_are_not_text_end_a_stream_whoever_shares_its_batch(
+    ask: Ask, bad: list[Any]
+) -> None:
+    def raw(item: int) -> Iterator[Any]:
+        yield b"data: 1\n\n"
+        yield from bad
+
+    said = b"expected text in a stream, found bytes that are not UTF-8"
+    alone = (await ask(raw, 1, headers=EVENTS))[2]
+    assert alone.startswith(b"data: 1\n\n")
+    assert said in alone.partition(b"event: error\ndata: ")[2]
+    for headers in (TOGETHER, LINES):
+        lines = [json.loads(line) for line in (await ask(raw, 1, 1, headers=headers))[2].splitlines()]
+        assert [said.decode() in json.dumps(line) for line in lines].count(True) == 2
+        assert not any("end" in line for line in lines)
 
 
 @pytest.mark.parametrize("blocking", [False, True])
@@ -289,11 +314,22 @@ async def test_a_client_that_goes_away_closes_the_generator(send: Ask, blocking:
     ("accept", "kind"),
     [
         (b"text/event-stream", b"text/event-stream"),
-        (b"application/json, application/x-ndjson;q=0.5, text/event-stream", b"application/x-ndjson"),
+        (b"application/json, application/x-ndjson;q=0.5, text/event-stream", b"text/event-stream"),
+        (b"text/event-stream, application/x-ndjson", b"text/event-stream"),
+        (b"application/x-ndjson, text/event-stream", b"application/x-ndjson"),
+        (b"text/event-stream;q=0.1, application/x-ndjson; q=0.9", b"application/x-ndjson"),
+        (b"application/json;q=1.0, text/event-stream;q=0.1", None),
+        (b"application/json;q=0, text/event-stream ; q=0.5", b"text/event-stream"),
+        (b"application/json;q=0.2, */*, text/event-stream;q=0.5", b"text/event-stream"),
+        (b"*/*;q=0.8, text/event-stream;q=0.5", None),
+        (b"*/*, text/event-stream", b"text/event-stream"),
+        (b"text/event-stream;charset=utf-8;q=0.000", None),
+        (b"text/event-stream;level=1", b"text/event-stream"),
         (b"Text/Event-Stream", b"text/event-stream"),
         (b"text/event-stream;q=0", None),
         (b"application/json", None),
         (b"*/*", None),
+        (b"text/event-streams", None),
     ],
 )
 def test_a_client_asks_for_a_stream_by_what_it_accepts(accept: bytes, kind: bytes | None) -> None:
