@@ -5,8 +5,8 @@ item. All other members are parameters (`model`, `encoding_format`, `dimensions`
 ids never share a batch: servers take a list of one kind.
 
 Each answer has the `data` of its own items, `index` counted from 0. A server's `usage` is that of the
-batch: it is shared in proportion to the items' bytes, in whole numbers whose sum is the batch's usage. So in
-a batch of several requests the usage of one request is an estimate.
+batch: each number in it, also within details, is shared in proportion to the items' bytes, so that the sum is
+the batch's; whole numbers in whole ones. So in a batch of several requests the usage of one is an estimate.
 
 Source: https://platform.openai.com/docs/api-reference/embeddings
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Sequence
+from decimal import Decimal
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple, cast
 
@@ -29,6 +30,11 @@ from penstock_wire.json_slices import NotJSON, elements, members, object_with
 PATH = "/v1/embeddings"
 _BODY = BodyFields(CLOUD_EVENT, HEADER_LENGTH)
 _COUNT = re.compile(rb"0|[1-9][0-9]{0,17}")
+_AMOUNT = re.compile(rb"(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,2})?")
+_DIGITS = 6
+"""How many more digits than the amount a share of it has, if the amount is not a whole number."""
+_LEVELS = 4
+"""Levels of nesting in a `usage` whose numbers are shared."""
 _TOKENS = re.compile(rb"\[[0-9, \t\r\n]*+\]")
 
 
@@ -84,11 +90,11 @@ class _OpenAI:
         except NotJSON as error:
             raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
         weights = [sum(map(len, part)) for part in parts]
-        counts = {name: shares(int(raw), weights) for name, raw in usage.items() if _COUNT.fullmatch(raw)}
+        usages = {name: _shared(raw, weights) for name, raw in usage.items()}
         answers = []
         start = 0
         for index, part in enumerate(parts):
-            own = {**usage, **{name: b"%d" % share[index] for name, share in counts.items()}}
+            own = {name: each[index] for name, each in usages.items()}
             some = embeddings[start : start + len(part)]
             answers.append(Response(answer.status, answer.headers, _body(fields, some, own)))
             start += len(part)
@@ -109,10 +115,7 @@ class _OpenAI:
             if not index:
                 first, usage = fields, reported
                 continue
-            for name, raw in reported.items():
-                mine = usage.get(name, b"0")
-                if _COUNT.fullmatch(raw) and _COUNT.fullmatch(mine):
-                    usage[name] = b"%d" % (int(mine) + int(raw))
+            usage = _sum_objects(usage, reported, _LEVELS)
         return Response(answers[0].status, answers[0].headers, _body(first, embeddings, usage))
 
 
@@ -176,6 +179,47 @@ def _embeddings(fields: dict[str, bytes], total: int | None) -> list[dict[str, b
 def _usage(fields: dict[str, bytes]) -> dict[str, bytes]:
     raw = fields.get("usage")
     return {} if raw is None or raw == b"null" else members(raw)
+
+
+def _shared(raw: bytes, weights: Sequence[int], levels: int = _LEVELS) -> list[bytes]:
+    """Return a value of a batch's usage for each request: amounts are shared, all else is for each."""
+    requests = range(len(weights))
+    if levels and raw[:1] == b"{":
+        fields = {name: _shared(each, weights, levels - 1) for name, each in members(raw).items()}
+        return [
+            _object({name: each[index] for name, each in fields.items()}) for index in range(len(weights))
+        ]
+    if levels and raw[:1] == b"[":
+        parts = [_shared(each, weights, levels - 1) for each in elements(raw)]
+        return [b"[" + b",".join([part[index] for part in parts]) + b"]" for index in requests]
+    if _COUNT.fullmatch(raw):
+        return [b"%d" % share for share in shares(int(raw), weights)]
+    if not _AMOUNT.fullmatch(raw):
+        return [raw] * len(weights)
+    amount = Decimal(raw.decode())
+    if amount == int(amount):
+        return [b"%d.0" % share for share in shares(int(amount), weights)]
+    _, digits, exponent = amount.as_tuple()
+    units = int("".join(map(str, digits))) * 10**_DIGITS
+    exact = [Decimal(f"{share}E{int(exponent) - _DIGITS}") for share in shares(units, weights)]
+    return [format(share, "f").encode() for share in exact]
+
+
+def _sum_objects(mine: dict[str, bytes], more: dict[str, bytes], levels: int) -> dict[str, bytes]:
+    return {**more, **{name: _sum(raw, more.get(name, b""), levels) for name, raw in mine.items()}}
+
+
+def _sum(mine: bytes, more: bytes, levels: int) -> bytes:
+    """Add a value of an answer's usage to that of another; what is not an amount is as in the first."""
+    if _AMOUNT.fullmatch(mine) and _AMOUNT.fullmatch(more):
+        return format(Decimal(mine.decode()) + Decimal(more.decode()), "f").encode()
+    if levels and mine[:1] == more[:1] == b"{":
+        return _object(_sum_objects(members(mine), members(more), levels - 1))
+    if levels and mine[:1] == more[:1] == b"[":
+        ours, theirs = elements(mine), elements(more)
+        if len(ours) == len(theirs):
+            return b"[" + b",".join(map(_sum, ours, theirs, [levels - 1] * len(ours))) + b"]"
+    return mine
 
 
 def _body(fields: dict[str, bytes], embeddings: list[dict[str, bytes]], usage: dict[str, bytes]) -> bytes:
