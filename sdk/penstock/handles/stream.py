@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 from collections.abc import Coroutine
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from penstock.handles import scope
 from penstock.handles.pending import refuse_running_loop, running_loop
 
 _END = object()
+_BOM = codecs.BOM_UTF8
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """The most bytes of one event of a stream."""
 
@@ -161,17 +163,24 @@ def _abandon(opening: Any) -> None:
 
 
 class Events:
-    """Cuts the bytes of an event stream into pieces.
+    """Reads the bytes of an event stream, of any server: https://html.spec.whatwg.org/#parsing-an-event-stream.
+
+    Fields other than `event` and `data` are ignored, as are comments, and events without data.
 
     Args:
         endpoint: its name, for messages.
     """
 
-    __slots__ = ("_endpoint", "_rest")
+    __slots__ = ("_after_cr", "_data", "_endpoint", "_line", "_name", "_size", "_start")
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self._rest = b""
+        self._start: bytes | None = b""  # of the stream, until it is clear whether that is a BOM
+        self._after_cr = False
+        self._line: list[bytes] = []  # the pieces of a line that has not ended
+        self._name = b""
+        self._data: list[bytes] = []
+        self._size = 0
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
         """Add bytes; return the events that are now complete, each as name and data.
@@ -179,32 +188,53 @@ class Events:
         Raises:
             UpstreamError: an event is too long.
         """
-        *texts, self._rest = (self._rest + data).split(b"\n\n")
-        if len(self._rest) > MAX_EVENT_BYTES:
+        if self._start is not None:
+            data = self._start + data
+            if len(data) < len(_BOM) and _BOM.startswith(data):
+                self._start = data
+                return []
+            self._start = None
+            data = data.removeprefix(_BOM)
+        came = data.removeprefix(b"\n") if self._after_cr else data
+        self._after_cr = data.endswith(b"\r")
+        first, *lines = came.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._line.append(first)
+        self._size += len(first)
+        events: list[tuple[bytes, bytes]] = []
+        for line in lines:
+            self._end_line(events)
+            self._line = [line]
+            self._size += len(line)
+        if self._size > MAX_EVENT_BYTES:
             raise UpstreamError(
                 f"{self._endpoint}: expected events of at most {MAX_EVENT_BYTES} bytes, found more",
                 status=502,
                 reason="bad_answer",
                 endpoint=self._endpoint,
             )
-        return [_event(text) for text in texts if text]
+        return events
+
+    def _end_line(self, events: list[tuple[bytes, bytes]]) -> None:
+        line = b"".join(self._line)
+        if line:
+            key, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if key == b"data":
+                self._data.append(value)
+                return
+            if key == b"event":
+                self._name = value
+            self._size -= len(line)
+            return
+        if self._data:
+            events.append((self._name, b"\n".join(self._data)))
+        self._name, self._data, self._size = b"", [], 0
 
     @property
     def cut(self) -> bool:
         """Whether a part of an event is left: if the stream ends now, it was cut."""
-        return bool(self._rest.strip())
-
-
-def _event(text: bytes) -> tuple[bytes, bytes]:
-    name, data = b"", []
-    for line in text.split(b"\n"):
-        key, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if key == b"data":
-            data.append(value)
-        elif key == b"event":
-            name = value
-    return name, b"\n".join(data)
+        line = b"".join(self._line)
+        return bool(self._data or self._name or (line and not line.startswith(b":")))
 
 
 def read_event(name: bytes, data: bytes, endpoint: str, request_id: str) -> Any:
