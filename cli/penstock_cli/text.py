@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Any, TextIO
 
 _GAP = "   "
 _LEAST = 16
@@ -155,6 +155,16 @@ def _first(lines: list[str], most: int | None) -> list[str]:
     if most is None or len(lines) <= most:
         return lines
     return [*lines[: most - 1], f"{lines[most - 1]} …"]
+
+
+def by_reason(load: Mapping[str, Any]) -> str:
+    """Format the errors of a backend's load by reason, the most frequent first: `deadline 17, queue_full 3`.
+
+    Args:
+        load: `status.load`.
+    """
+    errors = sorted((load.get("errors") or {}).items(), key=lambda error: (-error[1], error[0]))
+    return ", ".join(f"{reason} {count}" for reason, count in errors)
 
 
 def when(text: str | None) -> datetime | None:

@@ -187,6 +187,25 @@ class Reports:
         window = self._traffic.get(namespace)
         return {} if window is None else window.of(endpoint, self._clock.time())
 
+    def errors(self, namespace: str, backend: str) -> tuple[int, Mapping[str, int]]:
+        """Requests of a backend that routers answered within the last minute, and of these errors by reason.
+
+        Args:
+            namespace: where.
+            backend: its name.
+        """
+        window = self._traffic.get(namespace)
+        return (0, {}) if window is None else window.errors(backend, self._clock.time())
+
+    def failing(self, namespace: str) -> frozenset[str]:
+        """The backends of a namespace whose clients got an error within the last minute.
+
+        Args:
+            namespace: where.
+        """
+        window = self._traffic.get(namespace)
+        return frozenset() if window is None else window.failing(self._clock.time())
+
     def answered_lately(self, namespace: str, endpoint: str, backend: str) -> int | None:
         """Requests that a backend of a release answered recently: see `ReleaseCounts.answered`.
 

@@ -166,14 +166,17 @@ class Series:
         """
         codes: dict[str, int] = {}
         refused: dict[str, int] = {}
+        reasons: dict[str, int] = {}
         errors = 0
         for (status, reason), tally in list(self._answers.items()):
             if tally.total:
                 codes[str(status)] = codes.get(str(status), 0) + tally.total
             refusal = reason in REFUSALS
-            if tally.drawn and (status >= 500 or (refusal and status == TOO_MANY_REQUESTS)):
+            if status >= 500 or (refusal and status == TOO_MANY_REQUESTS):
                 errors += tally.drawn
-                if refusal:
+                if tally.total:
+                    reasons[reason] = reasons.get(reason, 0) + tally.total
+                if refusal and tally.drawn:
                     refused[reason] = refused.get(reason, 0) + tally.drawn
         return BackendTotals(
             requests=sum(codes.values()),
@@ -183,4 +186,5 @@ class Series:
             errors=errors,
             refused=refused,
             seconds=tuple(self.first) if any(self.first) else (),
+            reasons=reasons,
         )

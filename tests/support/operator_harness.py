@@ -257,8 +257,9 @@ class Harness:
         processor_wait: float | None = None,
         namespace: str = "n",
         dedicated: str = "",
+        answered: Mapping[str, BackendTotals] = MappingProxyType({}),
     ) -> None:
-        """A router's report arrives; each of its endpoints holds so many requests by backend.
+        """A router's report arrives; each of its endpoints holds or answered so many requests by backend.
 
         It is of an endpoint's own router where one is named.
         """
@@ -270,7 +271,8 @@ class Harness:
                 name: EndpointReport(
                     listening=True,
                     held=sum(held.values()),
-                    backends={backend: BackendTotals(held=count) for backend, count in held.items()},
+                    backends={backend: BackendTotals(held=count) for backend, count in held.items()}
+                    | dict(answered),
                 )
                 for name in endpoints
             },

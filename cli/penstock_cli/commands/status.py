@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from penstock_cli import causes
 from penstock_cli.cluster import PLURALS, Cluster, Resource
 from penstock_cli.release import Release
-from penstock_cli.text import Screen, fitted, span, table, when
+from penstock_cli.text import Screen, by_reason, fitted, span, table, when
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +104,9 @@ def _details(kind: str, resource: Resource) -> Iterator[str]:
             yield f"{desired} recommended"
         load = status.get("load") or {}
         yield f"{load.get('queued', 0)} queued, {load.get('ongoing', 0)} ongoing"
+        counts = [(load.get(f"{kind}PerMinute", 0), kind) for kind in ("refused", "failed")]
+        if bad := ", ".join(f"{count} {kind}" for count, kind in counts if count):
+            yield f"{bad} of {load.get('requestsPerMinute', 0)} a minute ({by_reason(load)})"
     elif kind == "ModelEndpoint":
         shares = status.get("shares") or spec["backend"]
         yield f"to {shares}" if "," in shares else f"to {shares.removesuffix(' 100%')}"

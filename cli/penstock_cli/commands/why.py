@@ -1,4 +1,7 @@
-"""Why a backend has its number of replicas: the computation in words, its terms, and the last changes.
+"""Why a backend has its number of replicas, and why requests were refused or failed.
+
+The computation in words, its terms, the last changes; and the errors of the last minute, each reason with
+what it means and what helps.
 
 All of it stands in the backend's status: the operator shows there what its autoscaler says, and keeps its
 last ten changes. The plot is made of these changes: it goes back as far as they do, and what others wrote
@@ -49,6 +52,25 @@ TERMS = {
     "processorWaitPercent": "percent of the time without a processor, of the pod that waits most for one",
 }
 """Explanations of terms; other terms, of a newer operator, are shown by name alone."""
+REASONS = {
+    "deadline": "they would have been late by latencyObjective, defaultTimeout or the caller's own timeout: "
+    "more pods, or a longer objective",
+    "queue_full": "maxQueuedItems waited already: more pods",
+    "cold_start_full": "coldStart.maxPending waited in the router for a pod with room already: more pods",
+    "not_ready": "no pod with a loaded model: see Ready and ModelLoaded",
+    "model_unreachable": "the model could not be reached, or ended with them: see ModelLoaded, and its log",
+    "backend_missing": "a TrafficSplit or ModelEndpoint names a backend that is not there",
+    "draining": "their pod was shutting down",
+    "moved": "pods handed them to each other too often",
+    "no_memory": "the router's memory for bodies was full",
+    "model_failed": "the model raised an error: see its log",
+    "model_answer": "the model's own answer had a status of 500 or above: see its log",
+    "bad_answer": "the model's answer could not be used: the body of the error says why",
+    "batch_failed": "another request spoiled their batch, or the model could not answer it",
+    "call_cycle": "classes called each other in a circle",
+    "internal": "a defect of Penstock: its log has the traceback",
+}
+"""Explanations of the reasons of errors; others are shown by name alone."""
 
 _WIDTH, _HEIGHT = 64, 8
 
@@ -81,6 +103,9 @@ def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
     replicas, ready = spec.get("replicas", 1), status.get("readyReplicas") or 0
     many = "replica" if replicas == 1 else "replicas"
     lines = [f"{metadata['namespace']}/{metadata['name']}: {replicas} {many} asked for, {ready} ready"]
+    well = _condition(status, "Ready")
+    if well.get("status") == "True" and well.get("message") and well.get("reason") != "ScaledToZero":
+        lines.append(f"  {well['reason']}: {well['message']}")
     if ready < replicas:
         lines += [f"  {each['reason']}: {each['message']}" for each in _not_ready(status)]
     behind = status.get("observedGeneration") != metadata.get("generation")
@@ -88,14 +113,34 @@ def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
         lines.append("NB: the status below is older than the last change of the spec")
     scaling = spec.get("autoscaling")
     if scaling is None:
-        return [*lines, "", "It has no autoscaling: whoever writes spec.replicas, or /scale, decides."]
+        lines += ["", "It has no autoscaling: whoever writes spec.replicas, or /scale, decides."]
+        return [*lines, *_errors(status, width=width)]
     lines += ["", *_now(status, scaling, now=now, width=width), "", *_limits(spec)]
     lines += [
         *_conditions(status),
+        *_errors(status, width=width),
         "",
         *_history(status.get("scaling") or (), replicas, now=now, width=width),
     ]
     return lines
+
+
+def _errors(status: dict[str, Any], *, width: int) -> list[str]:
+    """Explain the errors of the last minute; nothing if there were none."""
+    load = status.get("load") or {}
+    errors = sorted((load.get("errors") or {}).items(), key=lambda error: (-error[1], error[0]))
+    if not errors:
+        return []
+    refused, failed = load.get("refusedPerMinute", 0), load.get("failedPerMinute", 0)
+    rows = [(reason, str(count), REASONS.get(reason, "")) for reason, count in errors]
+    return [
+        "",
+        (
+            f"Of {load.get('requestsPerMinute', 0)} requests in the last minute, {refused} were refused "
+            f"and {failed} failed:"
+        ),
+        *(f"  {line}" for line in table(("REASON", "REQUESTS", ""), rows, width=width - 2)),
+    ]
 
 
 def _not_ready(status: dict[str, Any]) -> list[dict[str, Any]]:

@@ -19,8 +19,34 @@ class LoadStatus(Part):
     oldest_age_ms: Annotated[int, Field(description="How long the oldest waiting item has waited.")] = 0
     arrivals_per_minute: Annotated[int, Field(description="Items that arrived in a minute.")] = 0
     batch_fill_percent: Annotated[
-        int, Field(description="How full the batches of the last minute were, in percent of maxBatchSize.")
+        int,
+        Field(
+            description="How full the batches of the last minute were, in percent of maxBatchSize: 100 if "
+            "they were made under a larger one."
+        ),
     ] = 0
+    requests_per_minute: Annotated[
+        int, Field(description="Requests that routers answered within the last minute, errors included.")
+    ] = 0
+    refused_per_minute: Annotated[
+        int,
+        Field(
+            description="Of these, refused by Penstock for lack of room, time or a ready pod; each with its "
+            "reason in errors."
+        ),
+    ] = 0
+    failed_per_minute: Annotated[
+        int, Field(description="Of these, answered with another error of 500 or above, the model's included.")
+    ] = 0
+    errors: Annotated[
+        dict[str, int],
+        Field(
+            max_length=32,
+            default_factory=dict,
+            description="The refused and failed ones by reason; model_answer is an error that the model gave "
+            "without a reason of Penstock's.",
+        ),
+    ]
 
 
 class ModelStatus(Part):

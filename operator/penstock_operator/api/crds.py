@@ -60,6 +60,17 @@ _COLUMNS = {
         _column(
             "Settings", ".status.settingsVersion", "Version of the sidecars' settings.", "integer", wide=True
         ),
+        _column(
+            "Refused", ".status.load.refusedPerMinute", "Requests refused in a minute.", "integer", wide=True
+        ),
+        _column(
+            "Failed",
+            ".status.load.failedPerMinute",
+            "Requests that failed in a minute.",
+            "integer",
+            wide=True,
+        ),
+        _column("Errors", ".status.load.errors", "Of the refused and failed ones, how many why.", wide=True),
         _column("Sidecar", ".status.sidecar.image", "Image of the sidecar.", wide=True),
         _column(
             "Upgrade-Pending",

@@ -16,6 +16,7 @@ from penstock_operator.autoscaling.recommend import (
     Recommendation,
     ScalerState,
     Target,
+    objective_of,
     recommend,
     target_of,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "Sample",
     "ScalerState",
     "Target",
+    "objective_of",
     "recommend",
     "target_of",
 ]

@@ -140,11 +140,17 @@ def target_of(
         zero_after=durations.parse_ms(spec.scale_to_zero.after) / 1000
         if least == 0 and spec.scale_to_zero is not None
         else None,
-        objective=_objective(backend, batching),
+        objective=objective_of(backend, batching),
     )
 
 
-def _objective(backend: ModelBackend, batching: BatchPolicySpec) -> Objective:
+def objective_of(backend: ModelBackend, batching: BatchPolicySpec) -> Objective:
+    """Return what a backend's pods are to keep.
+
+    Args:
+        backend: the backend.
+        batching: the batch policy that applies to it.
+    """
     slots, latency = batching.max_concurrent_batches, batching.latency_objective
     if backend.spec.model.protocol == "none":
         return Objective(max_batch_size=1, slots=max_ongoing_requests(backend))
@@ -189,7 +195,8 @@ class Recommendation:
         inputs: for `status.scaling`.
         metrics_available: whether enough pods report for the number to be meaningful.
         limit: in words, what keeps the number from what the load asks for.
-        unreachable: seconds that a batch of one item takes, if the objective allows less.
+        item_seconds: seconds that a batch of one item takes; None if unknown, or without an objective.
+        unreachable: whether the objective allows less than that.
     """
 
     replicas: int
@@ -198,7 +205,8 @@ class Recommendation:
     message: str
     inputs: ScalingInputs
     metrics_available: bool
-    unreachable: float | None = None
+    item_seconds: float | None = None
+    unreachable: bool = False
     limit: str = ""
 
 
@@ -306,12 +314,11 @@ def _follow(
         "held": held,
         "ready_pods": len(serving) - len(silent),
     }
-    unreachable = None
-    if target.target_load is None:
-        state = replace(state, curve=follow(state.curve, pods, now, most=target.objective.max_batch_size))
-    able = capacity(target.objective, state.curve, pods, now)
-    if target.target_load is None and not able.keeps_objective:
-        unreachable = able.item_seconds
+    objective = target.objective
+    if target.target_load is None or objective.latency is not None:
+        state = replace(state, curve=follow(state.curve, pods, now, most=objective.max_batch_size))
+    able = capacity(objective, state.curve, pods, now)
+    item_seconds = None if objective.latency is None else able.item_seconds
     known["target_load"] = target.target_load or math.ceil(able.load)
 
     kept = target.clamp(current)
@@ -323,7 +330,8 @@ def _follow(
         message=f"{verb} {kept}: {_unknown(len(silent), len(serving))}{_limited(target, current)}",
         inputs=ScalingInputs(wanted=kept, **known),
         metrics_available=False,
-        unreachable=unreachable,
+        item_seconds=item_seconds,
+        unreachable=not able.keeps_objective,
     )
     after = replace(state, first_look=first, wanted=_remember(recent, now, kept, target.downscale_delay))
     if not (serving or held) or len(silent) * 2 > len(serving):
@@ -374,7 +382,8 @@ def _follow(
             message=asked.words + limit,
             inputs=ScalingInputs(wanted=wanted, **asked.terms, **known),
             metrics_available=True,
-            unreachable=unreachable,
+            item_seconds=item_seconds,
+            unreachable=not able.keeps_objective,
             limit=limit.lstrip(",; "),
         ),
         replace(state, wanted=history),

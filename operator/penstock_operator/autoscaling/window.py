@@ -465,7 +465,8 @@ class LoadWindow:
             ongoing=sum(report.items.ongoing for report in talking),
             oldest_age_ms=max((report.oldest_age_ms for report in talking), default=0),
             arrivals_per_minute=round(sum(sample.arrived for sample in lately) * 60 / span),
-            batch_fill_percent=round(100 * items / (batches * max_batch_size)) if batches else 0,
+            # NB: batches of before maxBatchSize was lowered are larger than it.
+            batch_fill_percent=min(round(100 * items / (batches * max_batch_size)), 100) if batches else 0,
         )
 
     def _prune(self, pods: Mapping[str, bool], now: float) -> None:

@@ -29,6 +29,7 @@ from penstock_operator.status import (
     unreadable_status,
 )
 from penstock_operator.store import Key, key_of, owner_uids
+from penstock_operator.traffic_window import REFUSALS
 
 LOAD_SETTLES = 15.0
 """Seconds after the start for which a status keeps the load that the last operator has written."""
@@ -197,9 +198,19 @@ def look_at_load(ctx: Context, key: Key) -> None:
 
 
 def _load(ctx: Context, key: Key, max_batch_size: int) -> LoadStatus:
-    if not ctx.view.backend_pods(key.namespace, key.name):
-        return LoadStatus()
-    return ctx.reports.window(key.namespace, key.name).load(ctx.clock.time(), max_batch_size)
+    load = LoadStatus()
+    if ctx.view.backend_pods(key.namespace, key.name):
+        load = ctx.reports.window(key.namespace, key.name).load(ctx.clock.time(), max_batch_size)
+    requests, errors = ctx.reports.errors(key.namespace, key.name)
+    refused = sum(count for reason, count in errors.items() if reason in REFUSALS)
+    return load.model_copy(
+        update={
+            "requests_per_minute": requests,
+            "refused_per_minute": refused,
+            "failed_per_minute": sum(errors.values()) - refused,
+            "errors": {reason: errors[reason] for reason in sorted(errors)},
+        }
+    )
 
 
 def _schedule_note(ctx: Context, backend: ModelBackend) -> str | None:
@@ -264,6 +275,8 @@ async def _write_status(
         batching_note=unreachable_batch(spec),
         target_note=unreachable_target(backend, spec),
         objective=spec.latency_objective,
+        item_seconds=scaled.item_seconds,
+        unreachable=scaled.unreachable,
         schedule_note=_schedule_note(ctx, backend),
         upgrade_pending=pinned.upgrade_pending,
         held=held,

@@ -71,12 +71,16 @@ class Scaled:
         unpublished: changes written through ``/scale`` that no status shows yet, the oldest first.
         foreign: another client whose number stands for now.
         refused: why the apiserver refused the last write through ``/scale``, if it did.
+        item_seconds: as in `Recommendation`, without autoscaling too.
+        unreachable: the same.
     """
 
     recommendation: Recommendation | None = None
     unpublished: list[ScalingEntry] = field(default_factory=list)
     foreign: OtherScaler | None = None
     refused: Refusal | None = None
+    item_seconds: float | None = None
+    unreachable: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

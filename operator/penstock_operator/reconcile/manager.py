@@ -164,26 +164,32 @@ class Manager:
             backend.look_at_load(self.ctx, key)
 
     def _look_at_traffic(self, namespace: str) -> None:
-        """Queue the splits of a namespace every `TRAFFIC_INTERVAL`, to show the routers' counts."""
+        """Queue what shows the routers' counts every `TRAFFIC_INTERVAL`: splits, and backends with errors."""
         now = self.ctx.clock.time()
         if now - self._traffic_looked.get(namespace, float("-inf")) < TRAFFIC_INTERVAL:
             return
         self._traffic_looked.pop(namespace, None)
+        # Without pods, no report of a sidecar shows what its clients get.
+        for name in self.ctx.reports.failing(namespace):
+            self._traffic_looked[namespace] = now
+            backend.look_at_load(self.ctx, Key(BACKEND.kind, namespace, name))
         for stored in self.ctx.store.all(SPLIT, namespace):
             self._traffic_looked[namespace] = now
             self.queue.add(key_of(stored))
 
     def _changed(self, change: Change) -> None:
         self._forget_namesake(change)
+        version = change.new or change.old
         for key in keys_for(self.ctx.view, change):
             self.queue.add(key)
-        version = change.new or change.old
+            if key.kind == BACKEND.kind and version is not None and version["kind"] == POLICY.kind:
+                self.scale_queue.add(key)  # its objective may be another one
         if not change.happened or version is None:
             return
         if self._told_otherwise(change):
             self.queue.add(key_of(version))
         if version["kind"] == BACKEND.kind and change.new is not None:
-            if parent_changed(change) and (version.get("spec") or {}).get("autoscaling"):
+            if parent_changed(change):
                 self.scale_queue.add(key_of(version))
         elif version["kind"] == POD.kind and change.new is None:
             metadata = version["metadata"]
@@ -354,7 +360,7 @@ class Manager:
         for kind in PARENTS:
             for stored in self.ctx.store.all(kind):
                 self.queue.add(key_of(stored))
-                if kind is BACKEND and (stored.get("spec") or {}).get("autoscaling"):
+                if kind is BACKEND:
                     self.scale_queue.add(key_of(stored))
         for namespace in self.ctx.store.namespaces(ENDPOINT):
             self.queue.add(router.router_key(namespace))

@@ -15,9 +15,11 @@ from penstock_operator.autoscaling import (
     Recommendation,
     ScalerState,
     Target,
+    objective_of,
     recommend,
     target_of,
 )
+from penstock_operator.autoscaling.capacity import capacity, follow
 from penstock_operator.errors import ClusterError, Rejected
 from penstock_operator.kinds import BACKEND
 from penstock_operator.kube.cluster import Obj
@@ -76,7 +78,7 @@ class Scaler:
             key: which backend.
 
         Returns:
-            Seconds until the next look; None if the backend has no autoscaling (any more).
+            Seconds until the next look; None if the backend has neither autoscaling nor an objective.
 
         Raises:
             ClusterError: the write failed.
@@ -86,25 +88,15 @@ class Scaler:
         backend = ctx.view.backend(key.namespace, key.name)
         target = self._target(backend) if backend is not None else None
         if stored is None or backend is None or target is None:
-            self.forget(key)
-            last = ctx.memory.scaled.pop(key, None)
-            if last is not None:
-                if stored is not None and last.unpublished:
-                    ctx.memory.scaled[key] = Scaled(unpublished=last.unpublished)
-                ctx.enqueue(key, 0.0)
-            return None
+            return self._unscaled(key, backend if stored is not None else None)
         now = ctx.clock.time()
         window = ctx.reports.window(key.namespace, key.name)
         window.keep = max(KEEP, target.stable_window)
-        pods = {
-            pod["metadata"]["name"]: is_ready(pod)
-            for pod in living(ctx.view.backend_pods(key.namespace, key.name))
-        }
         current = backend.spec.replicas
         recommendation, state = recommend(
             target,
             current=current,
-            pods=window.view(pods, now),
+            pods=window.view(self._pods(key), now),
             state=self._states.get(key, ScalerState()),
             now=now,
             holds=window.holds(now),
@@ -116,6 +108,7 @@ class Scaler:
         asked_for = self._seen(key, scaled, stored, current)
         before = (scaled.recommendation, scaled.foreign)
         scaled.recommendation = recommendation
+        scaled.item_seconds, scaled.unreachable = recommendation.item_seconds, recommendation.unreachable
         external = backend.spec.autoscaling is not None and backend.spec.autoscaling.mode == "External"
         if external:
             # A 0 of the external scaler was not set by hand, also when `mode` is no longer External.
@@ -155,6 +148,37 @@ class Scaler:
         elif before[0] is None or _face(before) != _face((recommendation, scaled.foreign)):
             ctx.enqueue(key, 0.0)
         return INTERVAL
+
+    def _unscaled(self, key: Key, backend: ModelBackend | None) -> float | None:
+        """Forget the scaling of a backend without autoscaling, but look whether it can keep its objective."""
+        ctx, state = self._ctx, self._states.get(key, ScalerState())
+        self.forget(key)
+        last = ctx.memory.scaled.pop(key, None)
+        if backend is None:
+            return None
+        objective = objective_of(backend, self._batching(backend))
+        watched = objective.latency is not None and not backend.spec.suspend
+        known = Scaled() if last is None else last
+        before = (known.recommendation is not None, known.unreachable)
+        known.recommendation = known.foreign = known.refused = known.item_seconds = None
+        known.unreachable = False
+        if watched:
+            now = ctx.clock.time()
+            pods = ctx.reports.window(key.namespace, key.name).view(self._pods(key), now)
+            curve = follow(state.curve, pods, now, most=objective.max_batch_size)
+            self._states[key] = ScalerState(curve=curve)
+            able = capacity(objective, curve, pods, now)
+            known.item_seconds, known.unreachable = able.item_seconds, not able.keeps_objective
+        if watched or known.unpublished:
+            ctx.memory.scaled[key] = known
+        if before != (False, known.unreachable):
+            ctx.enqueue(key, 0.0)
+        return INTERVAL if watched else None
+
+    def _pods(self, key: Key) -> dict[str, bool]:
+        """The backend's living pods, and whether each is ready."""
+        pods = living(self._ctx.view.backend_pods(key.namespace, key.name))
+        return {pod["metadata"]["name"]: is_ready(pod) for pod in pods}
 
     def _target(self, backend: ModelBackend) -> Target | None:
         now = self._ctx.clock.now()
@@ -234,6 +258,6 @@ def _face(seen: tuple[object, object]) -> tuple[object, ...]:
         getattr(recommendation, "verdict", None),
         getattr(recommendation, "metrics_available", None),
         getattr(getattr(recommendation, "inputs", None), "silent_pods", None),
-        getattr(recommendation, "unreachable", None) is None,
+        getattr(recommendation, "unreachable", None),
         foreign,
     )

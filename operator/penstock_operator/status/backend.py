@@ -62,6 +62,8 @@ class BackendObserved:
         target_note: why a pod's load can never exceed its target, if so (`defaults.unreachable_target`).
         schedule_note: why its schedules are invalid, if they are.
         objective: `latencyObjective` of its policy, as written.
+        item_seconds: seconds that a batch of one item takes; None if that is unknown.
+        unreachable: whether the objective allows less than that.
         upgrade_pending: as `template_pinning.PinnedTemplate.upgrade_pending`.
         held: what a suspended backend leaves unchanged: its "pods", its "settings".
     """
@@ -85,6 +87,8 @@ class BackendObserved:
     batching_note: str | None = None
     target_note: str | None = None
     objective: str | None = None
+    item_seconds: float | None = None
+    unreachable: bool = False
     schedule_note: str | None = None
     upgrade_pending: bool = False
     held: Collection[str] = ()
@@ -161,7 +165,7 @@ def unreadable_status(
 
 
 def load_moved(old: LoadStatus | None, new: LoadStatus) -> bool:
-    """Whether the load has moved from the one in a status: a number changed by more than a tenth.
+    """Whether the load has moved from the one in a status: a number by more than a tenth, or a new reason.
 
     Args:
         old: the load in the live status.
@@ -169,7 +173,9 @@ def load_moved(old: LoadStatus | None, new: LoadStatus) -> bool:
     """
     if old is None:
         return True
-    before, after = old.model_dump(), new.model_dump()
+    if old.errors.keys() != new.errors.keys():
+        return True
+    before, after = old.model_dump(exclude={"errors"}), new.model_dump()
     return any(abs(after[key] - before[key]) > _SHOW_LOAD_SHARE * abs(before[key]) for key in before)
 
 
@@ -282,9 +288,32 @@ def _ready(
             return condition("Ready", "False", "Waiting", applied.message), True, False
     if backend.spec.replicas == 0:
         return condition("Ready", "True", "ScaledToZero", "spec.replicas is 0: nothing serves"), False, False
+    if (late := _objective_note(backend, seen)) is not None:
+        return condition("Ready", "True", "ObjectiveUnreachable", late), False, False
     if seen.batching_note is not None:
         return condition("Ready", "True", "BatchUnreachable", seen.batching_note), False, False
     return condition("Ready", "True", "Serving"), False, False
+
+
+def _objective_note(backend: ModelBackend, seen: BackendObserved) -> str | None:
+    """The reason why no number of pods keeps the objective, if so; while that is unknown, as it was."""
+    if seen.objective is None:
+        return None
+    begins = f"latencyObjective is {seen.objective}, but"
+    if seen.item_seconds is None:
+        ready = conditions.find(backend.status.conditions, "Ready")
+        if ready is None or ready.reason != "ObjectiveUnreachable":
+            return None
+        return ready.message if ready.message.startswith(begins) else None
+    if not seen.unreachable:
+        return None
+    # Two digits: otherwise each new batch would change the status.
+    takes = durations.format_ms(round(float(f"{1000 * seen.item_seconds:.2g}")) or 1)
+    return (
+        f"{begins} a batch of one item takes {takes}: a request that finds the model free is answered late, "
+        "any other is refused, and no number of pods changes that; raise the objective to twice that time, "
+        "or make the model faster"
+    )
 
 
 def _held_text(held: Collection[str]) -> str:
@@ -462,14 +491,8 @@ def _scaling(backend: ModelBackend, seen: BackendObserved, wrong: pods.Trouble |
         active = condition("ScalingActive", "True", wrong.reason, f"{growth}; {wrong.message}")
     elif seen.target_note is not None:
         active = condition("ScalingActive", "True", "TargetUnreachable", seen.target_note)
-    elif recommended.unreachable is not None and seen.objective is not None:
-        # Two digits: otherwise each new batch would change the status.
-        text = (
-            f"latencyObjective is {seen.objective}, but a batch of one item takes "
-            f"{float(f'{1000 * recommended.unreachable:.2g}'):g}ms: "
-            "batches are full ones, and the objective is not kept"
-        )
-        active = condition("ScalingActive", "True", "ObjectiveUnreachable", text)
+    elif spec.target_load is None and (late := _objective_note(backend, seen)) is not None:
+        active = condition("ScalingActive", "True", "ObjectiveUnreachable", late)
     elif recommended.verdict == "Limited":
         text = f"the load asks for more than maxReplicas {spec.max_replicas}"
         active = condition("ScalingActive", "True", "Limited", text)

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from penstock_cli.__main__ import COMMANDS, run
-from penstock_cli.commands.why import TERMS, VERDICTS, explain
+from penstock_cli.commands.why import REASONS, TERMS, VERDICTS, explain
 from penstock_cli.text import Screen, bars, cut, span, table
 from penstock_operator.api.backendstatus import ScalingInputs
 from penstock_operator.autoscaling import recommend
 from penstock_operator.kinds import BACKEND
+from penstock_wire.control.report import BackendTotals
+from penstock_wire.errors import MODEL_ANSWER, Reason
 from tests.support.operator_harness import Harness, backend, endpoint, policy, settings, split
 from tests.support.terminal import printed
 from tests.support.tiny_apiserver import TinyApiserver
@@ -73,7 +75,7 @@ async def test_why_says_the_computation_its_terms_and_what_holds_it_back(
 
 async def test_a_terminal_of_80_columns_cuts_nothing_off(server: TinyApiserver, tmp_path: Path) -> None:
     """What is longer goes on in the next line, or moves together."""
-    for arguments in (("why", "busy"), ("top",), ("status",), ("status", "-c")):
+    for arguments in (("why", "busy"), ("status",), ("status", "-c")):
         wide = (await printed(server, tmp_path, *arguments, width=400))[1]
         lines = (await printed(server, tmp_path, *arguments, width=80))[1]
         assert max(map(len, lines)) <= 80
@@ -85,6 +87,32 @@ async def test_why_of_a_backend_that_does_not_scale(server: TinyApiserver, tmp_p
     code, lines = await printed(server, tmp_path, "why", "idle")
     assert code == 0
     assert lines[-1].startswith("It has no autoscaling")
+
+
+async def test_what_clients_got_instead_of_answers_is_shown(
+    harness: Harness, server: TinyApiserver, tmp_path: Path
+) -> None:
+    """In numbers and by reason; `why` explains each reason that Penstock answers with."""
+    (router,) = harness.pods_ready("penstock-router", 1)
+    harness.apply(endpoint("direct", backend="idle"))
+    for number in (0, 1):
+        reasons = {"deadline": 17 * number, "model_failed": 2 * number, "queue_full": number}
+        answered = {"idle": BackendTotals(requests=35 * number, reasons=reasons)}
+        harness.router_report(router, ["direct"], version=0, answered=answered)
+        await harness.turn(11)
+    text = (await printed(server, tmp_path, "status"))[1]
+    assert any(
+        "18 refused, 2 failed of 35 a minute (deadline 17, model_failed 2, queue_full 1)" in line
+        for line in text
+    )
+    head, *rows = (re.split(r" {2,}", line) for line in (await printed(server, tmp_path, "top"))[1])
+    row = next(dict(zip(head, row, strict=True)) for row in rows if row[0] == "idle")
+    assert (row["REFUSED"], row["FAILED"]) == ("18", "2")
+    assert row["ERRORS"] == "deadline 17, model_failed 2, queue_full 1"
+    why = (await printed(server, tmp_path, "why", "idle"))[1]
+    assert "Of 35 requests in the last minute, 18 were refused and 2 failed:" in why
+    assert re.match(r"  deadline +17 +they would have been late", why[-3])
+    assert set(REASONS) == {reason.value for reason in Reason if reason.status >= 500} | {MODEL_ANSWER}
 
 
 def test_why_says_why_pods_are_not_ready() -> None:
@@ -135,10 +163,13 @@ async def test_top_shows_the_busiest_first(server: TinyApiserver, tmp_path: Path
 @pytest.mark.parametrize(
     ("width", "shown"),
     [
-        (80, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN FILL RECOMMENDED VERDICT"),
-        (70, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN RECOMMENDED VERDICT"),
-        (60, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN VERDICT"),
-        (40, "BACKEND PODS HELD QUEUED ONGOING VERDICT"),
+        (
+            110,
+            "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN REFUSED FAILED FILL RECOMMENDED VERDICT ERRORS",
+        ),
+        (85, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN REFUSED FAILED RECOMMENDED VERDICT"),
+        (80, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN REFUSED FAILED VERDICT"),
+        (50, "BACKEND PODS HELD QUEUED REFUSED FAILED VERDICT"),
         (30, "BACKEND PODS QUEUED VERDICT"),
         (25, "BACKEND PODS QUEUED VERD…"),  # and a line is never longer than the terminal
     ],

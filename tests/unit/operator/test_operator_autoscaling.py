@@ -426,7 +426,10 @@ def test_load_status() -> None:
         "oldestAgeMs": 300,
         "arrivalsPerMinute": 240,
         "batchFillPercent": 50,
+        **dict.fromkeys(("requestsPerMinute", "refusedPerMinute", "failedPerMinute"), 0),
+        "errors": {},
     }
+    assert window.load(60, 4).batch_fill_percent == 100  # maxBatchSize was larger when they were made
     assert window.load(75, 16).queued == 0
     assert window.load(1000, 16).document() == LoadWindow().load(0, 16).document()
 
@@ -479,6 +482,7 @@ def test_the_largest_numbers_of_a_report_stay_within_those_of_a_status(
         recommended, state = recommend(target, current=1, pods=pods, state=state, now=seconds)
     assert recommended.replicas == 10
     shown = recommended.inputs.document() | window.load(seconds, 1).document()
+    assert shown.pop("errors") == {}
     assert {name: number for name, number in shown.items() if not 0 <= number < 2**63} == {}
 
 

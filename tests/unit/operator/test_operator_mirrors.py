@@ -76,6 +76,20 @@ def test_shares_are_observed_over_a_minute_and_all_routers() -> None:
     assert window.of("e", 12.0 + SPAN) == {}
 
 
+def test_errors_are_counted_over_a_minute_by_reason_for_all_endpoints() -> None:
+    """As the requests are; a reason that a router makes up takes no room."""
+    window = TrafficWindow()
+    for number, now in enumerate((0.0, 1.0, 12.0)):
+        reasons = {"deadline": 7 * number, "model_answer": number, f"made up {number}": 9}
+        totals = {"a": BackendTotals(requests=100 * number, reasons=reasons)}
+        ends = {name: EndpointReport(listening=True, backends=totals) for name in ("e", "f")}
+        window.record(RouterReport(pod="u", uid="u", seq=number, state="ready", endpoints=ends), now)
+    assert window.errors("a", 13.0) == (400, {"deadline": 28, "model_answer": 4})
+    assert window.errors("a", 1.0 + SPAN) == (200, {"deadline": 14, "model_answer": 2})
+    assert (window.errors("b", 13.0), window.failing(13.0)) == ((0, {}), {"a"})
+    assert window.failing(12.0 + SPAN) == frozenset()
+
+
 def test_a_backend_that_is_asked_again_brings_no_past_with_it() -> None:
     """While it is not asked, a router's report does not have it."""
     window = TrafficWindow()
@@ -93,7 +107,7 @@ def test_endpoints_without_requests_take_no_room() -> None:
     window = TrafficWindow()
     for now in (0.0, 1.0, 2.0):
         window.record(report("one", {"a": 1000, "b": 500}), now)
-    assert [counted for _, counted in window._slots] == [{}]
+    assert [(slot.served, slot.errors, dict(slot.requests)) for slot in window._slots] == [({}, {}, {})]
 
 
 def test_the_status_has_the_observed_shares() -> None:

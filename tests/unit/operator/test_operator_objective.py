@@ -340,12 +340,13 @@ def test_held_requests_count_as_arrivals() -> None:
 
 
 def test_an_objective_below_one_item_is_told() -> None:
-    """With the time of one item; nothing is said with a `targetLoad`, nor before anything is measured."""
+    """With the time of one item, whatever decides the number of pods; nothing before that is measured."""
     short = replace(TARGET, objective=replace(OBJECTIVE, latency=0.05))
-    assert look([pod("a")], target=short).unreachable == pytest.approx(0.126)
-    assert look([pod("a")]).unreachable is None
-    assert look([pod("a", lines=())], target=short).unreachable is None
-    assert look([pod("a")], target=replace(short, target_load=3)).unreachable is None
+    for target in (short, replace(short, target_load=3)):
+        found = look([pod("a")], target=target)
+        assert (found.item_seconds, found.unreachable) == (pytest.approx(0.126), True)
+    assert not look([pod("a")]).unreachable
+    assert look([pod("a", lines=())], target=short).item_seconds is None
 
 
 # --- a blackout ---------------------------------------------------------------------------------------

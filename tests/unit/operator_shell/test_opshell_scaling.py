@@ -15,7 +15,7 @@ from penstock_operator.kinds import BACKEND, DEPLOYMENT, POD
 from penstock_wire.control.report import Fit
 from tests.support.hand_clock import settle
 from tests.support.observed import HOMELESS
-from tests.support.operator_harness import Harness, backend, backend_key
+from tests.support.operator_harness import Harness, backend, backend_key, policy, settings
 
 SCALING = {"targetLoad": 10, "maxReplicas": 9, "stableWindow": "6s", "downscaleDelay": "1s"}
 
@@ -235,6 +235,47 @@ async def test_without_target_load_the_arrivals_and_the_policys_objective_decide
     active = condition(harness, "ScalingActive")
     assert (active["status"], active["reason"]) == ("True", "ObjectiveUnreachable")
     assert active["message"].startswith("latencyObjective is 100ms, but a batch of one item takes 130ms")
+
+
+@pytest.mark.parametrize("by", ["spec", "policy"])
+@pytest.mark.parametrize("scaling", [None, {"targetLoad": 10}])
+async def test_an_objective_that_cannot_be_kept_shows_in_ready(
+    by: str, scaling: dict[str, Any] | None
+) -> None:
+    """Without autoscaling, too; until it can be kept, whatever the operator forgets meanwhile."""
+    harness = Harness()
+    more: dict[str, Any] = {"autoscaling": scaling} if scaling else {}
+
+    def objective(milliseconds: int) -> None:
+        batching = {"maxBatchSize": 32, "latencyObjective": f"{milliseconds}ms"}
+        if by == "policy":
+            harness.apply(policy(**batching))
+        harness.apply(
+            backend(**more, **({"batching": batching} if by == "spec" else {"batchPolicyRef": "p"}))
+        )
+
+    async def ready(*, measured: bool = True) -> tuple[str, str, str]:
+        for number in range(4):
+            fit = {"/predict": Fit(a_ms=280, b_ms=5, n=50)} if measured else {}
+            harness.report(
+                "m", pod, version=settings(harness)["version"], load=1, arrived=2 * number, fit=fit
+            )
+            await harness.turn(1)
+        await harness.run()
+        shown = condition(harness, "Ready")
+        return shown["status"], shown["reason"], shown.get("message", "")
+
+    objective(200)
+    await harness.run()
+    (pod,) = harness.pods_ready("m-backend", 1)
+    assert (await ready(measured=False))[:2] == ("True", "Serving")
+    found = await ready()
+    assert found[:2] == ("True", "ObjectiveUnreachable")
+    assert found[2].startswith("latencyObjective is 200ms, but a batch of one item takes 300ms: ")
+    harness.manager._scaler.forget(backend_key())
+    assert await ready(measured=False) == found  # a new operator, and no load
+    objective(400)
+    assert (await ready())[:2] == ("True", "Serving")
 
 
 async def test_a_schedule_raises_the_replicas_when_it_begins() -> None:

@@ -18,7 +18,17 @@ from tests.support.router_process import RouterProcess, backend, endpoint, until
 from tests.support.router_upstream import Answer, Behave, Seen, UpstreamServer, cut, echo, hang, refuse
 from tests.support.router_world import World
 
-PLAIN = {"requests": 3, "codes": {"200": 3}, "retries": 0, "held": 0, "errors": 0, "refused": {}}
+PLAIN = {
+    "requests": 3,
+    "codes": {"200": 3},
+    "retries": 0,
+    "held": 0,
+    "errors": 0,
+    "refused": {},
+    "reasons": {},
+}
+
+FULL = {"queue_full": 2}
 
 
 class Operator:
@@ -163,17 +173,23 @@ async def counted(
 
 
 @pytest.mark.parametrize(
-    ("behave", "wanted", "errors", "refused"),
+    ("behave", "wanted", "errors", "refused", "reasons"),
     [
-        pytest.param(echo, {"200": 2}, 0, {}, id="answers"),
-        pytest.param(answering(404), {"404": 2}, 0, {}, id="the client's fault"),
-        pytest.param(answering(429), {"429": 2}, 0, {}, id="the model's own 429"),
-        pytest.param(answering(500), {"500": 2}, 2, {}, id="the model's error"),
-        pytest.param(answering(500, "model_failed"), {"500": 2}, 2, {}, id="the SDK's error"),
-        pytest.param(answering(502, "batch_failed"), {"502": 2}, 2, {}, id="its batch's error"),
-        pytest.param(refuse("queue_full"), {"503": 2}, 2, {"queue_full": 2}, id="refusals"),
-        pytest.param(refuse("queue_full", status=429), {"429": 2}, 2, {"queue_full": 2}, id="with 429"),
-        pytest.param(cut, {"502": 2}, 2, {"model_unreachable": 2}, id="lost connections"),
+        pytest.param(echo, {"200": 2}, 0, {}, {}, id="answers"),
+        pytest.param(answering(404), {"404": 2}, 0, {}, {}, id="the client's fault"),
+        pytest.param(answering(429), {"429": 2}, 0, {}, {}, id="the model's own 429"),
+        pytest.param(answering(500), {"500": 2}, 2, {}, {"model_answer": 2}, id="the model's error"),
+        pytest.param(
+            answering(500, "model_failed"), {"500": 2}, 2, {}, {"model_failed": 2}, id="the SDK's error"
+        ),
+        pytest.param(
+            answering(502, "batch_failed"), {"502": 2}, 2, {}, {"batch_failed": 2}, id="its batch's error"
+        ),
+        pytest.param(refuse("queue_full"), {"503": 2}, 2, FULL, FULL, id="refusals"),
+        pytest.param(refuse("queue_full", status=429), {"429": 2}, 2, FULL, FULL, id="with 429"),
+        pytest.param(
+            cut, {"502": 2}, 2, {"model_unreachable": 2}, {"model_unreachable": 2}, id="lost connections"
+        ),
     ],
 )
 async def test_answers_are_told_from_errors_and_refusals(
@@ -184,6 +200,7 @@ async def test_answers_are_told_from_errors_and_refusals(
     wanted: dict[str, int],
     errors: int,
     refused: dict[str, int],
+    reasons: dict[str, int],
 ) -> None:
     """Once each, also where a refused one was tried again; copies for a mirror count nowhere."""
     operator = Operator()
@@ -200,6 +217,7 @@ async def test_answers_are_told_from_errors_and_refusals(
         await process.ask()
     totals = await counted(operator, wanted)
     assert (totals["errors"], totals["refused"], sum(totals["seconds"])) == (errors, refused, 2)
+    assert totals["reasons"] == reasons
     assert list(operator.reports[-1]["endpoints"]["e"]["backends"]) == ["b"]
 
 
@@ -220,7 +238,7 @@ async def test_who_chooses_a_backend_by_rule_or_key_is_not_of_the_draw(
     assert sum((await counted(operator, {"200": 3}))["seconds"]) == 1
     assert (await counted(operator, {"200": 1}, name="plain"))["seconds"] == []
     totals = await counted(operator, {"500": 1}, backend="ruled")
-    assert (totals["errors"], totals["seconds"]) == (0, [])
+    assert (totals["errors"], totals["seconds"], totals["reasons"]) == (0, [], {"model_answer": 1})
 
 
 @pytest.mark.parametrize(

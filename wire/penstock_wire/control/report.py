@@ -176,7 +176,8 @@ class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     key of their client's, and not a mirror's copies. A request whose client did not allow enough time is not
     an error; it counts as one that took longer than this time. The time in which a client sends a body that
     streams does not count, nor does a cycle of calls that the client itself states. A request that was sent
-    to no pod counts for the backend that was drawn for it. Routers of older versions send none of the three.
+    to no pod counts for the backend that was drawn for it. Older routers send none of these three,
+    and no `reasons`.
 
     Args:
         requests: requests whose last try went to this backend.
@@ -188,6 +189,8 @@ class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         seconds: the draw's requests by the time from arrival to the head of the answer (or until their client
             left), within the bounds of `FIRST_BYTE_SECONDS`; the last count is of those beyond. Empty for
             none; their sum is the number of requests of the draw.
+        reasons: of all `requests`, answers as in `errors`, whatever caused them, by reason
+            (`MODEL_ANSWER` for the model's own).
     """
 
     requests: Count = 0
@@ -197,6 +200,7 @@ class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     errors: Count = 0
     refused: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
     seconds: Annotated[tuple[Count, ...], msgspec.Meta(max_length=FIRST_BYTE_BUCKETS)] = ()
+    reasons: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
