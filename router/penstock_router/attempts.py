@@ -41,7 +41,7 @@ MAX_MOVES: Final = 4
 requests back: it stays in a queue."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
 """Why a further try was made, beside the sidecars' own reasons."""
-_UNREADY: Final = frozenset({Reason.MODEL_UNREACHABLE.value, Reason.NOT_READY.value})
+UNREADY: Final = frozenset({Reason.MODEL_UNREACHABLE.value, Reason.NOT_READY.value})
 """Refusals by a pod whose model takes no requests now: it would refuse all that it gets."""
 
 
@@ -62,14 +62,19 @@ class Unexecuted:
         self.detail = detail
 
     @property
-    def is_connecting(self) -> bool:
-        """Whether no connection could be made."""
-        return self.reason == CONNECT_FAILED
+    def is_away(self) -> bool:
+        """Whether no connection could be made, or the pod has no model that takes requests now."""
+        return self.reason == CONNECT_FAILED or (self.answer is not None and self.reason in UNREADY)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the pod refused because it shuts down."""
+        return self.answer is not None and self.reason == Reason.DRAINING.value
 
     @property
     def is_load(self) -> bool:
-        """Whether the pod refused for another reason than a drain: the same pod again would make no sense."""
-        return self.answer is not None and self.reason != Reason.DRAINING.value
+        """Whether the pod refused for what it has to do: the same pod again would make no sense."""
+        return self.answer is not None and not self.is_away and not self.is_draining
 
     @property
     def is_moved(self) -> bool:
@@ -366,11 +371,12 @@ def answered(
     if fields.queued >= 0:
         pod.reports_queue(fields.queued, now)
     if not fields.refuses:
-        pods.reached(pod)
+        if not fields.reason or fields.reason not in UNREADY:
+            pods.reached(pod)
         return None
     word = fields.reason or "other"
-    if word in _UNREADY:
-        pods.unready(pod)
+    if word in UNREADY:
+        pods.failed(pod, f"its model takes no requests: {answer.status} {word}")
     else:
         pods.reached(pod)
     if word == Reason.DRAINING.value:

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock_router.arrived_head import MAX_HEAD_SIZE
+from penstock_router.attempts import UNREADY
 from penstock_router.compare import Comparison, Rules
 from penstock_router.compare_queue import CompareQueue
 from penstock_router.header_policy import AnswerFields, request_lines
@@ -506,7 +507,10 @@ class Mirrors:
             self._failed(copy, pod, answer, seconds)
         else:
             fields = AnswerFields(answer.fields if isinstance(answer, Response) else answer.headers)
-            self._pods.reached(pod)
+            if fields.reason not in UNREADY:
+                self._pods.reached(pod)
+            elif fields.refuses:
+                self._pods.failed(pod, f"its model takes no copies: {answer.status} {fields.reason}")
             if fields.queued >= 0:
                 pod.reports_queue(fields.queued, self._clock())
             if fields.reason == Reason.DRAINING.value and fields.refuses:

@@ -132,10 +132,6 @@ class Pod:
         self._failures = max(self._failures, SILENT_FAILURES)
         self._avoid(now)
 
-    def unready(self, now: float) -> None:
-        """Avoid the pod as after `failed`: it answers, but its model takes no requests."""
-        self._avoid(now)
-
     def reached(self) -> None:
         """Stop avoiding the pod: it took a connection or gave an answer."""
         self._failures = 0

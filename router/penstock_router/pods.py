@@ -190,7 +190,7 @@ class Pods:
         return min(self.available(backend), key=lambda pod: pod.try_at, default=None)
 
     def failed(self, pod: Pod, why: str) -> None:
-        """Note that no connection to the pod could be made.
+        """Note that no connection to the pod could be made, or that its model takes no requests.
 
         Args:
             pod: the pod.
@@ -207,10 +207,6 @@ class Pods:
         if news:
             log("pod is reached again", pod=pod.address.pod, host=pod.address.host)
             self._changed()
-
-    def unready(self, pod: Pod) -> None:
-        """Avoid a pod whose model takes no requests: it would refuse all that it gets."""
-        pod.unready(self._clock())
 
     def full(self, pod: Pod) -> None:
         """Note that the pod had no room for a request."""

@@ -45,6 +45,9 @@ from penstock_wire.process import log
 SAME_POD_PAUSE_SECONDS = 0.1
 """The pause before a backend's only pod, which was unreachable, is tried again if the hold has no room."""
 
+TAKEN_SECONDS = 0.1
+"""A pod that could not be reached takes requests again if it has not refused one for so long."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FirstTry:
@@ -253,7 +256,7 @@ class Proxy:
             try:
                 proxied.backend = permit.backend
                 last = tries.last
-                if permit.window is not None and last is not None and last.answer is None:
+                if permit.window is not None and last is not None and not last.is_load:
                     tries.tried.clear()  # much may have changed in the hold
                 if permit.probes:
                     pod = self._pods.pick_probe(permit.backend)
@@ -298,13 +301,13 @@ class Proxy:
             tries.due = (proxied.backend, outcome)
             return True
         tries.count += 1
-        if outcome.answer is not None:
+        if outcome.answer is not None and not outcome.is_away:
             tries.again = True
-        elif outcome.is_connecting and proxied.state.may_hold(
+        if (outcome.is_away or outcome.is_draining) and proxied.state.may_hold(
             proxied.arrived, None if tries.again else proxied.kept
         ):
-            tries.count -= 1
-            proxied.deadline = None  # its time begins with a connection
+            tries.count -= 1  # it waits for a pod, as if there were none
+            proxied.deadline = None  # its time begins with a pod that takes it
         if tries.count > proxied.state.settings.retries:
             return False
         tries.tried.append(pod)
@@ -328,9 +331,15 @@ class Proxy:
         proxied.pod = pod
         address = pod.address
 
-        def connected() -> None:
+        def taken() -> None:
             self._pods.reached(pod)
             proxied.state.connected(permit)
+
+        def connected() -> None:
+            if not pod.unreachable:
+                taken()
+            elif permit.probes:  # where the model is away, the sidecar refuses at once
+                self._pods.later(TAKEN_SECONDS, lambda: taken() if permit.probes else None)
 
         def done() -> None:
             pod.ends()

@@ -21,7 +21,8 @@ from penstock_wire.http import (
 )
 
 CONNECT_SECONDS = 2.0
-Way = Literal["up", "refuses", "ignores"]
+Way = Literal["up", "refuses", "ignores", "away"]
+"""`away`: the sidecar answers that it cannot connect to its model."""
 
 
 class NoMore:
@@ -33,6 +34,7 @@ class NoMore:
 
 FULL: Headers = ((NOT_ADMITTED, b"1"), (REASON, b"queue_full"), (b"retry-after", b"7"))
 """The fields of a sidecar's refusal when its queue is full."""
+AWAY: Headers = ((NOT_ADMITTED, b"1"), (REASON, b"model_unreachable"))
 MOVED: Headers = ((NOT_ADMITTED, b"1"), (REASON, b"moved"))
 """The fields with which a sidecar hands a request back."""
 
@@ -109,6 +111,9 @@ class Network:
         if connected is not None:
             connected()
         identity = (get(request.fields, REQUEST_ID) or b"").decode()
+        if self.ways.get(host) == "away":
+            self.refused += 1
+            return WholeAnswer(502, AWAY)
         if self.room is not None and self.busy[host] >= self.room and identity not in self.first:
             self.refused += 1
             return WholeAnswer(503, FULL)
@@ -152,7 +157,7 @@ class Network:
         opened: Opened,
     ) -> GiveUp | None:
         """See `Upstream.begin_open`."""
-        if not self.keeps or self.ways.get(host, "up") != "up":
+        if not self.keeps or self.ways.get(host, "up") not in ("up", "away"):
             return None
         ended = False
 

@@ -81,7 +81,7 @@ def test_a_try_that_is_not_made_is_not_counted(keeps: bool) -> None:
 
 async def test_a_pod_that_drains_is_left_alone_at_once(upstream: Any, router: Any) -> None:
     refusing, well = await upstream(refuse("draining")), await upstream()
-    process = await router().start(endpoint("e", backend("b", refusing.target, well.target)))
+    process = await router().start(endpoint("e", backend("b", refusing.target, well.target), retries=0))
     for _ in range(60):
         assert (await process.ask()).status == 200
     assert len(refusing.seen) == 1
@@ -91,9 +91,12 @@ async def test_a_pod_that_drains_is_left_alone_at_once(upstream: Any, router: An
 async def test_a_pod_whose_model_takes_nothing_is_passed_over(
     upstream: Any, router: Any, reason: str
 ) -> None:
-    """It refuses at once, so that it always has room: without this it would get every request first."""
+    """It refuses at once, so that it always has room: without this it would get every request first.
+
+    No retry is needed: its requests wait for a pod.
+    """
     refusing, well = await upstream(refuse(reason)), await upstream()
-    process = await router().start(endpoint("e", backend("b", refusing.target, well.target)))
+    process = await router().start(endpoint("e", backend("b", refusing.target, well.target), retries=0))
     for _ in range(60):
         assert (await process.ask()).status == 200
     assert len(refusing.seen) < 20

@@ -16,7 +16,7 @@ from tests.support.fake_network import Way
 from tests.support.router_world import World, statuses
 
 
-@pytest.mark.parametrize("way", ["refuses", "ignores"])
+@pytest.mark.parametrize("way", ["refuses", "ignores", "away"])
 @pytest.mark.parametrize("retries", [0, 1])
 def test_all_wait_for_the_only_pod_and_go_on_in_the_order_of_their_arrival(way: Way, retries: int) -> None:
     """However many were trying when it became unreachable, and whoever came since."""
@@ -69,12 +69,13 @@ def test_one_request_at_a_time_finds_out_and_at_least_once_in_three_seconds() ->
     fake_loop.run(main())
 
 
-def test_a_connection_lets_the_others_go_on_and_not_the_answer() -> None:
+@pytest.mark.parametrize("way", ["refuses", "away"])
+def test_a_connection_lets_the_others_go_on_and_not_the_answer(way: Way) -> None:
     """The probe's own answer may take minutes."""
 
     async def main() -> None:
         world = World("a", seconds=20)
-        world.all_are("refuses", "a")
+        world.all_are(way, "a")
         asking = [world.ask(str(index)) for index in range(8)]
         await asyncio.sleep(5)
         world.all_are("up", "a")
@@ -212,8 +213,17 @@ def test_every_endpoint_of_a_backend_goes_on_when_one_of_them_finds_out() -> Non
     fake_loop.run(main())
 
 
-@pytest.mark.parametrize("way", ["refuses", "ignores"])
-def test_when_the_holds_time_is_over_the_answer_says_what_could_not_be_reached(way: Way) -> None:
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("refuses", b"cannot connect to a"),
+        ("ignores", b"cannot connect to a"),
+        ("away", b"its model takes no requests"),
+    ],
+)
+def test_when_the_holds_time_is_over_the_answer_says_what_could_not_be_reached(
+    way: Way, words: bytes
+) -> None:
     """502 with the last failure, for who tried and who only waited; no sooner, and hardly later."""
 
     async def main() -> None:
@@ -225,7 +235,7 @@ def test_when_the_holds_time_is_over_the_answer_says_what_could_not_be_reached(w
         assert statuses(answers) == {502: 20}
         for answer in answers:
             assert b'"model_unreachable"' in answer.body
-            assert b"cannot connect to a" in answer.body
+            assert words in answer.body
         world.check_nothing_is_left()
 
     fake_loop.run(main())
@@ -318,12 +328,13 @@ def test_more_than_may_wait_hear_so_at_once() -> None:
     fake_loop.run(main())
 
 
-def test_where_nothing_may_be_held_each_request_tries_for_itself() -> None:
+@pytest.mark.parametrize("way", ["refuses", "away"])
+def test_where_nothing_may_be_held_each_request_tries_for_itself(way: Way) -> None:
     """`maxPending: 0`: as many tries as `retries` says, and the first after the pod's return succeeds."""
 
     async def main() -> None:
         world = World("a", cold=ColdStart(max_pending=0), retries=2)
-        world.all_are("refuses", "a")
+        world.all_are(way, "a")
         tries = 0
 
         def connects() -> None:
@@ -383,7 +394,7 @@ def test_whatever_pods_do_nobody_is_lost_doubled_or_forgotten(seed: int) -> None
         for number in range(400):
             if chance.random() < 0.05:
                 for host in hosts:
-                    ways: list[Way] = ["up", "refuses", "ignores"]
+                    ways: list[Way] = ["up", "refuses", "ignores", "away"]
                     world.all_are(chance.choice(ways), host)
             if chance.random() < 0.02:
                 world.have(*(host for host in hosts if chance.random() < 0.7))

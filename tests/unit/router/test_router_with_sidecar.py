@@ -24,6 +24,7 @@ from tests.support.router_upstream import Answer, Seen, UpstreamServer
 from tests.support.waiting import SECONDS
 
 Sidecar = tuple[asyncio.subprocess.Process, str]
+HELD = 'penstock_router_held_requests{backend="b"}'
 LONG_MS = 600_000
 """More than a test takes on a busy machine: what is stuck in it must not be answered for its time."""
 
@@ -277,6 +278,47 @@ async def test_real_sidecars_of_one_slot_and_no_queue_refuse_nobody(
     arrived = [await arrived_items(target) for target in targets]
     asked = sum(len(predictions) for caller in answers for _, predictions in caller)
     assert sum(arrived) == asked, "each item counts once, however often it is refused"
+
+
+async def test_what_the_only_model_had_not_begun_when_it_crashed_waits_for_the_next_one(
+    upstream: Any, router: Any, sidecar: Any
+) -> None:
+    """502 is for the batch that it had; what waited in the sidecar, and what comes since, is held."""
+    never = asyncio.Event()
+
+    async def stuck(seen: Seen) -> Answer:
+        if seen.method != "GET":
+            await never.wait()
+        return Answer(executed=False)
+
+    model = await upstream(predict)
+    _, target = await sidecar(model, maxBatchSize=4, defaultTimeoutMs=LONG_MS)
+    route = endpoint("e", backend("b", target), retries=0, timeoutMs=LONG_MS)
+    process = await router().start(route)
+    assert (await process.ask(**body(0))).status == 200
+    model.behave = stuck
+    running = [asyncio.create_task(process.ask(**body(1)))]
+    await until(lambda: model.running == 1)
+    waiting = [asyncio.create_task(process.ask(**body(index))) for index in range(2, 10)]
+    await until_queued(target, 8)
+    await model.stop()
+    assert [(await task).status for task in running] == [502]
+    waiting += [asyncio.create_task(process.ask(**body(index))) for index in range(10, 20)]
+
+    def held(text: str) -> bool:
+        line = next((line for line in text.splitlines() if line.startswith(HELD)), f"{HELD} 0")
+        return float(line.split()[-1]) >= 17  # of 18, one may be the probe
+
+    async with asyncio.timeout(SECONDS):
+        while not held(await process.metrics()):
+            assert not any(task.done() for task in waiting)
+    model.behave, model.seen = predict, []
+    await model.start(model.port)
+    assert [(await task).document["predictions"] for task in waiting] == [[index] for index in range(2, 20)]
+    ran = [
+        item for seen in model.seen if seen.method == "POST" for item in json.loads(seen.body)["instances"]
+    ]
+    assert sorted(ran) == list(range(2, 20))
 
 
 async def test_nothing_is_lost_while_a_sidecar_drains(upstream: Any, router: Any, sidecar: Any) -> None:
