@@ -1,18 +1,15 @@
-"""Runs a generator method on a request's items, and yields the pieces of their streams step by step."""
+"""The steps of generators as the pieces of a request's streams, item by item."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 from penstock.answer_list import listed
 from penstock.end import END
 from penstock.response import Response
-from penstock.signature import Shape
-from penstock.steps import steps_of
 
 Events = list[tuple[int, Any]]
 """Item indices, each with a piece or the end of the item's stream (`END`, a `Response`, an exception)."""
@@ -24,27 +21,25 @@ def ends(piece: Any) -> bool:
 
 
 async def batch_pieces(
-    shape: Shape, method: Callable[..., Any], columns: Mapping[str, Any], count: int, executor: Executor
+    steps: AsyncGenerator[Any, None], count: int, name: str
 ) -> AsyncGenerator[Events, None]:
     """Yield the pieces of a batched generator; an error concerns all streams that have not ended.
 
     Args:
-        shape: the method's shape.
-        method: the method.
-        columns: its arguments.
+        steps: its steps.
         count: number of items.
-        executor: the threads of blocking code.
+        name: the method's name in messages.
 
     Raises:
         AnswerError: a step is not a list of `count` entries.
         Exception: whatever the method raised.
     """
     opened = set(range(count))
-    async with contextlib.aclosing(steps_of(shape.call(method, columns), executor)) as steps:
+    async with contextlib.aclosing(steps):
         async for step in steps:
             events = [
                 (index, piece)
-                for index, piece in enumerate(listed(step, count, shape.name, step=True))
+                for index, piece in enumerate(listed(step, count, name, step=True))
                 if index in opened
             ]
             opened.difference_update([index for index, piece in events if ends(piece)])
@@ -54,24 +49,19 @@ async def batch_pieces(
     yield [(index, END) for index in sorted(opened)]
 
 
-async def single_pieces(
-    shape: Shape, method: Callable[..., Any], arguments: Sequence[Mapping[str, Any]], executor: Executor
-) -> AsyncGenerator[Events, None]:
-    """Run a generator for each item and yield pieces as they come; an exception ends only its own stream.
+async def single_pieces(streams: Sequence[AsyncGenerator[Any, None]]) -> AsyncGenerator[Events, None]:
+    """Run each item's generator and yield pieces as they come; an exception ends only its own stream.
 
     Args:
-        shape: the method's shape.
-        method: the method.
-        arguments: the arguments of each item.
-        executor: the threads of blocking code.
+        streams: the steps of each.
     """
     # One entry: each item's generator can be at most one step ahead of the reader.
     news: asyncio.Queue[tuple[int, Any]] = asyncio.Queue(1)
 
-    async def send_pieces(index: int, arguments: Mapping[str, Any]) -> None:
+    async def send_pieces(index: int, stream: AsyncGenerator[Any, None]) -> None:
         try:
-            async with contextlib.aclosing(steps_of(shape.call(method, arguments), executor)) as steps:
-                async for piece in steps:
+            async with contextlib.aclosing(stream):
+                async for piece in stream:
                     await news.put((index, piece))
                     if ends(piece):
                         return
@@ -80,7 +70,7 @@ async def single_pieces(
             last = error
         await news.put((index, last))
 
-    tasks = [asyncio.ensure_future(send_pieces(index, each)) for index, each in enumerate(arguments)]
+    tasks = [asyncio.ensure_future(send_pieces(index, each)) for index, each in enumerate(streams)]
     left = len(tasks)
     try:
         while left:

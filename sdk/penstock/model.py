@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ from penstock.answer_list import listed
 from penstock.errors import AnswerError, ArgumentsError
 from penstock.item_pieces import Events, batch_pieces, collected, single_pieces
 from penstock.signature import Shape
+from penstock.steps import is_steps, steps_of
 from penstock.target import Served
 from penstock.threads import in_thread
 from penstock.user_code import USER_CODE, as_exception, log_raised
@@ -76,14 +77,16 @@ class Model:
 
     async def _answers(self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]) -> list[Any]:
         """The answers to items that fit the signature; arguments and errors as for `run`."""
-        if self._shape.generator:
-            async with contextlib.aclosing(self._pieces(arguments, shared)) as pieces:
-                return await collected(pieces, len(arguments))
         if not self._shape.batched:
             return await self._one_by_one(arguments)
         result = await self._call(self._columns(arguments, shared))
         if isinstance(result, Raised):
             raise result.error
+        if self._is_steps(result):
+            return await self._collected(
+                batch_pieces(steps_of(result, self._executor), len(arguments), self._shape.name),
+                len(arguments),
+            )
         answers = _tried(lambda: _listed(result, len(arguments), self._shape.name))
         if isinstance(answers, Raised):
             raise answers.error
@@ -122,21 +125,37 @@ class Model:
         self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]
     ) -> AsyncGenerator[Events, None]:
         """Yield the pieces for the items that fit the signature; arguments and errors as for `stream`."""
-        shape, executor = self._shape, self._executor
-        if shape.batched:
-            pieces = batch_pieces(
-                shape, self._method, self._columns(arguments, shared), len(arguments), executor
-            )
+        if self._shape.batched:
+            result = await self._call(self._columns(arguments, shared))
+            if isinstance(result, Raised):
+                raise result.error
+            if not self._is_steps(result):  # a wrapper has read them all
+                result = _once(_listed(result, len(arguments), self._shape.name))
+            steps = steps_of(result, self._executor)
+            pieces = batch_pieces(steps, len(arguments), self._shape.name)
         else:
-            pieces = single_pieces(shape, self._method, arguments, executor)
-        try:
-            async with contextlib.aclosing(pieces) as steps:
-                async for events in steps:
-                    _log_exceptions([piece for _, piece in events])
-                    yield events
-        except Exception as error:
-            log_raised("the model raised an exception", error)
-            raise
+            pieces = single_pieces([self._steps(result) for result in await self._results(arguments)])
+        async with contextlib.aclosing(_logged(pieces)) as logged:
+            async for events in logged:
+                yield events
+
+    async def _steps(self, result: Any) -> AsyncGenerator[Any, None]:
+        """The steps of an unmarked method's result; a result that is not a generator is the only one."""
+        if isinstance(result, Raised):
+            raise result.error
+        if not self._is_steps(result):
+            yield result
+            return
+        async with contextlib.aclosing(steps_of(result, self._executor)) as steps:
+            async for step in steps:
+                yield step
+
+    def _is_steps(self, result: Any) -> bool:
+        return is_steps(result, expected=self._shape.generator)
+
+    async def _collected(self, pieces: AsyncGenerator[Events, None], count: int) -> list[Any]:
+        async with contextlib.aclosing(_logged(pieces)) as logged:
+            return await collected(logged, count)
 
     def _columns(self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
         # A method that does not take columns has one parameter: the list of items.
@@ -181,13 +200,21 @@ class Model:
         return arguments, misfits
 
     async def _one_by_one(self, arguments: list[dict[str, Any]]) -> list[Any]:
-        if self._shape.asynchronous:
-            results = await asyncio.gather(*(self._call(item) for item in arguments))
-        else:
-            # One hop to a thread for the whole request: its items run there one after another.
-            results = await self._in_thread(lambda: [self._try(item) for item in arguments])
-            results = [await self._awaited(result) for result in results]
+        results = await self._results(arguments)
+        streams = {index: result for index, result in enumerate(results) if self._is_steps(result)}
+        if streams:
+            pieces = single_pieces([steps_of(result, self._executor) for result in streams.values()])
+            for index, answer in zip(streams, await self._collected(pieces, len(streams)), strict=True):
+                results[index] = answer
         return [result.error if isinstance(result, Raised) else result for result in results]
+
+    async def _results(self, arguments: list[dict[str, Any]]) -> list[Any]:
+        """What the method returns for each item, or `Raised`."""
+        if self._shape.asynchronous:
+            return await asyncio.gather(*(self._call(item) for item in arguments))
+        # One hop to a thread for the whole request: its items run there one after another.
+        results = await self._in_thread(lambda: [self._try(item) for item in arguments])
+        return [await self._awaited(result) for result in results]
 
     async def _call(self, arguments: dict[str, Any]) -> Any:
         if self._shape.asynchronous:
@@ -216,6 +243,22 @@ class Model:
                 return await result
         except Exception as error:
             return _raised(error)
+
+
+def _once(step: Any) -> Iterator[Any]:
+    yield step
+
+
+async def _logged(pieces: AsyncGenerator[Events, None]) -> AsyncGenerator[Events, None]:
+    """The pieces; exceptions among them, and one that ends them, are logged."""
+    try:
+        async with contextlib.aclosing(pieces):
+            async for events in pieces:
+                _log_exceptions([piece for _, piece in events])
+                yield events
+    except Exception as error:
+        log_raised("the model raised an exception", error)
+        raise
 
 
 def _tried(call: Callable[[], Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.decorators import gathers_in_process, mark_of
 from penstock.errors import ArgumentsError, LoadError
+from penstock.steps import yields
 from penstock.validation import Validator, validators_of
 
 Parameter = inspect.Parameter
@@ -119,14 +120,10 @@ class Shape:
         return arguments
 
     def call(self, method: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-        """Call a method of this shape with arguments by name."""
-        positional = [
-            arguments[parameter.name]
-            for parameter in self.parameters
-            if parameter.kind is Parameter.POSITIONAL_ONLY
-        ]
-        only = {p.name for p in self.parameters if p.kind is Parameter.POSITIONAL_ONLY}
-        return method(*positional, **{name: value for name, value in arguments.items() if name not in only})
+        """Call a method of this shape with arguments by name; in order, since a wrapper may take `*args`."""
+        names = [each.name for each in self.parameters if each.kind is not Parameter.KEYWORD_ONLY]
+        named = {name: value for name, value in arguments.items() if name not in names}
+        return method(*[arguments[name] for name in names], **named)
 
 
 def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) -> Shape:
@@ -187,7 +184,7 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
         whole=not columns and len(named) == 1 and not open_,
         asynchronous=any(map(inspect.iscoroutinefunction, forms))
         or any(map(inspect.isasyncgenfunction, forms)),
-        generator=any(map(inspect.isgeneratorfunction, forms)) or any(map(inspect.isasyncgenfunction, forms)),
+        generator=yields(function),
         parameters=named,
         shared=shared,
         open=open_,

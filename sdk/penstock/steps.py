@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections.abc
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+import types
+import typing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any
 
@@ -12,6 +15,36 @@ from penstock.threads import in_thread
 from penstock.user_code import USER_CODE
 
 _OVER = object()
+_LAZY = {
+    collections.abc.Iterator,
+    collections.abc.Generator,
+    collections.abc.AsyncIterator,
+    collections.abc.AsyncGenerator,
+}
+
+
+def yields(function: Callable[..., Any]) -> bool:
+    """Whether a function is a generator, also one behind `functools.wraps`, or is annotated to return one."""
+    plain = inspect.unwrap(function)
+    forms = (function, plain, getattr(function, "__call__", None))  # noqa: B004 - an object with a method
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in forms):
+        return True
+    try:
+        hint = typing.get_type_hints(plain).get("return")
+    except Exception:  # a name that is there for type checkers alone
+        return False
+    return (typing.get_origin(hint) or hint) in _LAZY
+
+
+def is_steps(result: Any, *, expected: bool) -> bool:
+    """Whether what a function returned is to be read step by step: a generator, or an asynchronous iterator.
+
+    Args:
+        result: what it returned.
+        expected: it `yields`, so any iterator is.
+    """
+    kinds = (AsyncIterator, Iterator) if expected else (AsyncIterator, types.GeneratorType)
+    return isinstance(result, kinds)
 
 
 def _next(generator: Iterator[Any]) -> Any:

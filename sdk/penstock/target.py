@@ -199,11 +199,18 @@ def _has(name: str, kind: type[Any], attribute: str, takes: str, *arguments: obj
     return True
 
 
+def _depth(kind: type[Any], attribute: str) -> int:
+    """The number of classes below the one that defines an attribute; that of all classes if none does."""
+    bases = kind.__mro__
+    return next((index for index, base in enumerate(bases) if attribute in base.__dict__), len(bases))
+
+
 def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str]]:
     """The default method, and all methods that a request can name: the default one and the marked ones.
 
     The default is `__call__`, else `predict`, else the only marked method, else the only public one; None if
-    several are marked.
+    several are marked. A framework's base class may have one of these for its own use: an inherited one that
+    is not marked does not count where a class below has marked methods.
     """
     public = [
         attribute
@@ -213,9 +220,11 @@ def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str]]:
         and inspect.isroutine(getattr(kind, attribute))
     ]
     marked = [attribute for attribute in public if mark_of(getattr(kind, attribute)) is not None]
+    nearest = min((_depth(kind, each) for each in marked), default=len(kind.__mro__))
     for candidate in DEFAULTS:
         # NB: every class object has its metaclass's __call__; only one that the class defines counts.
-        if any(candidate in base.__dict__ for base in kind.__mro__):
+        depth = _depth(kind, candidate)
+        if depth < len(kind.__mro__) and (depth <= nearest or mark_of(getattr(kind, candidate)) is not None):
             return candidate, [candidate, *(each for each in marked if each != candidate)]
     if len(marked) > 1:
         return None, marked

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.answer_list import listed
 from penstock.in_process.settings import MAX_CONCURRENT
 from penstock.item_pieces import Events
-from penstock.steps import steps_of
+from penstock.steps import steps_of, yields
 from penstock.threads import in_thread
 from penstock.user_code import USER_CODE
 
@@ -42,7 +42,7 @@ class BatchedCode:
             raise TypeError(f"penstock.batch: expected a function or a method, found {function!r}")
         self.function = function
         self.name = getattr(function, "__qualname__", repr(function))
-        self._streams = inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
+        self._streams = yields(function)
         self.blocking = not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
         self._method = False
         self._signature = inspect.signature(function)
@@ -135,7 +135,14 @@ class BatchedCode:
             AnswerError: a step is not a list of that length.
             Exception: whatever it raised.
         """
-        async with contextlib.aclosing(steps_of(self._call(owner, values), _executor())) as steps:
+        if inspect.isgeneratorfunction(self.function) or not self.blocking:
+            generator = self._call(owner, values)
+        else:  # a wrapper of a generator runs code of its own
+            generator = await in_thread(_executor(), lambda: self._call(owner, values))
+        if inspect.isawaitable(generator):
+            with USER_CODE:
+                generator = await generator
+        async with contextlib.aclosing(steps_of(generator, _executor())) as steps:
             async for step in steps:
                 yield list(enumerate(listed(step, len(values), self.name, step=True)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -44,7 +45,17 @@ async def count_later(items: list[int]) -> AsyncIterator[list[Any]]:
         yield step
 
 
-@pytest.mark.parametrize("function", [count, count_later])
+@functools.wraps(count)
+def wrapped(items: list[int]) -> Any:
+    return count(items)
+
+
+@functools.wraps(count_later)
+def wrapped_later(items: list[int]) -> Any:
+    return count_later(items)
+
+
+@pytest.mark.parametrize("function", [count, count_later, wrapped, wrapped_later])
 async def test_each_caller_reads_its_own_pieces(function: Any) -> None:
     """One run for all of them; who has `END` is ready, whatever stands in its slot later."""
     batched = penstock.batch(function)

@@ -188,7 +188,7 @@ async def test_items_arrive_as_python_reads_them(ask: Ask) -> None:
         ("ab", "predict: expected a list of 2 answers, found str"),
         ({"a": 1, "b": 2}, "predict: expected a list of 2 answers, found dict"),
         (np.float64(1), "predict: expected a list of 2 answers, found float"),
-        ((item for item in [1, 2]), "predict: expected a list of 2 answers, found generator"),
+        ((item for item in [1, 2]), "predict: expected a list of 2 entries in each step, found int"),
         ([1, object()], "item 1: the answer to the item: a value of type object has no JSON"),
     ],
 )

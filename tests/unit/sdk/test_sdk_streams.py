@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -86,7 +87,55 @@ async def single_later(text: str) -> AsyncIterator[Any]:
         yield piece
 
 
-FORMS = pytest.mark.parametrize("function", [letters, letters_later, single, single_later])
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As a decorator that measures the time."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
+
+
+@penstock.batched
+def returned(items: list[str]) -> Iterator[list[Any]]:
+    return letters(items)
+
+
+@penstock.batched
+async def returned_later(items: list[str]) -> AsyncIterator[list[Any]]:
+    await asyncio.sleep(0)
+    return letters_later(items)
+
+
+def untyped(text: str) -> Any:
+    return single(text)
+
+
+GENERATORS = [letters, letters_later, single, single_later]
+FORMS = pytest.mark.parametrize(
+    "function", [*GENERATORS, *map(wrapped, GENERATORS), returned, returned_later]
+)
+
+
+async def test_a_method_that_returns_a_generator_unannounced_answers_its_pieces_as_a_list(ask: Ask) -> None:
+    """Its signature does not say that it streams."""
+    for headers in ((), EVENTS):
+        answer = await ask(untyped, "ab", "c", headers=headers)
+        assert answer == (200, "application/json", b'{"predictions":[["a","b"],["c"]]}')
+
+
+async def test_a_wrapper_that_reads_a_generator_answers_what_it_returns(ask: Ask) -> None:
+    @functools.wraps(letters)
+    def joined(items: list[str]) -> list[Any]:
+        return [
+            "".join(piece for piece in column if piece is not END)
+            for column in zip(*letters(items), strict=True)
+        ]
+
+    plain = (200, "application/json", b'{"predictions":["ab","c"]}')
+    assert await ask(joined, "ab", "c") == plain
+    assert await ask(joined, "ab", headers=EVENTS) == (200, "text/event-stream", b'data: "ab"\n\n')
 
 
 @FORMS

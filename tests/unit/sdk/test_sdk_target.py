@@ -113,6 +113,44 @@ class TwoMarked:
     def b(self, items): ...
 
 
+class Framework:
+    def __call__(self, *args, **kwargs):
+        return self.forward(*args, **kwargs)
+    def predict(self, dataset):
+        raise AssertionError
+
+
+class Net(Framework):
+    @penstock.batched
+    def embed(self, items):
+        return items
+
+
+class Smaller(Net):
+    pass
+
+
+class NetOfTwo(Net):
+    @penstock.batched
+    def rank(self, items): ...
+
+
+class CalledBelow(Net):
+    def __call__(self, item):
+        return item
+
+
+class Base:
+    @penstock.batched
+    def __call__(self, items):
+        return items
+
+
+class Served(Base):
+    @penstock.batched
+    def embed(self, items): ...
+
+
 class Wrong:
     @penstock.batched
     def predict(self, a, b):
@@ -151,6 +189,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ("Child", {"scale": 2}, 2, 4),
         ("Predicts", {}, [1], [1]),
         ("Only", {}, 4, 4),
+        ("Net", {}, [1], [1]),
+        ("Smaller", {}, [1], [1]),
+        ("CalledBelow", {}, 4, 4),
         ("Static", {}, 4, 4),
         ("ByClass", {}, 4, 12),
         ("Outer.Inner", {}, 4, 4),
@@ -160,7 +201,10 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_the_method_to_serve_is_chosen(
     module: str, attribute: str, kwargs: dict[str, int], item: object, expected: object
 ) -> None:
-    """`__call__`, else `predict`, else the only one marked, else the only public one."""
+    """`__call__`, else `predict`, else the only one marked, else the only public one.
+
+    One that a framework's class has for its own use does not win against a marked one below it.
+    """
     served = find(f"{module}:{attribute}", kwargs).build()
     assert served.shape.call(served.method, {served.shape.parameters[0].name: item}) == expected
 
@@ -209,7 +253,15 @@ def test_reconfigure_is_found_beside_the_method_that_is_served_and_never_served_
 
 @pytest.mark.parametrize(
     ("attribute", "names", "default"),
-    [("Marked", ["embed"], True), ("Predicts", ["predict"], True), ("TwoMarked", ["a", "b"], False)],
+    [
+        ("Marked", ["embed"], True),
+        ("Predicts", ["predict"], True),
+        ("TwoMarked", ["a", "b"], False),
+        ("Net", ["embed"], True),
+        ("NetOfTwo", ["embed", "rank"], False),
+        ("CalledBelow", ["__call__", "embed"], True),
+        ("Served", ["__call__", "embed"], True),
+    ],
 )
 def test_a_request_may_name_the_default_and_each_marked_method(
     module: str, attribute: str, names: list[str], default: bool
