@@ -167,6 +167,20 @@ def by_reason(load: Mapping[str, Any]) -> str:
     return ", ".join(f"{reason} {count}" for reason, count in errors)
 
 
+def last_crash(status: Mapping[str, Any], now: datetime) -> tuple[str, str]:
+    """When a model's container ended last, and how, in words; two empty texts if it never did.
+
+    Args:
+        status: a ModelBackend's.
+        now: the time.
+    """
+    crash = (status.get("model") or {}).get("lastCrash") or {}
+    at = when(crash.get("time"))
+    if at is None:
+        return "", ""
+    return f"{span((now - at).total_seconds())} ago", f"pod {crash.get('pod')} {crash.get('message')}"
+
+
 def when(text: str | None) -> datetime | None:
     """Parse a time of the API; None if it is absent or not plausible.
 

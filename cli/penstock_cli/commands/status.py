@@ -107,6 +107,8 @@ def _details(kind: str, resource: Resource) -> Iterator[str]:
         counts = [(load.get(f"{kind}PerMinute", 0), kind) for kind in ("refused", "failed")]
         if bad := ", ".join(f"{count} {kind}" for count, kind in counts if count):
             yield f"{bad} of {load.get('requestsPerMinute', 0)} a minute ({by_reason(load)})"
+        if restarts := (status.get("model") or {}).get("restarts"):
+            yield f"{restarts} restarts of the model"
     elif kind == "ModelEndpoint":
         shares = status.get("shares") or spec["backend"]
         yield f"to {shares}" if "," in shares else f"to {shares.removesuffix(' 100%')}"

@@ -1,7 +1,8 @@
 """The backends with the most load first: their queues as the pods reported them, at most some seconds ago.
 
 HELD are requests that routers hold until a pod has room for them; QUEUED wait in pods. REFUSED and FAILED
-are of the last minute, ERRORS says why: `kubectl penstock why` explains them.
+are of the last minute, ERRORS says why: `kubectl penstock why` explains them. RESTARTS are those of the
+model's containers in the pods that there are.
 
 The numbers are those of the backends' statuses, which the operator refreshes within three seconds from the
 pods' reports; with very many busy backends later. So it needs no right to reach pods or the operator.
@@ -17,10 +18,13 @@ from penstock_cli.cluster import Cluster, Resource
 from penstock_cli.text import Screen, by_reason, narrowed
 
 HEAD = (
-    *("BACKEND", "PODS", "HELD", "QUEUED", "ONGOING", "OLDEST", "PER-MIN", "REFUSED", "FAILED", "FILL"),
-    *("RECOMMENDED", "VERDICT", "ERRORS"),
+    *("BACKEND", "PODS", "HELD", "QUEUED", "ONGOING", "OLDEST", "PER-MIN", "REFUSED", "FAILED", "RESTARTS"),
+    *("FILL", "RECOMMENDED", "VERDICT", "ERRORS"),
 )
-_SPARE = ("ERRORS", "FILL", "RECOMMENDED", "OLDEST", "PER-MIN", "ONGOING", "HELD", "FAILED", "REFUSED")
+_SPARE = (
+    *("ERRORS", "FILL", "RESTARTS", "RECOMMENDED", "OLDEST", "PER-MIN", "ONGOING", "HELD", "FAILED"),
+    "REFUSED",
+)
 """Columns that a narrow terminal does not show, the first of them first."""
 
 
@@ -80,6 +84,7 @@ def _row(backend: Resource, *, everywhere: bool) -> tuple[str, ...]:
         str(load.get("arrivalsPerMinute", 0)),
         str(load.get("refusedPerMinute", 0)),
         str(load.get("failedPerMinute", 0)),
+        str((status.get("model") or {}).get("restarts") or 0),
         f"{load.get('batchFillPercent', 0)}%",
         str(status.get("desiredReplicas", wanted)) if recommendation else "-",
         recommendation.get("verdict", "-"),

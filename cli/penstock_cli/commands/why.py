@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock_cli.cluster import Cluster, Resource
-from penstock_cli.text import Screen, bars, fitted, span, table, when
+from penstock_cli.text import Screen, bars, fitted, last_crash, span, table, when
 from penstock_wire import durations
 
 VERDICTS = {
@@ -108,6 +108,11 @@ def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
         lines.append(f"  {well['reason']}: {well['message']}")
     if ready < replicas:
         lines += [f"  {each['reason']}: {each['message']}" for each in _not_ready(status)]
+    if restarts := (status.get("model") or {}).get("restarts") or 0:
+        lines.append(f"  The model's container was restarted {restarts} times in these pods")
+    ago, how = last_crash(status, now)
+    if ago:
+        lines.append(f"  Its last end, {ago}: {how}")
     behind = status.get("observedGeneration") != metadata.get("generation")
     if behind:
         lines.append("NB: the status below is older than the last change of the spec")

@@ -49,6 +49,16 @@ class LoadStatus(Part):
     ]
 
 
+class CrashStatus(Part):
+    """An end of a model's container that nobody asked for."""
+
+    pod: Annotated[str, Field(max_length=253, description="Name of the pod.")]
+    time: Annotated[str, Field(max_length=64, description="When the container ended.")]
+    message: Annotated[
+        str, Field(max_length=4096, description="Its exit code and the cause, and its last words.")
+    ]
+
+
 class ModelStatus(Part):
     """The state of the model's loading."""
 
@@ -59,6 +69,13 @@ class ModelStatus(Part):
     last_failure: Annotated[
         str | None,
         Field(max_length=4096, description="Why the model did not start last time, with its last words."),
+    ] = None
+    restarts: Annotated[
+        int | None, Field(description="Restarts of the model's container in the pods that there are.")
+    ] = None
+    last_crash: Annotated[
+        CrashStatus | None,
+        Field(description="The last end of a model's container that was restarted; it stays after its pod."),
     ] = None
 
 

@@ -70,6 +70,9 @@ _COLUMNS = {
             "integer",
             wide=True,
         ),
+        _column(
+            "Restarts", ".status.model.restarts", "Restarts of the model's container.", "integer", wide=True
+        ),
         _column("Errors", ".status.load.errors", "Of the refused and failed ones, how many why.", wide=True),
         _column("Sidecar", ".status.sidecar.image", "Image of the sidecar.", wide=True),
         _column(

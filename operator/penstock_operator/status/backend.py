@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from penstock_operator.api import Condition, ModelBackend
 from penstock_operator.api.backendstatus import (
+    CrashStatus,
     LoadStatus,
     ModelBackendStatus,
     ModelStatus,
@@ -121,6 +122,9 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
     status_conditions += [ready, *conditions.flags(ready, reconciling=reconciling, stalled=stalled)]
     if model.last_failure is None and ready.status != "True" and old.model is not None:
         model = model.model_copy(update={"last_failure": old.model.last_failure})
+    if old.model is not None and old.model.last_crash is not None:
+        crashes = [old.model.last_crash, model.last_crash or old.model.last_crash]
+        model = model.model_copy(update={"last_crash": max(crashes, key=lambda crash: crash.time)})
     generation = backend.metadata.generation
     return ModelBackendStatus(
         observed_generation=generation,
@@ -363,7 +367,13 @@ def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelSta
         state = "FailedToLoad"
     elif running:
         state = "Loading"
-    return ModelStatus(state=state, last_failure=wrong.message[:4096] if wrong and failed else None)
+    restarts, last = pods.crashes(here)
+    return ModelStatus(
+        state=state,
+        last_failure=wrong.message[:4096] if wrong and failed else None,
+        restarts=restarts or None,
+        last_crash=CrashStatus(pod=last.pod, time=last.time, message=last.message[:4096]) if last else None,
+    )
 
 
 def _reports_of(seen: BackendObserved, among: Sequence[Object]) -> list[SidecarReport]:

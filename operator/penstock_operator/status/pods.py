@@ -55,6 +55,21 @@ class Trouble:
     message: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """The end of a model's container in a pod that stays.
+
+    Args:
+        pod: the pod's name.
+        time: when it ended, as the API spells times.
+        message: its exit code, and its last words.
+    """
+
+    pod: str
+    time: str
+    message: str
+
+
 def living(pods: Iterable[Object]) -> list[Object]:
     """The pods that are neither being deleted nor finished."""
     return [
@@ -85,6 +100,21 @@ def trouble(pods: Sequence[Object]) -> Trouble | None:
     waiting = [pod for pod in living(pods) if not _is_true(pod, "Ready")]
     waiting.sort(key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", name(pod)), reverse=True)
     return next((failure for pod in waiting if (failure := _of_pod(pod)) is not None), None)
+
+
+def crashes(pods: Iterable[Object]) -> tuple[int, Crash | None]:
+    """The restarts of the model's containers in all living pods, and the last of their ends."""
+    restarts, last = 0, None
+    for pod in living(pods):
+        for status in pod.get("status", {}).get("containerStatuses") or ():
+            if status.get("name") != names.MODEL_CONTAINER:
+                continue
+            restarts += status.get("restartCount") or 0
+            ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
+            time = (ended or {}).get("finishedAt") or ""
+            if ended and time and (last is None or time > last.time):
+                last = Crash(pod=name(pod), time=time, message=_ended_words(ended))
+    return restarts, last
 
 
 def refused(deployment: Object | None) -> Trouble | None:
@@ -198,11 +228,13 @@ def _of_container(status: Mapping[str, Any], *, unready_since: str) -> Trouble |
     if word in _CREATE:
         return Trouble(reason="ContainerNotCreated", message=f"{who}: {word}: {text}")
     if ended and _crashes(status, unready_since):
-        cause = ended.get("reason") or "Error"
-        last = (ended.get("message") or "").strip()
-        return Trouble(
-            reason="ContainerCrashed",
-            message=f"{who} exited with code {ended.get('exitCode')} ({cause}), restarts: "
-            f"{status.get('restartCount', 0)}" + (f"; its last words: {_last_first(last)}" if last else ""),
-        )
+        restarts = f", restarts: {status.get('restartCount', 0)}"
+        return Trouble(reason="ContainerCrashed", message=f"{who} {_ended_words(ended, restarts)}")
     return None
+
+
+def _ended_words(ended: Mapping[str, Any], more: str = "") -> str:
+    """How a container ended, in words: its exit code and cause, what is known `more`, and its last words."""
+    last = (ended.get("message") or "").strip()
+    words = f"; its last words: {_last_first(last)}" if last else ""
+    return f"exited with code {ended.get('exitCode')} ({ended.get('reason') or 'Error'}){more}{words}"

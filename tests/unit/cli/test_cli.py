@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from penstock_cli.__main__ import COMMANDS, run
+from penstock_cli.commands.top import page
 from penstock_cli.commands.why import REASONS, TERMS, VERDICTS, explain
 from penstock_cli.text import Screen, bars, cut, span, table
 from penstock_operator.api.backendstatus import ScalingInputs
@@ -115,6 +116,20 @@ async def test_what_clients_got_instead_of_answers_is_shown(
     assert set(REASONS) == {reason.value for reason in Reason if reason.status >= 500} | {MODEL_ANSWER}
 
 
+def test_a_model_that_crashed_shows_when_and_how_also_after_it() -> None:
+    ended = {"pod": "p1", "time": "2026-01-01T00:00:00Z", "message": "exited with code 9 (Error)"}
+    crashed: dict[str, Any] = {
+        "metadata": {"name": "b", "namespace": "n", "generation": 1},
+        "spec": {"replicas": 1},
+        "status": {"readyReplicas": 1, "model": {"state": "Loaded", "restarts": 3, "lastCrash": ended}},
+    }
+    lines = explain(crashed, now=datetime(2026, 1, 1, 0, 2, tzinfo=UTC))
+    assert "  The model's container was restarted 3 times in these pods" in lines
+    assert "  Its last end, 2m ago: pod p1 exited with code 9 (Error)" in lines
+    head, row = page([crashed], everywhere=False, width=200)
+    assert dict(zip(head.split(), row.split(), strict=True))["RESTARTS"] == "3"
+
+
 def test_why_says_why_pods_are_not_ready() -> None:
     condition = {"type": "Ready", "status": "False", "reason": "ModelCrashed", "message": "exit code 1"}
     crashing: dict[str, Any] = {
@@ -164,8 +179,11 @@ async def test_top_shows_the_busiest_first(server: TinyApiserver, tmp_path: Path
     ("width", "shown"),
     [
         (
-            110,
-            "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN REFUSED FAILED FILL RECOMMENDED VERDICT ERRORS",
+            120,
+            (
+                "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN REFUSED FAILED RESTARTS FILL RECOMMENDED "
+                "VERDICT ERRORS"
+            ),
         ),
         (85, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN REFUSED FAILED RECOMMENDED VERDICT"),
         (80, "BACKEND PODS HELD QUEUED ONGOING OLDEST PER-MIN REFUSED FAILED VERDICT"),

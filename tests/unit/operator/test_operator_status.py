@@ -22,6 +22,7 @@ from tests.support.observed import (
     WELL,
     backend,
     by_type,
+    container,
     deployment,
     message,
     pod,
@@ -325,6 +326,19 @@ def test_the_last_failure_stays_until_all_is_well() -> None:
         "lastFailure": first["model"]["lastFailure"],
     }
     assert status.backend_status(then, WELL, now=NOW)["model"] == {"state": "Loaded"}
+
+
+def test_the_last_crash_stays_when_all_is_well_again() -> None:
+    """How often, when, and with which last words: a model that ends now and then is Ready in between."""
+    ended = {"exitCode": 9, "reason": "Error", "finishedAt": NOW, "message": "a line\nIndexError: 7"}
+    crashed = container(running={"startedAt": NOW}, last=ended, restarts=3) | {"ready": True}
+    again = replace(WELL, pods=[pod(containerStatuses=[crashed, container("other", restarts=5)])])
+    first = status.backend_status(backend(), again, now=NOW)
+    words = "exited with code 9 (Error); its last words: IndexError: 7\na line"
+    crash = {"pod": "p1", "time": NOW, "message": words}
+    assert first["model"] == {"state": "Loaded", "restarts": 3, "lastCrash": crash}
+    then = backend().model_copy(update={"status": type(backend().status).model_validate(first)})
+    assert status.backend_status(then, WELL, now=NOW)["model"] == {"state": "Loaded", "lastCrash": crash}
 
 
 @pytest.mark.parametrize(
