@@ -43,7 +43,7 @@ from penstock.target import Target as Built
 from penstock.threads import in_thread
 from penstock.user_code import USER_CODE
 from penstock_wire.call_chain import stands_alone
-from penstock_wire.headers import CALL_CHAIN, KEY_FIELDS, MODEL_ID, Headers
+from penstock_wire.headers import CALL_CHAIN, MODEL_ID, Headers, is_key_field
 
 
 class Method:
@@ -250,7 +250,7 @@ async def _begin(stack: contextlib.AsyncExitStack, built: Built, settings: Batch
 
 def _of_key(field: tuple[bytes, bytes]) -> bool:
     """Whether a header field is part of the key, as in a sidecar."""
-    return field[0] in KEY_FIELDS or (field[0] == CALL_CHAIN and stands_alone(field[1]))
+    return is_key_field(field[0]) or (field[0] == CALL_CHAIN and stands_alone(field[1]))
 
 
 def _handle(reference: Reference) -> Handle:

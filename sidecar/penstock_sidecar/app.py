@@ -397,6 +397,7 @@ class Sidecar:
             oldest_age_ms=round(self._path.oldest_age * 1000),
             totals=self._metrics.totals(batches=counts.batches, batch_items=counts.batch_items),
             message=self._unready()[:300],
+            warning=self._metrics.warning,
             fit={path[:MAX_PATH]: fit for path, fit in most_telling(self._path.fits())},
             slots=self._path.slots,
             reconfigure=self._reconfigure.result,
@@ -424,6 +425,7 @@ class Sidecar:
 
     def _apply(self, settings: Settings) -> None:
         self._path.apply(settings)
+        self._metrics.warning = ""
         self._reconfigure.want(settings.user_config, settings.version or self._source.version)
         self._readiness.settings_changed()
         self._report_now()

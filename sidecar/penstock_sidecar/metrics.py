@@ -14,6 +14,7 @@ from penstock_sidecar.interfaces import RequestPath
 from penstock_wire.build import BUILD
 from penstock_wire.control.report import Fit, Totals
 from penstock_wire.errors import Reason
+from penstock_wire.process import log
 
 if TYPE_CHECKING:
     # NB: imported at the first scrape: it costs 3 MB, and many sidecars are never scraped.
@@ -23,6 +24,8 @@ _PREFIX = "penstock_sidecar_"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _ITEMS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0)
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_NAMES, _NAME = 8, 64
+"""Most names of header fields in a warning, and characters of each: clients choose them."""
 MAX_CLASSES = 16
 """Maximum number of service curves that are shown: those that rest on the most batches."""
 
@@ -66,6 +69,9 @@ class Metrics:
         self._ended: dict[tuple[int, Reason | None, str], list[int]] = {}
         self._arrived = 0
         self._isolation_runs = 0
+        self._unauthorized = 0
+        self.warning = ""
+        """What is wrong with the settings although the model answers, in words; empty for nothing."""
         self._cut: dict[Reason, int] = {}
         self._load: RequestPath | None = None
         self._fits: Callable[[], Mapping[str, Fit]] = dict
@@ -95,6 +101,19 @@ class Metrics:
     def isolated(self) -> None:
         """Count a part of a failed batch that is run again."""
         self._isolation_runs += 1
+
+    def unauthorized(self, status: int, names: Sequence[str]) -> None:
+        """See `runner.Observer`; the first one is logged."""
+        self._unauthorized += 1
+        if self.warning:
+            return
+        shown = ", ".join([name[:_NAME] for name in names[:_NAMES]]) or "none"
+        self.warning = (
+            f"the model answers batches with {status}, and each of their requests alone with something else: "
+            "a credential in which they differ does not reach it; name its header in batchKeyHeaders. "
+            f"Headers in which they differ: {shown}"
+        )
+        log("batches do not carry what their requests do", level="warning", detail=self.warning)
 
     def arrived(self, items: int) -> None:
         """See `interfaces.RequestObserver`."""
@@ -176,6 +195,11 @@ class Metrics:
         for name, text, count in (
             ("arrived_items", "Items of requests; one where it was refused unread", self._arrived),
             ("isolation_runs", "Runs of a part of a failed batch", self._isolation_runs),
+            (
+                "unauthorized_batches",
+                "Batches answered 401 or 403, whose requests alone were not",
+                self._unauthorized,
+            ),
         ):
             yield CounterMetricFamily(_PREFIX + name, text, value=count)
         for name, text, histogram in (

@@ -90,13 +90,77 @@ KEY_FIELDS: Final = frozenset(
         MODEL_ID,
     }
 )
-"""Fields that a model can act on: requests that differ in one share no batch."""
+"""Fields that a model can act on: requests that differ in one share no batch (`is_key_field`)."""
+
+_CREDENTIAL_WORDS: Final = frozenset(
+    {
+        b"apikey",  # Kong, Apigee (x-apikey)
+        b"auth",  # x-auth-token (OpenStack), x-auth-request-user (oauth2-proxy)
+        b"authentication",
+        b"authorization",  # also proxy-, and x-serverless- (Google Cloud Run)
+        b"cookie",
+        b"credential",  # x-credential-identifier (Kong)
+        b"dpop",  # RFC 9449
+        b"jwt",  # x-goog-iap-jwt-assertion, cf-access-jwt-assertion, x-jwt-assertion (WSO2)
+        b"password",
+        b"secret",
+        b"signature",  # signature, signature-input (RFC 9421), x-signature, x-hub-signature-256
+        b"token",  # x-amz-security-token, x-vault-token, private-token (GitLab), x-ms-token-aad-id-token
+        b"userinfo",  # x-apigateway-api-userinfo (Google), x-userinfo (APISIX, Kong)
+    }
+)
+"""Words of names of fields that say who the caller is, or prove it."""
+_CREDENTIAL_ENDS: Final = (
+    b"api-key",  # x-api-key (AWS API Gateway, Anthropic), api-key (Azure OpenAI), x-goog-api-key
+    b"access-key",
+    b"functions-key",  # x-functions-key (Azure Functions)
+    b"rapidapi-key",
+    b"subscription-key",  # ocp-apim-subscription-key (Azure API Management)
+)
+_CREDENTIAL_STARTS: Final = (
+    b"cf-access-",  # Cloudflare Access
+    b"kubeflow-userid",
+    b"remote-user",
+    b"ssl-client-",  # ingress-nginx; x-ssl-client-: HAProxy's usual names
+    b"tailscale-user-",
+    b"x-amzn-oidc-",  # AWS load balancers
+    b"x-consumer-",  # Kong
+    b"x-email",  # with x-user: oauth2-proxy's recipe for nginx
+    b"x-forwarded-client-cert",  # Envoy
+    b"x-forwarded-email",  # oauth2-proxy, likewise the next three
+    b"x-forwarded-groups",
+    b"x-forwarded-preferred-username",
+    b"x-forwarded-user",
+    b"x-goog-authenticated-user-",  # Google IAP
+    b"x-ms-client-principal",  # Azure App Service
+    b"x-remote-",  # proxies before Kubernetes' API
+    b"x-ssl-client-",
+    b"x-user",
+    b"x-webauth-",  # Grafana
+)
+"""Beginnings of names of fields in which gateways say who the caller is."""
 
 TO_MODEL: Final = frozenset({METHOD, MODEL_ID, CALL_CHAIN})
 """A client's `x-penstock-*` fields that a model gets."""
 
 FROM_CLIENT: Final = frozenset({METHOD, MODEL_ID, SHARD_KEY, TIMEOUT_MS, PRIORITY, CALL_CHAIN})
 """The `x-penstock-*` fields that a client can send; the edge drops the others."""
+
+
+def is_key_field(name: bytes) -> bool:
+    """Whether requests that differ in a field share no batch: a model can act on it, or it is a credential.
+
+    Credentials are known by their names: by the words and parts that vendors and gateways use.
+
+    Args:
+        name: the field's name in lower case.
+    """
+    if name in KEY_FIELDS:
+        return True
+    name = name.replace(b"_", b"-")
+    if name.endswith(_CREDENTIAL_ENDS) or name.startswith(_CREDENTIAL_STARTS):
+        return True
+    return not _CREDENTIAL_WORDS.isdisjoint(name.split(b"-"))
 
 
 def get(headers: Headers, name: bytes) -> bytes | None:

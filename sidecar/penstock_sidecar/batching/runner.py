@@ -37,6 +37,7 @@ from penstock_sidecar.model.answers import (
 )
 from penstock_sidecar.protocols.base import BatchProtocol
 from penstock_sidecar.protocols.item_answers import is_form
+from penstock_sidecar.queue.batch_key import left_out
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import SERVER_TIMING
@@ -57,6 +58,7 @@ from penstock_wire.process import log
 MIN_RUN_SECONDS = 0.001
 TOO_MANY = 429
 """The only 4xx that counts as overload of the model."""
+UNAUTHORIZED = (401, 403)
 
 Begin = Callable[[Request, float, Done], GiveUp | None]
 """Begins to send without a task, if that is possible at once; see `Upstream.begin`."""
@@ -81,6 +83,15 @@ class Observer(Protocol):
 
     def isolated(self) -> None:
         """Count a part of a failed batch that is run again."""
+        ...
+
+    def unauthorized(self, status: int, names: Sequence[str]) -> None:
+        """Count a batch that the model answered with 401 or 403, although each of its requests alone was not.
+
+        Args:
+            status: the model's answer to the batch.
+            names: header fields that the requests had and the batch had not, since they differed.
+        """
         ...
 
 
@@ -410,6 +421,8 @@ class BatchRunner:
         if search.resolved:
             now = self._clock()
             self._faults.resolved(parts[: search.resolved], bad, now - batch.sent, now - began)
+            if said.status in UNAUTHORIZED and not bad and search.resolved == len(parts):
+                self._observer.unauthorized(said.status, left_out([part.work for part in parts]))
         self._release(batch)
         if search.resolved < len(parts):
             self._tell(parts[search.resolved :], unresolved(said, len(parts)))

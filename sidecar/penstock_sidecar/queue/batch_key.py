@@ -1,16 +1,17 @@
 """Decides which requests are alike: makes the keys of queues, and the header fields that a batch forwards.
 
-There are three kinds of fields. Fields that a model can act upon (`KEY_FIELDS` and the policy's
-`batchKeyHeaders`) are part of the key, so a batch has one set of them. Fields that only describe the caller
-(`SHARED_FIELDS`) are forwarded if they are equal across the batch. All others reach the model only with a
-request that has its batch to itself. If each item carries its own fields (a protocol without `key_fields`),
-only the policy's fields are part of the key. The deepest of a batch's call chains is forwarded; a chain that
-stands alone (`wire.call_chain`) is part of the key.
+There are three kinds of fields. Fields that a model can act upon, credentials among them (`is_key_field` and
+the policy's `batchKeyHeaders`), are part of the key, so a batch has one set of them. Fields that concern one
+request's body or connection (`OF_ONE_REQUEST`, `x-penstock-*`) reach the model only with a request that has
+its batch to itself. All others are forwarded if they are equal across the batch. If each item carries its own
+fields (a protocol without `key_fields`), only the policy's fields are part of the key, and only
+`SHARED_FIELDS` are forwarded. The deepest of a batch's call chains is forwarded; a chain that stands alone
+(`wire.call_chain`) is part of the key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from operator import itemgetter
 
 from penstock_sidecar.queue.key import Key
@@ -21,7 +22,6 @@ from penstock_wire.headers import (
     ATTEMPT,
     CALL_CHAIN,
     HELD,
-    KEY_FIELDS,
     PREFIX,
     REQUEST_ID,
     RETRY,
@@ -31,6 +31,7 @@ from penstock_wire.headers import (
     UNREAD,
     Headers,
     get,
+    is_key_field,
     timeout_ms,
 )
 from penstock_wire.http import Request
@@ -47,8 +48,24 @@ SHARED_FIELDS = frozenset(
         b"x-forwarded-proto",
     }
 )
+"""Fields that describe a caller, and are forwarded once even if each item carries its own."""
+OF_ONE_REQUEST = (
+    b"accept-encoding",  # a batch's answer must be readable here
+    b"content-",
+    b"digest",
+    b"expect",
+    b"idempotency-key",
+    b"if-",
+    b"range",
+    b"repr-digest",
+    b"x-idempotency-key",
+    PREFIX,
+)
+"""Beginnings of the names of fields that concern one request's body, answer or connection."""
 MAX_REQUEST_IDS_BYTES = 4096
 """Maximum bytes of request ids that a batch sends to the model; further ids are left out."""
+MAX_NAMES = 1024
+"""Field names of which the role is remembered: clients choose them."""
 MAX_KEYS = 4096
 """Keys that are remembered; above this number, keys that are not in use are forgotten."""
 
@@ -111,12 +128,9 @@ class Keys:
         roles[CALL_CHAIN] = _CHAIN if self._key_fields else _SHARED
 
         def add(name: bytes, role: int) -> None:
-            roles[name] = roles.get(name, 0) | role
+            roles[name] = roles.get(name, self._role(name)) | role
 
-        for name in SHARED_FIELDS:
-            add(name, _SHARED)
-        names = {name.lower().encode() for name in batching.batch_key_headers}
-        for name in names | (KEY_FIELDS if self._key_fields else set()):
+        for name in {name.lower().encode() for name in batching.batch_key_headers}:
             roles[name] = roles.get(name, 0) & ~_SHARED | _KEY
         self._levels = batching.priority.levels
         self._level = min(batching.priority.default, self._levels)
@@ -130,6 +144,21 @@ class Keys:
         self._read: Headers | None = None
         self._read_fields = RequestFields(self._level)
         self._latest: Key | None = None
+
+    def _role(self, name: bytes) -> int:
+        """The role of a field that the policy does not name."""
+        if not self._key_fields:
+            return _SHARED if name in SHARED_FIELDS else 0
+        if is_key_field(name):
+            return _KEY
+        return 0 if name.startswith(OF_ONE_REQUEST) else _SHARED
+
+    def _learn(self, name: bytes) -> int:
+        """As `_role`; remember it."""
+        role = self._role(name)
+        if len(self._roles) < MAX_NAMES:
+            self._roles[name] = role
+        return role
 
     def read(self, headers: Headers) -> RequestFields:
         """Sort a request's fields in one pass; values of one name stay in order.
@@ -145,12 +174,12 @@ class Keys:
         for field in headers:
             role = roles.get(field[0])
             if role is None:
-                continue
-            if role == _KEY:
-                key.append(field)
-            elif role == _SHARED:
+                role = self._learn(field[0])
+            if role == _SHARED:
                 shared.append(field)
-            else:
+            elif role == _KEY:
+                key.append(field)
+            elif role:
                 if role & _KEY:
                     key.append(field)
                 elif role & _SHARED:
@@ -194,7 +223,7 @@ class Keys:
         for field in request.headers[len(shared) :]:
             role = roles.get(field[0])
             if role is None:
-                continue
+                role = self._learn(field[0])
             if role == _ID:
                 if read.request_id is None:
                     read.request_id = field[1]
@@ -205,7 +234,7 @@ class Keys:
                 read.retry, read.unread = True, field[1] == UNREAD
             elif role == _HELD:
                 read.held = True
-            else:
+            elif role:
                 return self.read(request.headers)
         return read
 
@@ -312,20 +341,47 @@ def _equal(works: Sequence[QueuedRequest]) -> Headers:
     unlike = [work.shared for work in works if work.shared is not first and work.shared != first]
     if not unlike:
         return first
-    names = {name for name, _ in first}
-    for shared in unlike:
-        names = {name for name in names if _values(shared, name) == _values(first, name)}
-        if not names:
-            break
-    fields = tuple([field for field in first if field[0] in names and field[0] != CALL_CHAIN])
+    names = differing(first, unlike)
+    fields = tuple([field for field in first if field[0] not in names and field[0] != CALL_CHAIN])
     chains = [chain for work in works if (chain := get(work.shared, CALL_CHAIN)) is not None]
     # NB: even if not all requests have one: calls that go round in a circle may share each of their batches
     # with requests that are not part of the circle.
     return (*fields, (CALL_CHAIN, deepest(chains))) if chains else fields
 
 
-def _values(headers: Headers, name: bytes) -> list[bytes]:
-    return [value for key, value in headers if key == name]
+def left_out(works: Sequence[QueuedRequest]) -> list[str]:
+    """Return the names of the fields that a batch of these requests did not send, since they differ."""
+    first, *others = [work.shared for work in works]
+    names, firsts = differing(first, others), {name for name, _ in first}
+    for other in others:
+        names.update([name for name, _ in other if name not in firsts])
+    return [name.decode("latin-1") for name in sorted(names - SHARED_FIELDS)]
+
+
+def differing(first: Headers, others: Iterable[Headers]) -> set[bytes]:
+    """Return the names of those of `first` that have other values, or none, in one of the others."""
+    names: set[bytes] = set()
+    for other in others:
+        if len(first) == len(other):  # nearly always they are the same fields in the same order
+            unlike: set[bytes] = set()
+            for mine, theirs in zip(first, other, strict=True):
+                if mine != theirs:
+                    if mine[0] != theirs[0]:
+                        break
+                    unlike.add(mine[0])
+            else:
+                names |= unlike
+                continue
+        values = _by_name(other)
+        names.update([name for name, value in _by_name(first).items() if values.get(name) != value])
+    return names
+
+
+def _by_name(headers: Headers) -> dict[bytes, list[bytes]]:
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        values.setdefault(name, []).append(value)
+    return values
 
 
 def _request_ids(works: Sequence[QueuedRequest]) -> bytes:

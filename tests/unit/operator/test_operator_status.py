@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock_operator import status
@@ -311,6 +312,17 @@ def test_at_zero_no_model_is_missed() -> None:
     result = status.backend_status(backend(replicas=0), BackendObserved(), now=NOW)
     assert by_type(result)["ModelLoaded"] == by_type(result)["Available"] == ("False", "ScaledToZero")
     assert message(result, "ModelLoaded") == message(result, "Available") == "spec.replicas is 0"
+
+
+def test_batches_without_a_credential_are_said_beside_a_loaded_model() -> None:
+    seen = replace(
+        WELL, reports={"p1": msgspec.structs.replace(report(), warning="name it in " + "x" * 5000)}
+    )
+    result = status.backend_status(backend(), seen, now=NOW)
+    assert by_type(result)["ModelLoaded"] == ("True", "RefusesBatches")
+    assert by_type(result)["Ready"] == ("True", "Serving")
+    assert message(result, "ModelLoaded").startswith("name it in x")
+    assert len(message(result, "ModelLoaded")) <= 1024
 
 
 def test_the_last_failure_stays_until_all_is_well() -> None:

@@ -118,6 +118,20 @@ def test_slots_are_never_exceeded_and_all_are_used():
         ({"x_penstock_method": "f"}, {"x_penstock_method": "g"}),
         ({"content_type": "application/json"}, {}),
         ({"x_tenant": "1"}, {"x_tenant": "2"}),
+        ({"x_api_key": "1"}, {}),
+        ({"api_key": "1"}, {"api_key": "2"}),
+        ({"x_goog_api_key": "1"}, {"x_goog_api_key": "2"}),
+        ({"ocp_apim_subscription_key": "1"}, {"ocp_apim_subscription_key": "2"}),
+        ({"apikey": "1"}, {"apikey": "2"}),
+        ({"proxy_authorization": "Basic 1"}, {"proxy_authorization": "Basic 2"}),
+        ({"x_auth_request_email": "a@example"}, {"x_auth_request_email": "b@example"}),
+        ({"x_amz_security_token": "1"}, {"x_amz_security_token": "2"}),
+        ({"x_amzn_oidc_identity": "1"}, {"x_amzn_oidc_identity": "2"}),
+        ({"x_forwarded_user": "a"}, {"x_forwarded_user": "b"}),
+        ({"x_forwarded_client_cert": "Hash=1"}, {}),
+        ({"signature_input": "sig1=()"}, {"signature_input": "sig2=()"}),
+        ({"x_hub_signature_256": "sha256=1"}, {"x_hub_signature_256": "sha256=2"}),
+        ({"x_acme_token": "1"}, {"x_acme_token": "2"}),
         ({"x_penstock_call_chain": "a, b, a"}, {}),  # which ends calls of the others, were it theirs
         ({"x_penstock_call_chain": "a, b, c, d, e, f, g, h, i"}, {"x_penstock_call_chain": "a"}),
         ({"x_penstock_call_chain": "no chain,,,,"}, {"x_penstock_call_chain": "a, b"}),
@@ -140,16 +154,33 @@ def test_fields_outside_the_key_do_not_part_requests_and_are_sent_only_where_equ
         s = Scripted()
         await asyncio.gather(
             s.ask(1, traceparent="t1", user_agent="me", x_other="1", x_penstock_call_chain="a, b"),
-            s.ask(2, traceparent="t2", user_agent="me", x_other="1"),
+            s.ask(2, x_other="1", traceparent="t2", user_agent="me", x_more="2"),
+            s.ask(3, traceparent="t1", user_agent="me", x_other="1", accept_encoding="br", range="bytes=0-"),
         )
         (run,) = s.runs
-        assert run.fields[b"user-agent"] == b"me"
-        assert b"traceparent" not in run.fields
-        assert b"x-other" not in run.fields
+        assert (run.fields[b"user-agent"], run.fields[b"x-other"]) == (b"me", b"1")
+        assert not {b"traceparent", b"x-more", b"accept-encoding", b"range"} & run.fields.keys()
         assert run.fields[b"x-penstock-call-chain"] == b"a, b"  # the deepest is that of all
         assert run.fields[b"content-type"] == b"application/json"
-        assert run.fields[b"x-request-id"] == b"id-(1.),id-(2.)"
+        assert run.fields[b"x-request-id"] == b"id-(1.),id-(2.),id-(3.)"
         assert int(run.fields[b"x-penstock-timeout-ms"]) == 30_000
+        await s.close()
+
+    fake_loop.run(main())
+
+
+def test_fields_about_a_body_or_one_request_reach_no_batch():
+    """Even if they are equal: a batch has another body, and its answer is read here."""
+    fields = {"accept_encoding": "br", "content_md5": "1", "if_match": "x", "idempotency_key": "k"}
+
+    async def main():
+        s = Scripted()
+        await asyncio.gather(
+            s.ask(1, **fields, x_penstock_queue="1"), s.ask(2, **fields, x_penstock_queue="1")
+        )
+        (run,) = s.runs
+        ours = {b"content-type", b"x-request-id", b"x-penstock-timeout-ms", b"x-penstock-item-answers"}
+        assert run.fields.keys() == ours
         await s.close()
 
     fake_loop.run(main())

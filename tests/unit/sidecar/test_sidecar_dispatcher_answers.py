@@ -285,3 +285,30 @@ def test_an_answer_that_cannot_be_read_goes_to_nobody_else():
         await s.close()
 
     fake_loop.run(main())
+
+
+def test_a_credential_that_batches_do_not_carry_is_said_once(capsys: pytest.CaptureFixture[str]):
+    """A model knows callers by a field of no known name: all are answered, and one line says why."""
+
+    def behaviour(run: Run) -> Response | None:
+        return None if run.fields.get(b"x-badge") else Response(status=401)
+
+    async def main():
+        s = Scripted(behaviour=behaviour)
+
+        async def ask(*badges: str) -> list[int]:
+            answers = await asyncio.gather(*(s.ask(1, x_badge=badge, user_agent=badge) for badge in badges))
+            return [answer.status for answer in answers]
+
+        assert await ask("1", "1") == [200, 200]
+        assert s.metrics.warning == ""
+        assert await ask("1", "2", "3") == await ask("2", "3", "1") == [200] * 3
+        assert await ask("1", "", "3") == [200, 401, 200]  # who is refused alone, too, shows nothing
+        assert b"penstock_sidecar_unauthorized_batches_total 2.0" in s.metrics.text()
+        await s.close()
+        return s.metrics.warning
+
+    warning = fake_loop.run(main())
+    assert warning.endswith("name its header in batchKeyHeaders. Headers in which they differ: x-badge")
+    logged = [line for line in capsys.readouterr().err.splitlines() if "do not carry" in line]
+    assert [json.loads(line)["detail"] for line in logged] == [warning]

@@ -144,6 +144,7 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         oldest_age_ms: how long the oldest queued item has waited.
         totals: since the process started.
         message: why it is not ready, in words.
+        warning: what is wrong although it is ready, in words.
         fit: service curves by key class (the path).
         slots: batches that can be in the model at once now.
         reconfigure: outcome of the latest `userConfig`, None if there was none.
@@ -161,6 +162,7 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     oldest_age_ms: Count = 0
     totals: Totals = msgspec.field(default_factory=Totals)
     message: Text = ""
+    warning: Text = ""
     fit: Annotated[dict[str, Fit], msgspec.Meta(max_length=MAX_CLASSES)] = {}
     slots: Count = 1
     reconfigure: Reconfigure | None = None
