@@ -57,7 +57,10 @@ class Priority(Part):
     ] = 1
     header: Annotated[
         HeaderName,
-        Field(description="The request header that names the level. Default x-penstock-priority."),
+        Field(
+            description="The request header that names the level. Who can send it can claim any level: "
+            "name one that your edge sets, or let default be 1. Default x-penstock-priority."
+        ),
     ] = "x-penstock-priority"
 
 

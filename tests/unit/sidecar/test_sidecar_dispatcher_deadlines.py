@@ -161,6 +161,11 @@ def test_more_urgent_levels_go_first_and_a_change_of_levels_counts_for_the_queue
         s.apply(Batching(max_batch_size=1))
         await asyncio.gather(first, *tasks)
         assert s.batches()[4:] == [[0], [1], [2]]
+        # Where an edge's field names the level, a client's own claim is none.
+        s.apply(Batching(max_batch_size=1, priority=Priority(levels=3, default=2, header="X-Tier")))
+        claims = [{"x_penstock_priority": "1"}, {"x_penstock_priority": "1", "x_tier": "3"}, {"x_tier": "1"}]
+        await asyncio.gather(*(s.ask(number, **claim) for number, claim in enumerate([{}, *claims])))
+        assert s.batches()[7:] == [[3], [0], [1], [2]]
         await s.close()
 
     fake_loop.run(main())
