@@ -11,7 +11,7 @@ fields (a protocol without `key_fields`), only the policy's fields are part of t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from operator import itemgetter
 
 from penstock_sidecar.queue.key import Key
@@ -64,6 +64,8 @@ OF_ONE_REQUEST = (
 """Beginnings of the names of fields that concern one request's body, answer or connection."""
 MAX_REQUEST_IDS_BYTES = 4096
 """Maximum bytes of request ids that a batch sends to the model; further ids are left out."""
+MAX_READS = 64
+"""Requests' fields of which the values are remembered: a client's are mostly the same object each time."""
 MAX_NAMES = 1024
 """Field names of which the role is remembered: clients choose them."""
 MAX_KEYS = 4096
@@ -79,6 +81,7 @@ class RequestFields:
 
     __slots__ = (
         "fields",
+        "headers",
         "held",
         "level",
         "request_id",
@@ -91,6 +94,7 @@ class RequestFields:
     )
 
     fields: Headers
+    headers: Headers
     shared: Headers
 
     def __init__(self, level: int) -> None:
@@ -141,8 +145,7 @@ class Keys:
         self._roles = roles
         self._shared: Headers | None = None
         self._shared_fields = RequestFields(self._level)
-        self._read: Headers | None = None
-        self._read_fields = RequestFields(self._level)
+        self._reads: dict[int, RequestFields] = {}  # by the `id` of what was read, which is kept
         self._latest: Key | None = None
 
     def _role(self, name: bytes) -> int:
@@ -165,9 +168,11 @@ class Keys:
 
         Requests with the very same fields (`head_cache`) get the same object.
         """
-        if headers is self._read:
-            return self._read_fields
+        known = self._reads.get(id(headers))
+        if known is not None and known.headers is headers:
+            return known
         read = RequestFields(self._level)
+        read.headers = headers
         roles = self._roles
         key: list[tuple[bytes, bytes]] = []
         shared: list[tuple[bytes, bytes]] = []
@@ -203,8 +208,10 @@ class Keys:
         if len(key) > 1:
             key.sort(key=_name)
         read.fields = tuple(key)
-        read.shared = tuple(shared)
-        self._read, self._read_fields = headers, read
+        read.shared = _joined(shared)
+        if len(self._reads) >= MAX_READS:
+            self._reads.clear()
+        self._reads[id(headers)] = read
         return read
 
     def read_of(self, request: Request) -> RequestFields:
@@ -338,11 +345,19 @@ def attempt_field(attempt: int) -> tuple[bytes, bytes]:
 
 def _equal(works: Sequence[QueuedRequest]) -> Headers:
     first = works[0].shared
-    unlike = [work.shared for work in works if work.shared is not first and work.shared != first]
-    if not unlike:
+    common: set[tuple[bytes, bytes]] | None = None
+    for work in works:
+        shared = work.shared
+        if shared is first:
+            continue
+        if common is None:
+            if shared == first:
+                continue
+            common = set(first)
+        common.intersection_update(shared)
+    if common is None:
         return first
-    names = differing(first, unlike)
-    fields = tuple([field for field in first if field[0] not in names and field[0] != CALL_CHAIN])
+    fields = tuple([field for field in first if field in common and field[0] != CALL_CHAIN])
     chains = [chain for work in works if (chain := get(work.shared, CALL_CHAIN)) is not None]
     # NB: even if not all requests have one: calls that go round in a circle may share each of their batches
     # with requests that are not part of the circle.
@@ -351,37 +366,24 @@ def _equal(works: Sequence[QueuedRequest]) -> Headers:
 
 def left_out(works: Sequence[QueuedRequest]) -> list[str]:
     """Return the names of the fields that a batch of these requests did not send, since they differ."""
-    first, *others = [work.shared for work in works]
-    names, firsts = differing(first, others), {name for name, _ in first}
-    for other in others:
-        names.update([name for name, _ in other if name not in firsts])
-    return [name.decode("latin-1") for name in sorted(names - SHARED_FIELDS)]
-
-
-def differing(first: Headers, others: Iterable[Headers]) -> set[bytes]:
-    """Return the names of those of `first` that have other values, or none, in one of the others."""
+    common = set(works[0].shared)
     names: set[bytes] = set()
-    for other in others:
-        if len(first) == len(other):  # nearly always they are the same fields in the same order
-            unlike: set[bytes] = set()
-            for mine, theirs in zip(first, other, strict=True):
-                if mine != theirs:
-                    if mine[0] != theirs[0]:
-                        break
-                    unlike.add(mine[0])
-            else:
-                names |= unlike
-                continue
-        values = _by_name(other)
-        names.update([name for name, value in _by_name(first).items() if values.get(name) != value])
-    return names
+    for work in works:
+        common.intersection_update(work.shared)
+        names.update([name for name, _ in work.shared])
+    names.difference_update(SHARED_FIELDS, [name for name, _ in common])
+    return [name.decode("latin-1") for name in sorted(names)]
 
 
-def _by_name(headers: Headers) -> dict[bytes, list[bytes]]:
-    values: dict[bytes, list[bytes]] = {}
-    for name, value in headers:
-        values.setdefault(name, []).append(value)
-    return values
+def _joined(fields: list[tuple[bytes, bytes]]) -> Headers:
+    """The fields with one line for each name (RFC 9110 section 5.3), so that a set of them has each whole."""
+    values: dict[bytes, bytes] = {}
+    for name, value in fields:
+        if name not in values:
+            values[name] = value
+        elif name != CALL_CHAIN:  # a longer chain may stand alone
+            values[name] = b"%b, %b" % (values[name], value)
+    return tuple(fields) if len(values) == len(fields) else tuple(values.items())
 
 
 def _request_ids(works: Sequence[QueuedRequest]) -> bytes:

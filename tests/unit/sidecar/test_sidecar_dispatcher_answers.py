@@ -304,7 +304,7 @@ def test_a_credential_that_batches_do_not_carry_is_said_once(capsys: pytest.Capt
         assert s.metrics.warning == ""
         assert await ask("1", "2", "3") == await ask("2", "3", "1") == [200] * 3
         assert await ask("1", "", "3") == [200, 401, 200]  # who is refused alone, too, shows nothing
-        assert b"penstock_sidecar_unauthorized_batches_total 2.0" in s.metrics.text()
+        assert b"penstock_sidecar_unauthorized_batches_total 2.0" in generate_latest(s.metrics)
         await s.close()
         return s.metrics.warning
 
