@@ -118,13 +118,16 @@ def fitted(lines: Iterable[str], width: int) -> list[str]:
     """Fold the lines that are too long, each with its own indent.
 
     Args:
-        lines: any lines; folding turns a line's tabs and line breaks into spaces.
+        lines: any lines; what follows a line break in one, as in a traceback, is indented by two more.
         width: characters of a line.
     """
     made = []
-    for line in lines:
-        indent = line[: len(line) - len(line.lstrip())]
-        made += [line] if len(line) <= width else folded(line.strip(), width, indent=indent)
+    for text in lines:
+        outer = text[: len(text) - len(text.lstrip())]
+        for number, part in enumerate(text.strip().split("\n")):
+            line = f"{outer}  {part.rstrip()}" if number else outer + part.rstrip()
+            indent = line[: len(line) - len(line.lstrip())]
+            made += [line] if len(line) <= width else folded(line.strip(), width, indent=indent)
     return made
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from penstock_operator.desired import labels, ports
 from penstock_operator.errors import Conflict, Rejected, Unavailable
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, POD, POLICY, SPLIT, Kind
-from penstock_wire.control.report import Reconfigure
-from tests.support.observed import CONFIG, CRASH, HOMELESS, PULL
+from penstock_wire.control.report import Fit, Reconfigure
+from tests.support.observed import CONFIG, CRASH, HOMELESS, PULL, container
 from tests.support.operator_harness import Harness, backend, endpoint, policy, split
 from tests.support.release_world import World
 from tests.support.release_world import split as releasing_split
@@ -97,6 +97,24 @@ async def _pod(harness: Harness, **status: Any) -> Harness:
     harness.cluster.edit(POD, "n", name, lambda live: live.update(status=pod_status))
     harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["status"].update(readyReplicas=0))
     await harness.run()
+    return harness
+
+
+async def _deaf() -> Harness:
+    """A model that runs for as long as a rollout may take, and whose readyPath is not there."""
+    harness = await _pod(await _started(), phase="Running", containerStatuses=[container(running={})])
+    harness.report("m", "m-backend-0", message="GET /: expected status 200 to 399, found 404")
+    _overdue(harness)
+    await harness.run()
+    return harness
+
+
+async def _slow() -> Harness:
+    harness = await _started(batching={"latencyObjective": "200ms"})
+    (pod,) = harness.pods_ready("m-backend", 1)
+    version = _version(harness, "m-backend-settings")
+    harness.report("m", pod, version=version, fit={"/": Fit(a_ms=300, b_ms=1, n=50)})
+    await harness.turn(2)
     return harness
 
 
@@ -254,6 +272,8 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
      "ReconfigureFailed", FAILED),
     ("its rollout stands still", lambda: _then(_started, lambda h: _changed(h, _overdue)), BACKEND, "m",
      "ProgressDeadlineExceeded", FAILED),
+    ("its model answers elsewhere", _deaf, BACKEND, "m", "ModelNotAnswering", FAILED),
+    ("its model is too slow for the objective", _slow, BACKEND, "m", "ObjectiveUnreachable", WELL),
     ("a quota refuses a child", lambda: _refused(_QUOTA), BACKEND, "m", "QuotaExceeded", FAILED),
     ("a webhook does not answer", lambda: _refused(_DOWN), BACKEND, "m", "WebhookFailed", UNDER_WAY),
     ("the apiserver fails", lambda: _refused(Unavailable(503, "no")), BACKEND, "m", "WriteFailed", UNDER_WAY),

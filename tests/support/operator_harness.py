@@ -234,13 +234,14 @@ class Harness:
         arrived: int = 0,
         refused: int = 0,
         fit: Mapping[str, Fit] = MappingProxyType({}),
+        message: str = "",
         namespace: str = "n",
     ) -> None:
-        """A sidecar's report arrives."""
+        """A sidecar's report arrives; with a message, of a model that is not ready."""
         self._seq += 1
         report = SidecarReport(
-            pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq, state="ready",
-            settings_version=version,
+            pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq,
+            state="loading" if message else "ready", message=message, settings_version=version,
             items=Items(queued=load), totals=Totals(arrived=arrived, refused={Reason.QUEUE_FULL: refused}),
             fit=dict(fit), reconfigure=reconfigure, processor_wait=processor_wait,
         )  # fmt: skip

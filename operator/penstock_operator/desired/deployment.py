@@ -135,10 +135,11 @@ def _pod_spec(
 
 
 def _further(container: Container) -> Object:
-    """A user's container, with the model's security unless the user sets another."""
+    """A user's container, with the model's security and last words unless the user sets others."""
     security = pods.container_security() | (container.security_context or {})
     given = {key: value for key, value in container.document().items() if value != []}
-    return given | {"securityContext": security}
+    last_words = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    return {"name": container.name, **last_words, **given, "securityContext": security}
 
 
 def _model_container(backend: ModelBackend, drain_secret: str) -> Object:

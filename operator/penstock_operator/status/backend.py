@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -222,7 +223,7 @@ def _recommendation(backend: ModelBackend, seen: BackendObserved, now: str) -> R
         return old
     return RecommendationStatus(
         verdict=recommendation.verdict,
-        message=recommendation.message[:_SAID],
+        message=conditions.cut(recommendation.message, _SAID),
         since=old.since if old is not None and same else now,
         inputs=recommendation.inputs,
     )
@@ -261,6 +262,7 @@ def _ready(
     """
     rolling = _rolling(backend, seen.deployment)
     overdue = pods.overdue(seen.deployment)
+    silent = _not_answering(backend, seen) if rolling is not None else ""
     if seen.taken:
         text = f"not ours, so not touched: {conditions.some(seen.taken)}; choose another name or delete it"
         return condition("Ready", "False", "NameTaken", text), False, True
@@ -276,13 +278,19 @@ def _ready(
     if rolling is not None and applied.reason == "ReconfigureFailed":
         # A pod is not ready until its model has taken its userConfig: the rollout waits for that.
         return condition("Ready", "False", "ReconfigureFailed", f"{rolling}; {applied.message}"), False, True
+    if silent and overdue is not None:
+        return condition("Ready", "False", "ModelNotAnswering", f"{rolling}; {silent}"), False, True
     if rolling is not None and overdue is not None:
         return condition("Ready", "False", overdue.reason, overdue.message), False, True
     if rolling is not None and backend.spec.suspend:
         text = f"spec.suspend is true, so all is left as it is: {rolling}"
         return condition("Ready", "False", "Suspended", text), False, False
     if rolling is not None:
-        return condition("Ready", "False", "RollingOut", rolling), True, False
+        return (
+            condition("Ready", "False", "RollingOut", f"{rolling}; {silent}" if silent else rolling),
+            True,
+            False,
+        )
     if not conditions.stands(
         conditions.find(backend.status.conditions, "Ready"), backend.metadata.generation
     ):
@@ -368,11 +376,12 @@ def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelSta
     elif running:
         state = "Loading"
     restarts, last = pods.crashes(here)
+    crash = last and CrashStatus(pod=last.pod, time=last.time, message=conditions.cut(last.message, 4096))
     return ModelStatus(
         state=state,
-        last_failure=wrong.message[:4096] if wrong and failed else None,
+        last_failure=conditions.cut(wrong.message, 4096) if wrong and failed else None,
         restarts=restarts or None,
-        last_crash=CrashStatus(pod=last.pod, time=last.time, message=last.message[:4096]) if last else None,
+        last_crash=crash,
     )
 
 
@@ -398,19 +407,43 @@ def _model_loaded(
         return condition("ModelLoaded", "True", "Loaded")
     if wrong is not None:
         return condition("ModelLoaded", "False", wrong.reason, wrong.message)
-    message = next(
-        (report.message for report in _reports_of(seen, pods.living(seen.pods)) if report.message), ""
-    )
     if model.state == "Loading":
-        return condition(
-            "ModelLoaded", "False", "Loading", message or "the model does not answer readyPath yet"
-        )
+        text = _not_answering(backend, seen) or "the model does not answer readyPath yet"
+        return condition("ModelLoaded", "False", "Loading", text)
     if backend.spec.replicas == 0:
         return condition("ModelLoaded", "False", *_AT_ZERO)
     if pods.living(seen.pods):
         text = "no pod runs yet: images are pulled, containers created; what fails there is named here"
         return condition("ModelLoaded", "False", "NoPod", text)
     return condition("ModelLoaded", "False", "NoPod", "no pod runs")
+
+
+def _not_answering(backend: ModelBackend, seen: BackendObserved) -> str:
+    """Say what a sidecar gets instead of the model's readiness, and what to do if the model has started.
+
+    Empty if no model runs that is not ready: before its container runs, nothing can answer.
+    """
+    running = [
+        pod
+        for pod in pods.living(seen.pods)
+        if not pods.is_ready(pod) and pods.runs(pod, names.MODEL_CONTAINER)
+    ]
+    message = next((report.message for report in _reports_of(seen, running) if report.message), "")
+    model = backend.spec.model
+    if not message or model.container is None:
+        return message
+    if found := _ANSWERED.search(message):
+        cure = "set model.readyPath to a path that answers GET so once the model is loaded"
+        is_fastapi = model.ready_path == "/" and found[1] == "404"
+        return f"{message}: {cure}{' (FastAPI has no / of its own, but /docs)' if is_fastapi else ''}"
+    if _UNHEARD.search(message):
+        return f"{message}: it has not started yet, or listens on another port than model.port {model.port}"
+    return message
+
+
+_ANSWERED = re.compile(r"expected status 200 to 399, found ([45]\d\d)")
+_UNHEARD = re.compile(r"[Rr]efused|cannot connect|not answered within")
+"""Words of the sidecar's `model.client` about a probe; without them, its message stands alone."""
 
 
 def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition:
@@ -447,7 +480,7 @@ def _reconfigured(seen: BackendObserved, *, at_most: int | None = HISTORY) -> tu
             pod=name,
             version=report.reconfigure.version,
             ok=report.reconfigure.ok,
-            message=report.reconfigure.message[:_SAID],
+            message=conditions.cut(report.reconfigure.message, _SAID),
         )
         for name in map(pods.name, pods.living(seen.pods))
         if (report := seen.reports.get(name)) is not None and report.reconfigure is not None

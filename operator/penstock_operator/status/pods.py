@@ -20,6 +20,8 @@ _PULL = {
     "SignatureValidationFailed",
 }
 _CREATE = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError"}
+_KEPT = 2048 - 4
+"""Bytes of a log that kubelet keeps as last words, without what `strip` and a cut character take."""
 _NEVER_RAN = {"StartError", "ContainerCannotRun"}
 """Reasons of an ended container that could not be started, for example because its command is missing."""
 
@@ -88,6 +90,19 @@ def ready(pods: Iterable[Object]) -> list[Object]:
 def is_ready(pod: Object) -> bool:
     """Whether a pod takes requests (see `ready`)."""
     return bool(ready([pod]))
+
+
+def runs(pod: Object, container: str) -> bool:
+    """Whether a container of a pod runs now.
+
+    Args:
+        pod: the pod.
+        container: its name.
+    """
+    return any(
+        status.get("name") == container and "running" in (status.get("state") or {})
+        for status in _containers(pod)
+    )
 
 
 def name(pod: Object) -> str:
@@ -206,7 +221,12 @@ def _crashes(status: Mapping[str, Any], unready_since: str) -> bool:
 
 
 def _last_first(text: str) -> str:
-    """Put a message's last line before the others: in a traceback, it is the error."""
+    """Put a message's last line before the others: in a traceback, it is the error.
+
+    Kubelet keeps the last bytes of a long text, which seldom begin with a line.
+    """
+    if len(text.encode()) >= _KEPT and "\n" in text:
+        text = "…\n" + text.partition("\n")[2]
     before, _, last = text.rpartition("\n")
     return f"{last}\n{before}" if before else last
 

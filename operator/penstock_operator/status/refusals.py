@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock_operator.status.conditions import cut
+
 _SAID = 1500
 """Characters of the server's message that are kept."""
 
@@ -32,7 +34,7 @@ def refusal(what: str, status: int, message: str) -> Refusal:
         message: the server's message.
     """
     said = " ".join(message.split())
-    text = f"{what}: {said if len(said) <= _SAID else said[: _SAID - 1] + '…'}"
+    text = f"{what}: {cut(said, _SAID)}"
     reason, passing = _reason(status, message)
     return Refusal(reason=reason, message=text, passing=passing)
 

@@ -11,6 +11,7 @@ import pytest
 
 from penstock_cli import causes
 from penstock_cli.commands.status import overview
+from penstock_cli.text import fitted
 from penstock_operator.kinds import DEPLOYMENT, POD
 from tests.support.operator_harness import Harness, backend, endpoint, split
 from tests.support.terminal import printed
@@ -189,3 +190,14 @@ def test_a_release_refers_to_the_backend_whose_pods_it_waits_for() -> None:
     short = ("Progressing", "True", "CapacityShort", "expected 2 ready pods of new-1.2 for 50%, found 0.")
     (line,) = causes.lines(resource("TrafficSplit", "s", short), "TrafficSplit/s", said, everything=False)
     assert line.endswith("found 0.; see ModelBackend/new-1.2 (ContainerCrashed)")
+
+
+def test_a_traceback_keeps_its_lines() -> None:
+    """Each is folded by itself, below its cause."""
+    message = "its last words: ValueError: no\nTraceback (most recent call last):\n    raise ValueError(1)"
+    assert fitted([f"    ContainerCrashed: {message}"], 48) == [
+        "    ContainerCrashed: its last words:",
+        "    ValueError: no",
+        "      Traceback (most recent call last):",
+        "          raise ValueError(1)",
+    ]

@@ -6,6 +6,7 @@ import pytest
 
 from penstock_operator.desired import labels
 from penstock_operator.status import pods
+from penstock_operator.status.conditions import cut
 from tests.support.observed import container, pod
 
 
@@ -60,6 +61,32 @@ def test_the_last_line_of_a_traceback_comes_first() -> None:
     first, *rest = trouble.message.splitlines()
     assert first.endswith("; its last words: ValueError: no weights")
     assert rest == ["Traceback:", "  line 3"]
+
+
+def test_last_words_that_kubelet_has_cut_begin_with_a_line() -> None:
+    """It keeps the last 2048 bytes, of an init container's log, too."""
+    log = "".join(f"line {number} of what it said\n" for number in range(200)) + "AccessDenied: no weights\n"
+    ended = {"exitCode": 1, "reason": "Error", "message": log[-2048:]}
+    trouble = pods.trouble([pod(ready=False, initContainerStatuses=[container("fetch", terminated=ended)])])
+    assert isinstance(trouble, pods.Trouble)
+    first, second, third, *_ = trouble.message.splitlines()
+    assert first.endswith(
+        "fetch exited with code 1 (Error), restarts: 0; its last words: AccessDenied: no weights"
+    )
+    assert (second, third.split()[0]) == ("…", "line")
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "wanted"),
+    [
+        ("short", 5, "short"),
+        ("some words here", 12, "some words…"),
+        ("x" * 20, 8, "x" * 7 + "…"),
+        ("a " + "x" * 20, 10, "a xxxxxxx…"),
+    ],
+)
+def test_a_long_message_is_cut_after_a_word(text: str, most: int, wanted: str) -> None:
+    assert cut(text, most) == wanted
 
 
 MODEL = "model: resources in spec.model.container or spec.model.python"

@@ -36,6 +36,12 @@ MISSING_POLICY = (
 )
 
 
+REFUSED = "cannot connect to 127.0.0.1:8080: [Errno 111] Connection refused"
+SET_PATH = "set model.readyPath to a path that answers GET so once the model is loaded"
+NONE = "0 of 1 pods are ready"
+NOT_FOUND = "GET /: expected status 200 to 399, found 404"
+
+
 def test_what_does_not_parse_says_so() -> None:
     """Unreadable, for people and for kstatus, with the time of the first such look."""
     stored: dict[str, Any] = {"metadata": {"generation": 7}, "spec": {}}
@@ -193,6 +199,30 @@ def test_a_second_look_writes_nothing() -> None:
             "timed out",
         ),
         (
+            replace(
+                WELL,
+                deployment=deployment(
+                    ready=0, conditions=[{"type": "Progressing", "reason": "ProgressDeadlineExceeded"}]
+                ),
+                pods=[pod(ready=False, containerStatuses=[container(running={})])],
+                reports={"p1": report(state="loading", message=REFUSED)},
+            ),
+            "ModelNotAnswering",
+            "Stalled",
+            f"{NONE}; {REFUSED}: it has not started yet, or listens on another port than model.port 8080",
+        ),
+        (
+            replace(
+                WELL,
+                deployment=deployment(ready=0),
+                pods=[pod(ready=False, containerStatuses=[container(running={})])],
+                reports={"p1": report(state="loading", message=NOT_FOUND)},
+            ),
+            "RollingOut",
+            "Reconciling",
+            f"{NONE}; {NOT_FOUND}: {SET_PATH} (FastAPI has no / of its own, but /docs)",
+        ),
+        (
             replace(WELL, taken=["Service/b-backend"]),
             "NameTaken",
             "Stalled",
@@ -278,12 +308,22 @@ def test_pods_that_go_away_trouble_nobody() -> None:
         ),
         (
             BackendObserved(
-                pods=[pod(ready=False)],
+                pods=[pod(ready=False, containerStatuses=[container(running={})])],
                 reports={"p1": report(state="loading", message="/ready answered 503")},
             ),
             "Loading",
             "Loading",
             "/ready answered 503",
+        ),
+        (
+            # The sidecar runs first, and finds nobody.
+            BackendObserved(
+                pods=[pod(ready=False, containerStatuses=[container(waiting={"reason": "PodInitializing"})])],
+                reports={"p1": report(state="loading", message=REFUSED)},
+            ),
+            "Loading",
+            "Loading",
+            "the model does not answer readyPath yet",
         ),
         (
             BackendObserved(pods=[pod(ready=False, containerStatuses=[PULL])]),

@@ -41,7 +41,7 @@ def test_a_user_config_that_a_model_refuses_is_told() -> None:
     assert by_type(result)["Ready"] == ("True", "Serving")
     assert result["reconfigure"] == [
         {"pod": "p2", "version": 3, "ok": False, "message": "threshold: expected at most 1, found 3"},
-        {"pod": "p3", "version": 3, "ok": False, "message": "x" * 1024},
+        {"pod": "p3", "version": 3, "ok": False, "message": "x" * 1023 + "…"},
         {"pod": "p1", "version": 3, "ok": True, "message": "fine"},
     ]
 

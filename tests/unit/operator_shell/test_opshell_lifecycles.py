@@ -18,7 +18,7 @@ OF_OTHERS = {
         "ReportsReceived",
         "TooManyUnknown",
     ),
-    *("TargetUnreachable", "ObjectiveUnreachable", "ShortOfProcessors", "NoHolder", "ScalingDisabled"),
+    *("TargetUnreachable", "ShortOfProcessors", "NoHolder", "ScalingDisabled"),
     *("Release", "Schedule", "ScheduleInvalid"),
     *(reason for reason in TRUTHS if reason != "InvalidStrategy"),
 }
