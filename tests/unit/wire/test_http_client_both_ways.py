@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+from collections.abc import Iterator
 
 import pytest
 
-from penstock_wire.http import ClientGone, UpstreamTimeout
+from penstock_wire.http import ClientGone, ConnectionLost, Request, UpstreamTimeout
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.stream_peer import Scripted, Wire
 from tests.support.upstream_exchange import CHUNKED, OK, Given, ask, check_pool, get, good, rest
@@ -112,3 +115,94 @@ async def test_a_peer_that_neither_takes_nor_answers_is_told(upstream: H1Upstrea
     with pytest.raises(UpstreamTimeout, match="nothing more"):
         await answer.stream.read()
     await check_pool(upstream, peer, 2)
+
+
+def answer_unread(listener: socket.socket, answer: bytes) -> None:
+    """Answer a request when its head is there, and close with the rest unread, as a server on hyper does."""
+    connection, _ = listener.accept()
+    connection.settimeout(SECONDS)
+    head = b""
+    while b"\r\n\r\n" not in head:
+        head += connection.recv(1)
+    connection.sendall(answer)
+    connection.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(SECONDS)
+        yield listener
+
+
+ANSWERS = {
+    "413": (b"HTTP/1.1 413 Payload Too Large\r\ncontent-length: 5\r\n\r\nlarge", 413, b"large"),
+    "200": (OK, 200, b"ok"),
+    "in chunks": (CHUNKED + b"2\r\nok\r\n0\r\n\r\n", 200, b"ok"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+async def test_an_answer_to_a_body_that_the_server_does_not_read_is_there(
+    upstream: H1Upstream, listener: socket.socket, name: str
+) -> None:
+    """The write that meets the reset comes before the answer is read, and ends the transport."""
+    answer, status, body = ANSWERS[name]
+    server = threading.Thread(target=answer_unread, args=(listener, answer))
+    server.start()
+
+    class Body:
+        """Its second piece comes when the server has answered and closed; the loop has read nothing of it."""
+
+        pieces = 0
+
+        async def read(self) -> bytes:
+            self.pieces += 1
+            if self.pieces == 2:
+                server.join(SECONDS)
+            if self.pieces > 2:
+                await asyncio.Event().wait()
+            return b"a" * 100_000
+
+    request = Request("POST", "/", (), b"", stream=Body())
+    got = await upstream.open("127.0.0.1", listener.getsockname()[1], request, timeout=SECONDS, idle=SECONDS)
+    assert (got.status, await rest(got)) == (status, body)
+
+
+async def test_an_answer_that_is_cut_by_a_reset_is_no_answer(
+    upstream: H1Upstream, listener: socket.socket
+) -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok"
+    server = asyncio.create_task(asyncio.to_thread(answer_unread, listener, answer))
+    with pytest.raises(ConnectionLost, match="before a complete answer"):
+        await upstream.send(
+            "127.0.0.1",
+            listener.getsockname()[1],
+            Request("POST", "/", (), b"a" * 3_000_000),
+            timeout=SECONDS,
+        )
+    await server
+
+
+async def test_a_connection_on_which_a_long_body_was_refused_is_not_used_again(
+    upstream: H1Upstream, peer: Scripted
+) -> None:
+    """Many servers then close it, without a sign in the answer; Penstock's own say what they do."""
+
+    async def refuse(wire: Wire) -> None:
+        while True:
+            await wire.head()
+            await wire.reader.readexactly(100_000)
+            await wire.send(ANSWERS["413"][0])
+
+    async def refuse_ours(wire: Wire) -> None:
+        while True:
+            await wire.head()
+            await wire.reader.readexactly(100_000)
+            await wire.send(b"HTTP/1.1 413 X\r\nx-penstock-reason: too_large\r\ncontent-length: 0\r\n\r\n")
+
+    peer.scripts = [refuse, refuse, refuse_ours]
+    for connections in (1, 2, 3, 3):
+        request = Request("POST", "/", (), b"a" * 100_000)
+        assert (await upstream.send("127.0.0.1", peer.port, request, timeout=SECONDS)).status == 413
+        assert peer.connections == connections

@@ -49,7 +49,7 @@ from penstock_wire.http.client.head import (
     switches_to,
 )
 from penstock_wire.http.client.interfaces import Pool
-from penstock_wire.http.client.peer_liveness import is_silence, was_reset
+from penstock_wire.http.client.peer_liveness import is_silence, undelivered, was_reset
 from penstock_wire.http.client.request_stream import framed
 from penstock_wire.http.head_cache import KnownAnswers
 from penstock_wire.http.memory import PIECE_BYTES, MemoryBound
@@ -94,6 +94,7 @@ class Connection(Carrier):
         self._interim: Interim | None = None
         self._kept = False  # it has carried an exchange before this one
         self._head_only = False
+        self._is_long = False  # the request's body, so its server can have left it unread
         self._spent = False  # the parser cannot read another message
         self._status = 0
         self._over = False  # the answer is complete, but the bytes received with it are not read yet
@@ -158,6 +159,7 @@ class Connection(Carrier):
         self._timeout = timeout
         self._expect_by(time.monotonic() + timeout)
         body = request.body
+        self._is_long = request.stream is not None or len(body) >= JOIN_BYTES
         if request.stream is not None:
             self.transport.write(head)
             self._pump = self._loop.create_task(self._send_stream(request.stream, request.length))
@@ -294,6 +296,8 @@ class Connection(Carrier):
         """See `asyncio.Protocol`."""
         self.reusable = False
         self._pool.forget(self)
+        if error is not None and (self._state == _HEAD or self._state == _BODY):
+            self._read_rest()
         if self._to_the_end and error is None:
             self._complete()
             self._hand_over()
@@ -306,6 +310,12 @@ class Connection(Carrier):
             self.fail(self._ended_early(reset=isinstance(error, (ConnectionResetError, BrokenPipeError))))
         self._timer.cancel()
         self.resume_writing()
+
+    def _read_rest(self) -> None:
+        """Read what came before a write failed: the answer can be there."""
+        for data in undelivered(self.transport):
+            if self._state != _IDLE:
+                self.data_received(data)
 
     def eof_received(self) -> bool:
         """See `asyncio.Protocol`."""
@@ -378,6 +388,8 @@ class Connection(Carrier):
             return False
         head = self._known.find(data)
         if head is None or (self._opened is not None and head.length > self._whole_bytes):
+            return False
+        if self._is_long and head.status >= 400:
             return False
         body = data[len(data) - head.length :] if head.length else b""
         self._stop_sending()
@@ -478,8 +490,9 @@ class Connection(Carrier):
         if not parser.should_keep_alive():
             self.reusable = False
         # NB: many servers end the connection some ms after the answer to an unhandled exception (uvicorn logs
-        # it first), without a sign in its head. Penstock's own answers are reliable in this.
-        if status >= 500 and not any(name == REASON for name, _ in self._fields):
+        # it first), or after one to a body that they have not read (hyper), without a sign in its head.
+        # Penstock's own answers are reliable in this.
+        if status >= (400 if self._is_long else 500) and not any(name == REASON for name, _ in self._fields):
             self.reusable = False
         if status == 204 and (chunked or length):  # a body that is not allowed can still come
             self.reusable = False
@@ -570,6 +583,8 @@ class Connection(Carrier):
     def _release(self) -> None:
         """Go back to the pool, or end."""
         self._over = False
+        if self._is_long and self.transport.get_write_buffer_size():  # nobody waits for the rest to be read
+            self.reusable = False
         self._kept = True
         self._waiter = self._interim = None
         self._state = _IDLE

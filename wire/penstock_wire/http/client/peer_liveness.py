@@ -12,9 +12,11 @@ such a connection, too, so it is not used.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import fcntl
+import os
 import select
 import socket
 import struct
@@ -27,6 +29,7 @@ _UNACKNOWLEDGED_AT, _LAST_ACK_AT = 24, 56
 """Offsets of the two in `struct tcp_info` (linux/tcp.h)."""
 _CLOSED = 7
 """TCP_CLOSE (linux/tcp_states.h), the state after a reset."""
+_READ_BYTES = 256 * 1024
 _ABLE = all(hasattr(socket, name) for name in ("TCP_INFO", "TCP_KEEPIDLE"))
 
 
@@ -92,6 +95,21 @@ def nothing_waits(transport: asyncio.BaseTransport) -> bool:
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
     return not poll.poll(0)
+
+
+def undelivered(transport: asyncio.BaseTransport) -> list[bytes]:
+    """Take what has come from the peer and its transport has not delivered.
+
+    A transport that cannot write is over: it reads no more. But a server that answers before it has read a
+    request, and closes, has sent its answer before the reset that such a write meets. With TLS, nothing.
+    """
+    pieces: list[bytes] = []
+    if transport.get_extra_info("sslcontext") is not None:
+        return pieces
+    with contextlib.suppress(OSError):  # at the latest when nothing is left
+        while piece := os.read(transport.get_extra_info("socket").fileno(), _READ_BYTES):
+            pieces.append(piece)
+    return pieces
 
 
 def untaken_bytes(transport: asyncio.WriteTransport) -> int:
