@@ -24,6 +24,7 @@ import errno
 import functools
 from collections.abc import Callable, Mapping
 
+from penstock_sidecar.model.http2 import speaks_http2
 from penstock_sidecar.model.restart_detector import ListenerIdentity
 from penstock_wire.headers import CANCELLABLE, Headers, get
 from penstock_wire.http import (
@@ -119,6 +120,7 @@ class Model:
         self._doubts = 0
         self._losses = 0
         self._cut_probes = 0
+        self._answers = False  # it has answered a probe, so it speaks HTTP/1.1
         self._logged_at = -LOG_SECONDS
         self._blindness_told = False
         self._life = 0
@@ -300,11 +302,16 @@ class Model:
                 self._cut_probes += 1
                 self._look.set()
                 return
-            self._failed(f"GET {path}: {error}")
+            why = str(error)
+            lost = isinstance(error, ConnectionLost) and not self._answers
+            if lost and await speaks_http2(self._host, self._port, PROBE_SECONDS):
+                why = "the model speaks HTTP/2 alone, expected HTTP/1.1"
+            self._failed(f"GET {path}: {why}")
             self._doubts += 1
             if self._doubts < FAILURES:
                 return
         else:
+            self._answers = True
             self._cut_probes = 0
             if self._listener_identity.look():
                 self._replaced()

@@ -17,6 +17,7 @@ from penstock_sidecar.model.answers import from_model, model_reason
 from penstock_wire.headers import NOT_ADMITTED, REASON, REQUEST_ID
 from tests.support.ports import free_port
 from tests.support.sidecar_process import HELD, Pair, Program, Reply, until
+from tests.support.stream_peer import Script, Scripted, Wire, scripted
 
 MODEL = """
 import penstock
@@ -202,3 +203,56 @@ async def test_a_request_that_passes_through_and_gets_no_answer_has_a_line_and_a
         assert await reasons(pair) == {("502", "model_unreachable"): 1.0, ("500", "model_answer"): 1.0}
     finally:
         await pair.stop()
+
+
+SETTINGS = b"\0\0\x18\4\0\0\0\0\0\0\3\0\0\0\xc8\0\4\0\x10\0\0\0\5\0\0@\0\0\6\1\0\0\0"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+async def eager(wire: Wire) -> None:
+    """As grpcio and hyper: their settings come first, whatever the client says."""
+    await wire.send(SETTINGS)
+    if await wire.reader.readexactly(len(PREFACE)) == PREFACE:
+        await wire.gone()
+
+
+async def silent(wire: Wire) -> None:
+    """As Go's net/http: no word to a client of HTTP/1.1."""
+    if await wire.reader.readexactly(len(PREFACE)) != PREFACE:
+        wire.reset()
+        return
+    await wire.send(SETTINGS)
+    await wire.gone()
+
+
+async def closing(wire: Wire) -> None:
+    """Not of HTTP/2, either."""
+    await wire.head()
+
+
+class ScriptedPair(Pair):
+    """A sidecar before a model that speaks raw bytes."""
+
+    peer: Scripted
+
+    async def start_model(self) -> None:
+        self.model_url = f"http://127.0.0.1:{self.peer.port}"
+
+
+@pytest.mark.parametrize(("script", "found"), [(eager, True), (silent, True), (closing, False)])
+async def test_a_model_that_speaks_http2_alone_is_said_to(tmp_path: Path, script: Script, found: bool):
+    """In /readyz, so in the condition ModelLoaded, which has the same message."""
+    async with scripted(Scripted()) as peer:
+        peer.scripts = [script]
+        pair = ScriptedPair(tmp_path)
+        pair.peer = peer
+        await pair.start(ready=False)
+
+        async def look() -> bytes:
+            body = (await pair.admin_get("/readyz")).body
+            return body if b"GET /: " in body else b""
+
+        said = await until(look)
+        await pair.session.close()
+        await pair.sidecar.stop()
+    assert (b"the model speaks HTTP/2 alone, expected HTTP/1.1" in said) == found
