@@ -45,6 +45,7 @@ from penstock.errors import (
     EndpointNotFound,
     LoadError,
     SlowReader,
+    UnknownModel,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "LoadError",
     "Response",
     "SlowReader",
+    "UnknownModel",
     "UpstreamError",
     "UpstreamTimeout",
     "backend",

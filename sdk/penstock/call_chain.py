@@ -10,12 +10,9 @@ loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextvars import ContextVar
-
 from penstock import call_context
 from penstock.errors import CallCycle
-from penstock_wire.call_chain import chain_field, deepest, read_chain
+from penstock_wire.call_chain import chain_field, read_chain
 from penstock_wire.headers import CALL_CHAIN, get
 
 MAX_REPEATS = 8
@@ -23,18 +20,11 @@ MAX_REPEATS = 8
 MAX_CALLS = 32
 """The most calls of a chain, of any endpoints: longer than any known pipeline of models."""
 
-_of_batch: ContextVar[bytes] = ContextVar("chain_of_batch", default=b"")
-
 
 def inherited() -> bytes:
     """The chain of calls that this code runs in; empty for none."""
     context = call_context.current()
-    return _of_batch.get() if context is None else get(context.fields, CALL_CHAIN) or b""
-
-
-def begin_batch(chains: Iterable[bytes]) -> None:
-    """Set the chain of a `@penstock.batch` batch from the chains of its calls."""
-    _of_batch.set(deepest(chains))
+    return b"" if context is None else get(context.fields, CALL_CHAIN) or b""
 
 
 def longer(chain: bytes, endpoint: str, namespace: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -29,16 +30,18 @@ class Context:
         deadline: the time by `time.monotonic` after which the answer is useless (of a batch, the latest of
             its requests' deadlines); None if there is none.
         calls: functions that cancel the handles' calls that were made from here and are under way.
-        ends: functions that are called when the answer is complete.
     """
 
-    __slots__ = ("backend", "batch_limit", "calls", "deadline", "ends", "fields", "namespace", "pod")
+    __slots__ = (
+        *("_ended", "_ends", "backend", "batch_limit", "calls", "deadline", "fields", "namespace", "pod"),
+    )
 
     def __init__(self, fields: Headers = (), batch_limit: int | None = None) -> None:
         self.fields = fields
         self.batch_limit = batch_limit
         self.calls: set[Callable[[], object]] = set()
-        self.ends: list[Callable[[], object]] = []
+        self._ends: list[Callable[[], object]] = []
+        self._ended = False
         self.namespace, self.backend, self.pod = _PLACE
         left = timeout_ms(fields)
         self.deadline = None if left is None or left < 0 else time.monotonic() + left / 1000
@@ -75,13 +78,25 @@ class Context:
 
     def end(self) -> None:
         """Release what the answer used: it is complete, or no client waits for it any more."""
-        ends, self.ends = self.ends, []
-        for each in ends:
+        with _lock:
+            self._ended = True
+            _open.discard(self)
+        for each in self._ends:
             each()
+        self._ends.clear()
+
+    def at_end(self, call: Callable[[], object]) -> bool:
+        """Have a function called when the answer is complete; False if it is. Can be called in any thread."""
+        with _lock:
+            if not self._ended:
+                self._ends.append(call)
+            return not self._ended
 
 
 _PLACE = tuple(os.environ.get(name, "") for name in (NAMESPACE_ENV, BACKEND_ENV, POD_ENV))
 _current: ContextVar[Context] = ContextVar("context")
+_open: set[Context] = set()
+_lock = threading.Lock()
 
 
 def context() -> Context:
@@ -95,6 +110,22 @@ def begin(fields: Headers, batch_limit: int | None = None) -> Context:
     begun = Context(fields, batch_limit)
     _current.set(begun)
     return begun
+
+
+def users() -> list[Context]:
+    """The contexts in which this code may run: its own, or in a thread that knows none all that are open."""
+    context = _current.get(None)
+    if context is not None:
+        return [context]
+    with _lock:
+        return list(_open)
+
+
+def opened(context: Context) -> Context:
+    """Note that an answer is under way, and return its context; `Context.end` is sure to be called."""
+    with _lock:
+        _open.add(context)
+    return context
 
 
 def of_batch(contexts: Sequence[Context], batch_limit: int) -> Context:
@@ -128,6 +159,12 @@ def resume(context: Context | None) -> None:
     if context is not None:
         _current.set(context)
         request_ids.begin(get(context.fields, REQUEST_ID))
+
+
+def model_id() -> bytes:
+    """The id of the model that the call is for; empty for none."""
+    context = _current.get(None)
+    return b"" if context is None else get(context.fields, MODEL_ID) or b""
 
 
 def deadline() -> float | None:

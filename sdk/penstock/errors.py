@@ -4,6 +4,7 @@ Tree::
 
     LoadError           the target cannot be served: not found, of a wrong shape, or its constructor failed
     ArgumentsError      an item does not fit the method's signature
+        UnknownModel        no model has the id that a request names (a LookupError)
     AnswerError         the model gave answers that cannot be used
     DeadlineExceeded    a call of `@penstock.batch` was not answered in time (a TimeoutError)
     SlowReader          a stream of `@penstock.batch` was read too slowly
@@ -47,6 +48,10 @@ class ArgumentsError(Exception):
         self.paths = tuple(paths)
         self.missing = tuple(missing)
         self.unknown = tuple(unknown)
+
+
+class UnknownModel(ArgumentsError, LookupError):
+    """No model has the id that a request names; a loader of `@penstock.multiplexed` may raise it, too."""
 
 
 class AnswerError(Exception):

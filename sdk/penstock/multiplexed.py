@@ -1,8 +1,11 @@
 """Many models in one process: a method that loads one by its id, and a cache of the recently used ones.
 
 A model is loaded when it is first requested; further calls meanwhile wait for the same load. If there are
-too many models, the least recently used one is evicted. A model in use is closed when the calls that use it
-have ended (`call_context.Context.end`).
+too many models, the least recently used one is evicted, once the new one has loaded. A model in use is closed
+when the calls that use it have ended (`call_context.Context.end`).
+
+Clients choose the ids: ids of another form never reach the loader, and one that has no model costs a load
+once in `ABSENT_SECONDS`, and no other model.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -20,12 +24,19 @@ from typing import Any, TypeVar, cast
 
 from penstock import call_context
 from penstock.call_context import Context
-from penstock.errors import ArgumentsError
+from penstock.errors import ArgumentsError, UnknownModel
 from penstock.user_code import USER_CODE, described
 from penstock_wire.headers import MODEL_ID
 from penstock_wire.process import log
 
 F = TypeVar("F", bound=Callable[..., Any])
+IDS = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+"""The form of ids by default: such an id is a file's name, and never leaves its folder."""
+MAX_ID = 256
+ABSENT_SECONDS = 10.0
+"""How long an id without a model is remembered."""
+MAX_ABSENT = 1024
+"""The most such ids; the oldest is forgotten."""
 CLOSE = "close"
 """The optional method of a model that is called when it is evicted."""
 
@@ -60,11 +71,14 @@ class Models:
     Args:
         loader: loads a model by its id.
         most: the most models at once.
+        ids: the form of ids, a regular expression.
     """
 
-    def __init__(self, loader: Callable[[str], Any], most: int) -> None:
+    def __init__(self, loader: Callable[[str], Any], most: int, ids: str = IDS) -> None:
         self._loader = loader
         self._most = most
+        self._ids = re.compile(ids)
+        self._absent: OrderedDict[str, tuple[float, str]] = OrderedDict()
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self._asynchronous = inspect.iscoroutinefunction(loader)
@@ -80,8 +94,9 @@ class Models:
             model_id: such as `penstock.context().model_id`.
 
         Raises:
-            ArgumentsError: the id is empty.
-            Exception: whatever the loader raised; the next call loads again.
+            ArgumentsError: the id is empty, or of another form.
+            UnknownModel: it has no model, which was found at most `ABSENT_SECONDS` ago.
+            Exception: whatever else the loader raised; the next call loads again.
         """
         if not isinstance(model_id, str):
             raise TypeError(f"expected the id of a model as text, found {model_id!r}")
@@ -90,45 +105,52 @@ class Models:
             raise ArgumentsError(
                 f"expected the id of a model in the header {name}, found none", missing=(name,)
             )
+        if len(model_id) > MAX_ID or not self._ids.fullmatch(model_id):
+            raise ArgumentsError(
+                f"expected the id of a model of the form {self._ids.pattern}, found {model_id[:64]!r}"
+            )
+        until, said = self._absent.get(model_id, (0.0, ""))
+        if until > time.monotonic():
+            raise UnknownModel(said)
         return self._awaited(model_id) if self._asynchronous else self._blocking(model_id)
 
     def _blocking(self, model_id: str) -> Any:
-        entry, first, evicted = self._take(model_id)
-        for each in evicted:
-            _close(each, each.model.result())
+        entry, first = self._take(model_id)
         if first:
             began = time.monotonic()
             try:
                 model = self._loader(model_id)
             except BaseException as error:  # of any kind: other calls that wait for this model get it, too
-                self._failed(entry)
-                entry.model.set_exception(error)
-                raise
+                raised = self._failed(entry, error)
+                entry.model.set_exception(raised)
+                if raised is error:
+                    raise
+                raise raised from error
             entry.model.set_result(model)
             for each in self._there(entry, began):
                 _close(each, each.model.result())
         return entry.model.result()
 
     async def _awaited(self, model_id: str) -> Any:
-        entry, first, evicted = self._take(model_id)
+        entry, first = self._take(model_id)
         if first or entry.task is None:
             # NB: not part of any call: the first caller can leave while the others wait on.
             entry.task = asyncio.get_running_loop().create_task(
-                self._load(entry, evicted), context=contextvars.Context()
+                self._load(entry), context=contextvars.Context()
             )
             entry.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(entry.task)
 
-    async def _load(self, entry: Entry, evicted: list[Entry]) -> Any:
+    async def _load(self, entry: Entry) -> Any:
         began = time.monotonic()
         try:
-            for each in evicted:
-                await self._close_async(each)
             with USER_CODE:
                 model = await self._loader(entry.model_id)
-        except BaseException:  # a cancelled load leaves no entry behind, either
-            self._failed(entry)
-            raise
+        except BaseException as error:  # a cancelled load leaves no entry behind, either
+            raised = self._failed(entry, error)
+            if raised is error:
+                raise
+            raise raised from error
         for each in self._there(entry, began):
             await self._close_async(each)
         return model
@@ -139,23 +161,25 @@ class Models:
             if result is not None:
                 await _logged(entry, result)
 
-    def _take(self, model_id: str) -> tuple[Entry, bool, list[Entry]]:
+    def _take(self, model_id: str) -> tuple[Entry, bool]:
         """Get or create the entry of an id, and make the current call one of its users.
 
         Returns:
-            The entry, whether the caller has to load it, and the entries to close before that.
+            The entry, and whether the caller has to load it.
         """
-        context = call_context.current()
+        users = call_context.users()
         with self._lock:
             entry = self._entries.get(model_id)
             first = entry is None
             if entry is None:
                 entry = self._entries[model_id] = Entry(model_id)
             self._entries.move_to_end(model_id)
-            if context is not None and context not in entry.users:
-                entry.users.add(context)
-                context.ends.append(functools.partial(self._release, entry, context))
-            return entry, first, self._too_many(entry) if first else []
+            for context in users:
+                if context not in entry.users and context.at_end(
+                    functools.partial(self._release, entry, context)
+                ):
+                    entry.users.add(context)
+            return entry, first
 
     def _too_many(self, kept: Entry) -> list[Entry]:
         """Evict surplus models, unused ones first; return those that can be closed now."""
@@ -179,10 +203,21 @@ class Models:
             entry.loaded = True
             return self._too_many(entry)
 
-    def _failed(self, entry: Entry) -> None:
+    def _failed(self, entry: Entry, error: BaseException) -> BaseException:
+        """Note that a load failed; return the exception for its callers."""
+        model_id = entry.model_id
         with self._lock:
-            if self._entries.get(entry.model_id) is entry:
-                del self._entries[entry.model_id]
+            if self._entries.get(model_id) is entry:
+                del self._entries[model_id]
+            if not _is_absent(model_id, error):
+                return error
+            log("model unknown", level="warning", model_id=model_id, error=described(error))
+            said = f"expected the id of a model, found {model_id[:64]!r}, which has none"
+            self._absent.pop(model_id, None)
+            self._absent[model_id] = time.monotonic() + ABSENT_SECONDS, said
+            if len(self._absent) > MAX_ABSENT:
+                self._absent.popitem(last=False)
+        return UnknownModel(said)
 
     def _release(self, entry: Entry, context: Context) -> None:
         """Remove a call that has ended from the model's users; runs in the server's loop."""
@@ -209,6 +244,15 @@ class Models:
             elif entry.loaded:
                 await asyncio.get_running_loop().run_in_executor(None, _close, entry, entry.model.result())
         await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+def _is_absent(model_id: str, error: BaseException) -> bool:
+    """Whether a loader's exception says that an id has no model: a dict's, a file's, or its own."""
+    if isinstance(error, KeyError):
+        return error.args == (model_id,)
+    if isinstance(error, FileNotFoundError):
+        return model_id in str(error.filename)
+    return isinstance(error, UnknownModel)
 
 
 def _close(entry: Entry, model: Any) -> Any:
@@ -241,12 +285,13 @@ def _log_failure(entry: Entry, error: Exception) -> None:
 class Multiplexed:
     """A loader; see `multiplexed`."""
 
-    def __init__(self, loader: Callable[..., Any], most: int) -> None:
+    def __init__(self, loader: Callable[..., Any], most: int, ids: str) -> None:
         functools.update_wrapper(self, loader)
+        self._ids = ids
         self._loader = loader
         self._most = most
         self._name = getattr(loader, "__name__", "")
-        self._own = Models(loader, most)
+        self._own = Models(loader, most, ids)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -261,7 +306,7 @@ class Multiplexed:
                 f"penstock.multiplexed: expected objects that have a __dict__, found {type(instance)}"
             )
         models: Models = attributes.setdefault(
-            self._name, Models(self._loader.__get__(instance, owner), self._most)
+            self._name, Models(self._loader.__get__(instance, owner), self._most, self._ids)
         )
         return models
 
@@ -270,18 +315,21 @@ class Multiplexed:
         return self._own(model_id)
 
 
-def multiplexed(max_models: int = 3) -> Callable[[F], F]:
+def multiplexed(max_models: int = 3, *, ids: str = IDS) -> Callable[[F], F]:
     """Mark a method, or a function, that loads a model by its id: each is loaded once, and kept while used.
 
     `self.load(penstock.context().model_id)` returns the model; await it if the method is `async`. Beyond
-    `max_models`, the least recently used model is evicted: its `close()`, if it has one, is called when the
-    calls that use it have ended.
+    `max_models`, the least recently used model is evicted when the new one has loaded: its `close()`, if it
+    has one, is called when the calls that use it have ended. An id that has no model (the loader raises a
+    KeyError of the id, a FileNotFoundError of a file with its name, or `UnknownModel`) is the client's error.
 
     Args:
         max_models: the most models of one object at once.
+        ids: the form of ids, a regular expression; others are refused, as the client's error.
 
     Raises:
         TypeError, ValueError: not a method or function, or `max_models` is not an integer from 1.
+        re.error: `ids` is not a regular expression.
     """
     if not isinstance(max_models, int) or isinstance(max_models, bool):
         raise TypeError(
@@ -293,7 +341,7 @@ def multiplexed(max_models: int = 3) -> Callable[[F], F]:
     def mark(loader: F) -> F:
         if not inspect.isfunction(loader):
             raise TypeError(f"penstock.multiplexed: expected a method or a function, found {loader!r}")
-        return cast("F", Multiplexed(loader, max_models))
+        return cast("F", Multiplexed(loader, max_models, ids))
 
     return mark
 

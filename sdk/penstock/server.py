@@ -83,7 +83,7 @@ class ModelServer:
         """Answer one request (a `penstock_wire.http.Handler`)."""
         field = get(request.headers, REQUEST_ID)
         ids = request_ids.begin(field)
-        context = call_context.begin(request.headers, self._batch_limit)
+        context = call_context.opened(call_context.begin(request.headers, self._batch_limit))
         # NB: a batch's problem goes to several clients, and must not name the requests of the others.
         request_id = ids[0] if len(ids) == 1 else ""
         answer: http.Response | None = None

@@ -350,7 +350,8 @@ class _Code:
         """Record a batch, and set its context."""
         items = [item for item, _ in values]
         self._batches.append(items)
-        context = call_context.of_batch([context or Context() for _, context in values], self._limit)
+        contexts = [context or Context() for _, context in values]
+        context = call_context.opened(call_context.of_batch(contexts, self._limit))
         call_context.resume(context)
         return items, context
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol, cast
 
-from penstock import call_chain
-from penstock.call_context import deadline as context_deadline
+from penstock import call_chain, call_context
+from penstock.call_context import Context
 from penstock.end import END
 from penstock.errors import DeadlineExceeded, SlowReader
 from penstock.in_process.call import NEVER, Call
@@ -31,13 +31,14 @@ from penstock_sidecar.queue.deadline_list import earlier
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import Slice
-from penstock_wire.call_chain import stands_alone
+from penstock_wire.call_chain import deepest, stands_alone
+from penstock_wire.headers import CALL_CHAIN, MODEL_ID
 from penstock_wire.timers import TIMER_SLACK, EarliestTimer
 
 _BYTES = 1
 """The most bytes of a batch: calls have none."""
-MAX_CHAINS = 256
-"""Chains with a key of their own; beyond it, those without queued calls are forgotten."""
+MAX_KEYS = 256
+"""Most chains and models that have keys of their own; beyond it, those without queued calls are forgotten."""
 
 
 class Batch:
@@ -89,7 +90,7 @@ class Batcher:
         self._settings = settings
         self._limits = _limits(settings)
         self._key = Key("POST", "/", (), ())
-        self._alone: dict[bytes, Key] = {}
+        self._alone: dict[tuple[bytes, bytes], Key] = {}
         self._queue = Queue()
         self._latency_model = LatencyModel()
         self._faults = FaultTracker(
@@ -142,12 +143,13 @@ class Batcher:
         now = time.monotonic()
         timeout = self._settings.timeout
         if given is None:
-            given = context_deadline()
+            given = call_context.deadline()
         deadline = NEVER if timeout is None else now + timeout
         if given is not None and given < deadline:
             deadline = given
-        chain = call_chain.inherited()
-        call = Call(self._key_of(chain), owner, value, now, deadline, answer, chain)
+        chain, model_id = call_chain.inherited(), call_context.model_id()
+        key = self._key_of(chain if stands_alone(chain) else b"", model_id)
+        call = Call(key, owner, value, now, deadline, answer, chain, model_id)
         self._queue.add(call)
         if deadline < NEVER:
             self._timed = True
@@ -156,16 +158,16 @@ class Batcher:
             self._schedule()
         return call
 
-    def _key_of(self, chain: bytes) -> Key:
-        """The key of a call, by its chain: as in a sidecar, one that stands alone is part of it."""
-        if not chain or not stands_alone(chain):
+    def _key_of(self, chain: bytes, model_id: bytes) -> Key:
+        """The key of a call: as in a sidecar, by its chain if that stands alone, and by its model."""
+        if not chain and not model_id:
             return self._key
-        key = self._alone.get(chain)
+        key = self._alone.get((chain, model_id))
         if key is None:
-            if len(self._alone) >= MAX_CHAINS:
+            if len(self._alone) >= MAX_KEYS:
                 lines = self._queue.lines
                 self._alone = {each: key for each, key in self._alone.items() if key in lines}
-            key = self._alone[chain] = Key("POST", "/", (), ())
+            key = self._alone[chain, model_id] = Key("POST", "/", (), ())
         return key
 
     def _leave(self, call: Call) -> None:
@@ -290,7 +292,8 @@ class Batcher:
         calls = _calls(parts)
         owner, values = calls[0].owner, [call.value for call in calls]
         key = calls[0].key
-        call_chain.begin_batch([call.chain for call in calls])
+        context = call_context.opened(_context(calls))
+        call_context.resume(context)
         began = time.monotonic()
         try:
             if self._code.streams:
@@ -305,6 +308,11 @@ class Batcher:
             if not again and key.faults is not None:
                 self._faults.resolved(parts, parts[:1], time.monotonic() - began, 0.0)
             return error if again and len(calls) == 1 else None
+        except asyncio.CancelledError:
+            context.cancel_calls()
+            raise
+        finally:
+            context.end()
         now = time.monotonic()
         self._latency_model.observe(now, key.cls, len(calls), now - began)
         if not again:
@@ -378,6 +386,16 @@ async def _let_threads_run() -> None:
 
 def _limits(settings: BatchSettings) -> Limits:
     return Limits(size=settings.max_batch_size, bytes=_BYTES, wait=settings.batch_wait_timeout)
+
+
+def _context(calls: Sequence[Call]) -> Context:
+    """The context of a run: what its calls have in common with each other."""
+    fields = []
+    if calls[0].model_id:
+        fields.append((MODEL_ID, calls[0].model_id))
+    if chain := deepest([call.chain for call in calls]):
+        fields.append((CALL_CHAIN, chain))
+    return Context(tuple(fields))
 
 
 def _calls(parts: Sequence[Slice]) -> list[Call]:

@@ -33,11 +33,12 @@ class Call(QueuedRequest):
         deadline: when it raises `DeadlineExceeded`; `NEVER` for never.
         answer: the future, or the pieces, for the answer.
         chain: the chain of calls that it was made in.
+        model_id: the model that the request is for in which it was made.
 
     `batch` is its batch, once it has been cut.
     """
 
-    __slots__ = ("answer", "batch", "chain", "owner", "value")
+    __slots__ = ("answer", "batch", "chain", "model_id", "owner", "value")
 
     def __init__(
         self,
@@ -48,12 +49,14 @@ class Call(QueuedRequest):
         deadline: float,
         answer: asyncio.Future[Any] | Pieces,
         chain: bytes = b"",
+        model_id: bytes = b"",
     ) -> None:
         super().__init__(key, _REQUEST, b"", _ITEMS, (), arrived, deadline, deadline)
         self.owner = owner
         self.value = value
         self.answer = answer
         self.chain = chain
+        self.model_id = model_id
         self.batch: Any = None
 
     def succeed(self, value: Any) -> None:

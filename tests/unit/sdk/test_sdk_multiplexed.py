@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -13,7 +14,7 @@ import penstock
 import penstock.testing
 from penstock.errors import ArgumentsError
 from penstock.model import Model
-from penstock.multiplexed import Models
+from penstock.multiplexed import MAX_ABSENT, Models
 from penstock.server import ModelServer
 from penstock.target import find, target_of
 from penstock_wire.http import Request, Response
@@ -81,7 +82,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 
 
 async def test_the_model_that_was_not_used_for_longest_goes(kind: Any) -> None:
-    """Before the next is loaded; all go at the end."""
+    """When the next is loaded; all go at the end."""
     noted: list[str] = []
 
     class Noted(kind):  # type: ignore[misc]
@@ -92,7 +93,7 @@ async def test_the_model_that_was_not_used_for_longest_goes(kind: Any) -> None:
     async with penstock.testing.serving(Noted) as served:
         for model_id in "abac":
             assert await served.options(model_id=model_id)(1) == [model_id, 1]
-        assert noted == ["+a", "+b", "-b", "+c"]
+        assert noted == ["+a", "+b", "+c", "-b"]
     assert sorted(noted[4:]) == ["-a", "-c"]
 
 
@@ -110,6 +111,132 @@ async def test_a_load_that_fails_fails_its_callers_and_is_tried_again(kind: Any)
             await got(made.weights, "broken")
     assert made.noted == []
     assert (await got(made.weights, "a")).model_id == "a"
+
+
+class Paths:
+    """A loader of files, as most are written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loads: list[str] = []
+        self.folder = folder
+
+    @penstock.multiplexed(max_models=1)
+    def by_name(self, model_id: str) -> str:
+        self.loads.append(model_id)
+        return (self.folder / model_id).read_text()
+
+    @penstock.multiplexed(max_models=1)
+    def by_table(self, model_id: str) -> str:
+        self.loads.append(model_id)
+        return {"a": "text of a"}[model_id]
+
+    @penstock.multiplexed(max_models=1)
+    async def by_word(self, model_id: str) -> str:
+        self.loads.append(model_id)
+        if model_id != "a":
+            raise penstock.UnknownModel("none")
+        return "text of a"
+
+    @penstock.multiplexed(ids="[a-z]+/[a-z]+")
+    def in_folders(self, model_id: str) -> str:
+        return model_id
+
+
+@pytest.mark.parametrize("loader", ["by_name", "by_table", "by_word"])
+async def test_an_id_that_has_no_model_is_the_clients_error_and_costs_one_load(
+    loader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is remembered for a while, and evicts no model."""
+    (tmp_path / "a").write_text("text of a")
+    made = Paths(tmp_path)
+    load = getattr(made, loader)
+    assert await got(load, "a") == "text of a"
+    for _ in range(3):
+        with pytest.raises(ArgumentsError, match="expected the id of a model, found 'b', which has none"):
+            await got(load, "b")
+    assert await got(load, "a") == "text of a"
+    assert made.loads == ["a", "b"]
+    monkeypatch.setitem(Models._failed.__globals__, "ABSENT_SECONDS", -1.0)
+    for _ in range(2):
+        with pytest.raises(ArgumentsError):
+            await got(load, "c")
+    assert made.loads == ["a", "b", "c", "c"]
+
+
+def test_made_up_ids_are_forgotten_again(tmp_path: Path) -> None:
+    made = Paths(tmp_path)
+    for number in range(MAX_ABSENT + 1):
+        with pytest.raises(ArgumentsError):
+            made.by_table(f"x{number}")
+    with pytest.raises(ArgumentsError):
+        made.by_table("x0")
+    assert made.loads[-1] == "x0"
+
+
+@pytest.mark.parametrize(
+    "model_id", ["../a", "/a", "a/../b", ".a", "a\\b", "a\n", "a\0", "\u00e4", "-a", "a" * 257]
+)
+def test_an_id_of_another_form_never_reaches_a_loader(model_id: str, tmp_path: Path) -> None:
+    """An id is a file's name by default: a client must not choose a folder."""
+    made = Paths(tmp_path)
+    with pytest.raises(ArgumentsError, match=r"of the form \[A-Za-z0-9\]"):
+        made.by_name(model_id)
+    assert made.loads == []
+    assert made.in_folders("org/model") == "org/model"
+    with pytest.raises(ArgumentsError):
+        made.in_folders("model")
+
+
+class Elsewhere:
+    """Its model is asked for in a batch of calls, and in a thread that does not know its request."""
+
+    latest: ClassVar[Elsewhere]
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+        self.ends = asyncio.Event()
+        Elsewhere.latest = self
+
+    @penstock.multiplexed(max_models=1)
+    def weights(self, model_id: str) -> Weights:
+        return Weights(model_id, self.noted)
+
+    @penstock.batch(max_concurrent_batches=2)
+    async def gathered(self, items: list[Any]) -> list[Any]:
+        model = self.weights(penstock.context().model_id)
+        await self.ends.wait()
+        return [model.model_id for _ in items]
+
+    @penstock.batched
+    async def by_batch(self, items: list[Any]) -> list[Any]:
+        return list(await asyncio.gather(*(self.gathered(item) for item in items)))
+
+    @penstock.batched
+    async def by_pool(self, items: list[Any]) -> list[Any]:
+        loop, model_id = asyncio.get_running_loop(), penstock.context().model_id
+        with ThreadPoolExecutor(1) as threads:
+            model = await loop.run_in_executor(threads, self.weights, model_id)
+        await self.ends.wait()
+        return [model.model_id for _ in items]
+
+
+@pytest.mark.parametrize("method", ["by_batch", "by_pool"])
+async def test_a_model_is_not_closed_while_it_is_used_elsewhere(method: str) -> None:
+    """In `@penstock.batch`, where the id is that of the request, and in a pool of threads."""
+    async with penstock.testing.serving(Elsewhere, max_concurrent_batches=2) as served:
+        noted = Elsewhere.latest.noted
+        calls = []
+        for model_id in "ab":
+            calls.append(asyncio.create_task(_answer(served.method(method).options(model_id=model_id))))
+            await noted_by_now(noted, f"+{model_id}")
+        assert noted == ["+a", "+b"]
+        Elsewhere.latest.ends.set()
+        assert await asyncio.gather(*calls) == ["a", "b"]
+        await noted_by_now(noted, "-a")
+
+
+async def _answer(method: Any) -> Any:
+    return await method(1)
 
 
 async def test_calls_at_once_load_a_model_once_whoever_leaves() -> None:
@@ -178,7 +305,7 @@ async def test_a_model_is_not_closed_while_a_call_has_it(streamed: bool) -> None
     await noted_by_now(noted, "+a")
     for model_id in "bcd":
         await use(model_id, "/predict")
-    assert noted == ["+a", "+b", "-b", "+c", "-c", "+d"]  # "a" was not used for longest, but is in use
+    assert noted == ["+a", "+b", "+c", "-b", "+d", "-c"]  # "a" was not used for longest, but is in use
     second = asyncio.create_task(use("d", path))
     third = asyncio.create_task(use("e", path))
     await noted_by_now(noted, "+e")
