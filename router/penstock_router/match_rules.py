@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from penstock_wire.control.traffic_rules import MAX_REGEX_VALUE, Match, options, regex_fault
+from penstock_wire.control.traffic_rules import MAX_REGEX_SIZE, MAX_REGEX_VALUE, Match, RegexBudget, options
 from penstock_wire.headers import Headers
 
 COOKIE: Final = b"cookie"
@@ -86,11 +86,18 @@ class MatchRules:
     Args:
         backends: names with their rules, in order. An unusable rule is left out: see `faults`.
         kind: the word for what is named, for people.
+        most: instructions of all regular expressions together.
     """
 
     __slots__ = ("_backends", "_cookies", "_headers", "faults")
 
-    def __init__(self, backends: Iterable[tuple[str, tuple[Match, ...]]], kind: str = "backend") -> None:
+    def __init__(
+        self,
+        backends: Iterable[tuple[str, tuple[Match, ...]]],
+        kind: str = "backend",
+        most: int = MAX_REGEX_SIZE,
+    ) -> None:
+        budget = RegexBudget(most)
         self._backends: list[str] = []
         self.faults: list[str] = []
         """Why rules were left out, with their places."""
@@ -98,7 +105,7 @@ class MatchRules:
         cookies: dict[bytes, list[tuple[int, Match]]] = {}
         for name, rules in backends:
             for number, rule in enumerate(rules):
-                if rule.regex is not None and (fault := regex_fault(rule.regex)):
+                if rule.regex is not None and (fault := budget.fault(rule.regex)):
                     self.faults.append(f"{kind} {name}: match[{number}].regex: {fault}")
                     continue
                 place = len(self._backends)

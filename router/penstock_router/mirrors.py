@@ -56,6 +56,7 @@ from penstock_router.uncopied import (
 )
 from penstock_wire.control.report import MirrorTotals
 from penstock_wire.control.router_settings import Endpoint, Mirror
+from penstock_wire.control.traffic_rules import MAX_MIRROR_REGEX_SIZE
 from penstock_wire.errors import MODEL_ANSWER, Reason
 from penstock_wire.headers import MIRROR, STICKY, Headers, without
 from penstock_wire.http import (
@@ -194,7 +195,8 @@ class EndpointMirror:
         compare = settings.compare
         self.rules = None if compare is None else Rules(compare.ignore, compare.tolerance)
         """The rules for comparing answers; None if they are not compared."""
-        self.match = MatchRules([(settings.name, settings.match)], "mirror") if settings.match else None
+        ruled = [(settings.name, settings.match)]
+        self.match = MatchRules(ruled, "mirror", MAX_MIRROR_REGEX_SIZE) if settings.match else None
         """The rules, one of which a request must match; None if all requests may be copied."""
         self._heads = _Heads(settings.priority_header.encode(), settings.priority_level)
 

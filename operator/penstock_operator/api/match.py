@@ -10,7 +10,7 @@ from penstock_operator.api.base import Part
 from penstock_operator.api.fields import Form, cel, rules
 from penstock_wire.control import traffic_rules
 from penstock_wire.control.router_settings import HEADER_PATTERN
-from penstock_wire.control.traffic_rules import MAX_REGEX
+from penstock_wire.control.traffic_rules import MAX_REGEX, RegexBudget
 
 _FIELD_NAME = Form(
     HEADER_PATTERN,
@@ -93,12 +93,13 @@ def settings(rules: tuple[Match, ...]) -> tuple[traffic_rules.Match, ...]:
     )
 
 
-def faults(rules: tuple[Match, ...], where: str) -> tuple[str, ...]:
+def faults(rules: tuple[Match, ...], where: str, budget: RegexBudget) -> tuple[str, ...]:
     """The rules that the router leaves out, and why: faults that the API server cannot detect.
 
     Args:
         rules: the rules.
         where: their path.
+        budget: for their expressions, and those of rules that are tried with them.
     """
-    said = ((number, traffic_rules.match_slip(rule)) for number, rule in enumerate(settings(rules)))
+    said = ((number, traffic_rules.match_slip(rule, budget)) for number, rule in enumerate(settings(rules)))
     return tuple(f"{where}[{number}]{slip}" for number, slip in said if slip)

@@ -12,7 +12,7 @@ from penstock_operator.api.modelendpoint import Cors, SessionAffinity, Timeouts
 from penstock_operator.desired.shares import Weight, mirrors_of, weights_of
 from penstock_wire import durations
 from penstock_wire.control import router_settings, traffic_rules
-from penstock_wire.control.traffic_rules import OnMissing
+from penstock_wire.control.traffic_rules import MAX_MIRROR_REGEX_SIZE, OnMissing, RegexBudget
 from penstock_wire.quantities import bytes_of
 
 
@@ -270,9 +270,17 @@ def _split_plan(
 
 def _faults(split: TrafficSplit) -> tuple[str, ...]:
     """The invalid rules of backends and mirrors, and why they are invalid."""
-    ruled = [(f"backends[{index}]", share.match) for index, share in enumerate(split.spec.backends)]
-    ruled += [(f"mirrors[{index}]", mirror.match) for index, mirror in enumerate(split.spec.mirrors)]
-    return tuple(fault for where, asked in ruled for fault in match.faults(asked, f"spec.{where}.match"))
+    served = RegexBudget()
+    ruled = [(f"backends[{index}]", share.match, served) for index, share in enumerate(split.spec.backends)]
+    ruled += [
+        (f"mirrors[{index}]", mirror.match, RegexBudget(MAX_MIRROR_REGEX_SIZE))
+        for index, mirror in enumerate(split.spec.mirrors)
+    ]
+    return tuple(
+        fault
+        for where, asked, budget in ruled
+        for fault in match.faults(asked, f"spec.{where}.match", budget)
+    )
 
 
 def _cors(cors: Cors | None) -> router_settings.Cors | None:

@@ -217,11 +217,15 @@ def _slip(endpoint: Endpoint) -> str:
 
 def _traffic_slip(endpoint: Endpoint) -> str:
     """Return what is wrong with an endpoint's rules, affinity or static answers; empty if nothing is."""
-    ruled = [(f"backends[{index}]", backend.match) for index, backend in enumerate(endpoint.backends)]
-    ruled += [(f"mirrors[{index}]", mirror.match) for index, mirror in enumerate(endpoint.mirrors)]
-    for where, rules in ruled:
+    served, most = traffic_rules.RegexBudget(), traffic_rules.MAX_MIRROR_REGEX_SIZE
+    ruled = [(f"backends[{index}]", backend.match, served) for index, backend in enumerate(endpoint.backends)]
+    ruled += [
+        (f"mirrors[{index}]", mirror.match, traffic_rules.RegexBudget(most))
+        for index, mirror in enumerate(endpoint.mirrors)
+    ]
+    for where, rules, budget in ruled:
         for place, rule in enumerate(rules):
-            if slip := traffic_rules.match_slip(rule):
+            if slip := traffic_rules.match_slip(rule, budget):
                 return f"{where}.match[{place}]{slip}"
     affinity = endpoint.session_affinity
     if affinity is not None and (slip := traffic_rules.affinity_slip(affinity)):

@@ -4,8 +4,8 @@ Members of a router's settings (`router_settings.Endpoint`), with checks that a 
 
 Regular expressions are RE2's: they match in time linear in the value, unlike any engine that backtracks (an
 expression of twenty characters can block Python's `re` for hours). The apiserver checks them by the same
-dialect, since CEL's `matches` is RE2 in Go. The time per byte grows with the expression, so its size is
-bounded, as is the value's (`MAX_REGEX_VALUE`).
+dialect, since CEL's `matches` is RE2 in Go. The time per byte grows with the size of all expressions that are
+tried, so their sum is bounded (`RegexBudget`), as is the value's length (`MAX_REGEX_VALUE`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ OnMissing = Literal["Share", "Fail"]
 MAX_REGEX = 256
 """Most characters of a regular expression."""
 MAX_REGEX_SIZE = 1000
-"""Most instructions of a compiled expression."""
+"""Most instructions of the compiled expressions of all backends of an endpoint together."""
+MAX_MIRROR_REGEX_SIZE = 250
+"""The same of each mirror; an endpoint has up to eight."""
 MAX_REGEX_VALUE = 1024
 """Most bytes of a value that a regular expression can match; a longer one never matches."""
 
@@ -92,39 +94,63 @@ def options() -> Any:
     return options
 
 
-def regex_fault(expression: str) -> str:
-    """Return what is wrong with a regular expression; empty if nothing is.
+class RegexBudget:
+    """What is left for the regular expressions that can be tried on one request.
 
     Args:
-        expression: as a user wrote it.
+        most: instructions of all of them together.
     """
+
+    def __init__(self, most: int = MAX_REGEX_SIZE) -> None:
+        self._most = self._left = most
+
+    def fault(self, expression: str) -> str:
+        """Return why an expression cannot be used beside those before it; empty if it can, and is counted.
+
+        Args:
+            expression: as a user wrote it.
+        """
+        size, fault = _measured(expression)
+        if not fault and size > self._left:
+            found = f"{size} in {expression!r}"
+            if self._left < self._most:
+                found += f" and {self._most - self._left} in those before it"
+            return (
+                f"expected regular expressions of at most {self._most} RE2 instructions together, "
+                f"found {found}: repeat less, or use prefix"
+            )
+        self._left -= size
+        return fault
+
+
+def _measured(expression: str) -> tuple[int, str]:
+    """Return an expression's number of instructions, and what is wrong with it."""
     if len(expression) > MAX_REGEX:
-        return f"expected at most {MAX_REGEX} characters, found {len(expression)}"
+        return 0, f"expected at most {MAX_REGEX} characters, found {len(expression)}"
     import re2
 
     try:
-        size = re2.compile(expression.encode(), options()).programsize
+        return re2.compile(expression.encode(), options()).programsize, ""
     except re2.error as error:
         said = error.args[0] if error.args else ""
         text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
-        return f"expected a regular expression of RE2, found {expression!r}: {text}"
-    if size > MAX_REGEX_SIZE:
-        return (
-            f"expected a regular expression of at most {MAX_REGEX_SIZE} RE2 instructions, found {size} in "
-            f"{expression!r}: repeat less"
-        )
-    return ""
+        return 0, f"expected a regular expression of RE2, found {expression!r}: {text}"
 
 
-def match_slip(rule: Match) -> str:
-    """Return what is wrong with a rule, after the name of the member at fault; empty if nothing is."""
+def match_slip(rule: Match, budget: RegexBudget) -> str:
+    """Return what is wrong with a rule, after the name of the member at fault; empty if nothing is.
+
+    Args:
+        rule: the rule.
+        budget: for its expression and those of the rules beside it.
+    """
     names = [name for name in ("header", "cookie") if getattr(rule, name)]
     if len(names) != 1:
         return f": expected one of header and cookie, found {_listed(names)}"
     kinds = [kind for kind in ("value", "prefix", "regex") if getattr(rule, kind) is not None]
     if len(kinds) != 1:
         return f": expected one of value, prefix and regex, found {_listed(kinds)}"
-    fault = regex_fault(rule.regex) if rule.regex is not None else ""
+    fault = budget.fault(rule.regex) if rule.regex is not None else ""
     return f".regex: {fault}" if fault else ""
 
 
