@@ -7,8 +7,8 @@ access by web pages), `pod`, `pods` and `hold_queue` (the state of pods and of w
 `compare` (a mirror's answer against the one that was served), `mirror_totals` and `metrics` (counters),
 `pressure`, `large_answers`, `compare_queue`, `uncopied` and `mirrors` (copies of requests; no client gets
 their answers), `arrived_head` (decisions shared by all requests with one head), `endpoints` (one endpoint's
-state), `attempts` (a request in progress, and the outcome of a try), `forwarder` (requests in and answers
-out, at once if possible), `request_body`, `response_body` and `proxy` (streams, waits and retries),
+state), `attempts` (a request in progress, and the outcome of a try), `error_log`, `forwarder` (requests in
+and answers out, at once if possible), `request_body`, `response_body` and `proxy` (streams, waits, retries),
 `tracing` (a span per request), `ports`, `api_server` and `watch` (sockets; EndpointSlices as they change),
 `memory_limit` (how much connections may keep), `router` (the whole), `admin` and `admin_thread` (health,
 from a separate thread), `__main__` (the process).

@@ -19,6 +19,7 @@ from penstock_router.series import Series
 from penstock_router.static_answers import StaticAnswers
 from penstock_router.steering import Steering, Steers
 from penstock_wire._mypyc import mypyc_attr
+from penstock_wire.access_log import AccessLog
 from penstock_wire.closed_paths import ClosedPaths
 from penstock_wire.control.report import BackendTotals
 from penstock_wire.control.router_settings import Endpoint, Timeouts
@@ -85,6 +86,8 @@ class EndpointState:
         """The mirrors that get copies of its requests; None for none."""
         self._take_times()
         self.cors = self._policy()
+        self.access = _access(settings)
+        """Logs its requests; None if the router's own access log does."""
         self._closed = ClosedPaths(settings.closed)
         self._static = StaticAnswers(settings.static) if settings.static else None
         self._steers = Steers(settings)
@@ -139,6 +142,7 @@ class EndpointState:
         self.settings = settings
         self._take_times()
         self.cors = self._policy()
+        self.access = _access(settings)
         self._closed = ClosedPaths(settings.closed)
         self._static = StaticAnswers(settings.static) if settings.static else None
         before, self._steers = self._steers, Steers(settings)
@@ -570,3 +574,8 @@ class EndpointState:
     def _timer(self, backend: str) -> None:
         self._timers.pop(backend, None)
         self._let_go(backend)
+
+
+def _access(settings: Endpoint) -> AccessLog | None:
+    percent = settings.access_log_percent
+    return None if percent is None else AccessLog(percent / 100)

@@ -29,6 +29,7 @@ from penstock_router.attempts import (
     answered,
     failed,
 )
+from penstock_router.error_log import ErrorLog
 from penstock_router.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.metrics import Metrics
 from penstock_router.pod import Pod
@@ -91,6 +92,7 @@ class Forwarder(Owner):
         access: AccessLog | None = None,
     ) -> None:
         self._access = AccessLog(0.0) if access is None else access
+        self._errors = ErrorLog(clock)
         self._pods = pods
         self._upstream = upstream
         self._proxy = Proxy(pods=pods, upstream=upstream, metrics=metrics, clock=clock)
@@ -480,8 +482,19 @@ class Forwarder(Owner):
 
     def _log(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
         """Log a request when the head of its answer is sent, or its client has left."""
-        if self._access.on:
-            self._access.write(
+        if status >= 500:
+            pod = proxied.pod
+            self._errors.write(
+                request_id=proxied.identity.decode(),
+                status=status,
+                reason=reason,
+                endpoint=proxied.state.name,
+                backend=proxied.backend or proxied.drawn or "",
+                pod="" if pod is None else pod.address.pod or f"{pod.address.host}:{pod.address.port}",
+            )
+        access = self._access if proxied.state.access is None else proxied.state.access
+        if access.on:
+            access.write(
                 proxied.request,
                 answer,
                 request_id=proxied.identity.decode(),

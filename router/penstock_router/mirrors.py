@@ -198,7 +198,8 @@ class EndpointMirror:
         ruled = [(settings.name, settings.match)]
         self.match = MatchRules(ruled, "mirror", MAX_MIRROR_REGEX_SIZE) if settings.match else None
         """The rules, one of which a request must match; None if all requests may be copied."""
-        self._heads = _Heads(settings.priority_header.encode(), settings.priority_level)
+        dropped = tuple([name.lower().encode() for name in settings.drop_headers])
+        self._heads = _Heads(settings.priority_header.encode(), settings.priority_level, dropped)
 
     def takes(self, headers: Headers) -> bool:
         """Whether requests with these fields can be drawn."""
@@ -231,9 +232,10 @@ class EndpointMirror:
 class _Heads:
     """Fields of copies, cached by those of their requests, so that copies share heads as requests do."""
 
-    __slots__ = ("_known", "_level", "_priority")
+    __slots__ = ("_dropped", "_known", "_level", "_priority")
 
-    def __init__(self, priority: bytes, level: int) -> None:
+    def __init__(self, priority: bytes, level: int, dropped: tuple[bytes, ...]) -> None:
+        self._dropped = (STICKY, *dropped)
         self._priority = priority
         self._level = (priority, b"%d" % level)
         self._known: dict[int, tuple[Headers, Headers]] = {}
@@ -244,7 +246,7 @@ class _Heads:
         if known is not None and known[0] is shared:
             return known[1]
         # NB: a copy that a pod hands back would end there, and count as an error of the mirror's.
-        made: Headers = (*without(shared, (STICKY,)), (MIRROR, b"true"), (STICKY, b"1"))
+        made: Headers = (*without(shared, self._dropped), (MIRROR, b"true"), (STICKY, b"1"))
         if self._priority:
             made = (*without(made, (self._priority,)), self._level)
         if heads.size("", shared) <= MAX_HEAD_SIZE:

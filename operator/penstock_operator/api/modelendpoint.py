@@ -332,6 +332,15 @@ class ModelEndpointSpec(Part):
             "any endpoint.",
         ),
     ] = None
+    access_log_percent: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=100,
+            description="Of the endpoint's requests, so many percent are logged by its routers, as soon as "
+            "they have the settings. Default: as the installation says (accessLog.share).",
+        ),
+    ] = None
     static: Annotated[
         tuple[
             Annotated[

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
 from penstock_operator.api.fields import Name, cel, map_list, rules
-from penstock_operator.api.match import MatchList
+from penstock_operator.api.match import FieldName, MatchList
 from penstock_operator.api.mirror_compare import MirrorCompare
 from penstock_operator.api.strategy import ReleaseState, Strategy, Verdict
 from penstock_wire.control.traffic_rules import OnMissing
@@ -55,6 +55,15 @@ class SplitMirror(Part):
         Field(
             description="Rules: only requests that match one of them are copied. Absent or empty: a request "
             "is copied whatever it says."
+        ),
+    ] = ()
+    drop_headers: Annotated[
+        tuple[FieldName, ...],
+        Field(
+            max_length=64,
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+            description="Header fields of requests, in any case, that the copies do not have, such as "
+            "Authorization and Cookie. Default: none: a copy has the credentials of its request.",
         ),
     ] = ()
     compare: Annotated[

@@ -175,6 +175,7 @@ def _mirrors(split: TrafficSplit, priorities: Mapping[str, Priority]) -> tuple[r
                 match=match.settings(mirror.match),
                 priority_header="" if priority is None else priority.header.lower(),
                 priority_level=1 if priority is None else priority.levels,
+                drop_headers=tuple(name.lower() for name in mirror.drop_headers),
                 compare=None
                 if compare is None
                 else router_settings.Compare(ignore=compare.ignore, tolerance=compare.tolerance),
@@ -354,6 +355,7 @@ def router_endpoints(
             ),
             on_missing=plan.endpoints[endpoint.name].on_missing,
             session_affinity=_affinity(endpoint.spec.session_affinity),
+            access_log_percent=endpoint.spec.access_log_percent,
             static=tuple(
                 traffic_rules.StaticAnswer(path=answer.path, status=answer.status, body=answer.body)
                 for answer in endpoint.spec.static

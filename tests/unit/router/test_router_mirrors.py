@@ -104,9 +104,13 @@ async def test_a_copy_is_the_request_marked_and_of_the_least_priority(upstream: 
     """Same method, target, body, id and fields; the mark is the router's alone, as the priority is."""
     main, new, old = await upstream(), await upstream(), await upstream()
     await served.settle(
-        main, mirror("new", new, priorityHeader="x-urgency", priorityLevel=4), mirror("old", old)
+        main,
+        mirror("new", new, priorityHeader="x-urgency", priorityLevel=4),
+        mirror("old", old, dropHeaders=["Authorization", "cookie"]),
     )
+    credentials = {"authorization": "Bearer a", "cookie": "session=a"}
     fields = {"x-urgency": "1", "x-mine": "a", "x-request-id": "r-1", "x-penstock-mirror": "forged"}
+    fields |= credentials
     status, body = await served.ask(b'{"instances": [1]}', headers=fields)
     await served.until(lambda totals: totals.codes == {"200": 1})
     await served.until(lambda totals: totals.codes == {"200": 1}, "old")
@@ -119,6 +123,8 @@ async def test_a_copy_is_the_request_marked_and_of_the_least_priority(upstream: 
         ["true"],
     )
     assert other.values("x-urgency") == ["1"]
+    assert {name: copy.header(name) for name in credentials} == credentials
+    assert not any(other.header(name) for name in credentials)
     assert first.values("x-penstock-mirror") == []
     # Handed back, a copy would be over, with an error that is not the mirror's own.
     assert (copy.values("x-penstock-sticky"), first.values("x-penstock-sticky")) == (["1"], [])

@@ -108,6 +108,7 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         priority_header: the field that gives its sidecars a request's priority, in lower case; empty if they
             use none.
         priority_level: its least urgent level; 1 if it has no other.
+        drop_headers: fields of requests that copies do not have, in lower case.
         compare: how its answers are compared; None = not at all.
         targets: as in `WeightedBackend`.
     """
@@ -117,6 +118,7 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     match: tuple[Match, ...] = ()
     priority_header: str = ""
     priority_level: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    drop_headers: tuple[str, ...] = ()
     compare: Compare | None = None
     targets: tuple[str, ...] = ()
 
@@ -143,6 +145,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         static: answers that the router itself gives.
         closed: paths that are refused in every spelling: only a sidecar can use them on its model.
         mirrors: the backends that get copies of its requests.
+        access_log_percent: percentage of its requests that are logged; None = as the router's flag says.
         leaving: other routers serve it by now. Each answer at its port closes the connection, so that its
             clients move there before this router stops serving it.
     """
@@ -163,6 +166,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     static: tuple[StaticAnswer, ...] = ()
     closed: tuple[str, ...] = ()
     mirrors: tuple[Mirror, ...] = ()
+    access_log_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
     leaving: bool = False
 
     @property
