@@ -10,6 +10,6 @@ their answers), `arrived_head` (decisions shared by all requests with one head),
 state), `attempts` (a request in progress, and the outcome of a try), `error_log`, `forwarder` (requests in
 and answers out, at once if possible), `request_body`, `response_body` and `proxy` (streams, waits, retries),
 `tracing` (a span per request), `ports`, `api_server` and `watch` (sockets; EndpointSlices as they change),
-`memory_limit` (how much connections may keep), `router` (the whole), `admin` and `admin_thread` (health,
+`router` (the whole), `admin` and `admin_thread` (health,
 from a separate thread), `__main__` (the process).
 """

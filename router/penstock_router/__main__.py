@@ -22,7 +22,6 @@ with needs("penstock-router", "router"):
     from penstock_router.admin import Admin
     from penstock_router.admin_thread import AdminThread
     from penstock_router.api_server import SERVICE_ACCOUNT, ApiServer
-    from penstock_router.memory_limit import DEFAULT_LIMIT, container_limit, most_kept, trimmer
     from penstock_router.ports import serve
     from penstock_router.pressure import Pressure
     from penstock_router.router import Router, decode_settings, without_targets
@@ -35,8 +34,8 @@ with needs("penstock-router", "router"):
     from penstock_wire.control.settings_source import SettingsSource
     from penstock_wire.hop.upstream import HopUpstream
     from penstock_wire.http.client.pool import H1Upstream
-    from penstock_wire.http.memory import MemoryBound
     from penstock_wire.http.server.server import H1Front
+    from penstock_wire.memory_limit import bound
     from penstock_wire.process import (
         Parser,
         address,
@@ -97,9 +96,7 @@ class Process:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
-        memory = MemoryBound(
-            most_kept(arguments.memory_limit or container_limit() or DEFAULT_LIMIT), trimmer()
-        )
+        memory = bound(arguments.memory_limit)
         self._front = H1Front(memory=memory)
         self._upstream = HopUpstream(H1Upstream(silence_seconds=SILENCE_SECONDS, memory=memory))
         self._stop = asyncio.Event()

@@ -13,6 +13,7 @@ from prometheus_client import metrics_core as core
 from penstock_router.mirror_totals import MirrorSeries, families
 from penstock_router.series import Series
 from penstock_wire.build import BUILD
+from penstock_wire.exposition import memory_families
 from penstock_wire.http.memory import MemoryBound
 
 
@@ -141,19 +142,6 @@ class Metrics:
         )
         for backend, count in self._with_room().items():
             with_room.add_metric([backend], count)
-        kept = core.GaugeMetricFamily(
-            "penstock_router_kept_bytes",
-            "What all connections keep: bodies, heads and answers on their way.",
-            value=self._memory.kept(),
-        )
-        bound = core.GaugeMetricFamily(
-            "penstock_router_kept_bytes_limit", "Beyond it connections give way.", value=self._memory.most
-        )
-        gave_way = core.CounterMetricFamily(
-            "penstock_router_connections_gave_way",
-            "Connections that kept most when all kept too much, and were answered 503 or ended.",
-            value=self._memory.gave_way,
-        )
         yield from (requests, duration, retries, strays, tunnels, cuts, build, held, with_room)
-        yield from (kept, bound, gave_way)
+        yield from memory_families("penstock_router_", self._memory)
         yield from families(list(self._mirrors.values()))

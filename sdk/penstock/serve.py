@@ -34,7 +34,9 @@ with needs("penstock.serve", "sdk"):
     from penstock_wire import contract
     from penstock_wire.addresses import join
     from penstock_wire.errors import set_origin
+    from penstock_wire.http.memory import MemoryBound
     from penstock_wire.http.server.server import H1Front
+    from penstock_wire.memory_limit import container_limit, most_kept, trimmer
     from penstock_wire.process import log, on_signal, run
 
 THREADS = 64
@@ -100,6 +102,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def bounded_front(limit: int | None) -> H1Front:
+    """Make a front that takes no longer bodies, and keeps no more of them together, than there is memory for.
+
+    Args:
+        limit: bytes that the container may use; None if it has no limit: two of the longest bodies are kept.
+    """
+    most = 2 * MAX_BODY_BYTES if limit is None else most_kept(limit)
+    return H1Front(max_body_bytes=min(MAX_BODY_BYTES, most // 2), memory=MemoryBound(most, trimmer()))
+
+
 async def _serve(target: Target, options: argparse.Namespace, secret: str) -> int:
     stopping = asyncio.Event()
     patience = STOP_SECONDS
@@ -113,7 +125,7 @@ async def _serve(target: Target, options: argparse.Namespace, secret: str) -> in
     on_signal(signal.SIGTERM, stopping.set)
     on_signal(signal.SIGINT, interrupt)
     front, server = (
-        H1Front(max_body_bytes=MAX_BODY_BYTES),
+        bounded_front(container_limit()),
         ModelServer(options.ready_path, reconfigure_secret=secret, docs=options.docs),
     )
     try:

@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock_sidecar.access_log import logged
 from penstock_sidecar.admin import Admin
+from penstock_sidecar.admission.controller import MAX_QUEUED_BYTES
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.batching.streaming import StreamedSends
 from penstock_sidecar.config import Config
@@ -45,10 +46,15 @@ from penstock_wire.hop.frames import PROTOCOL
 from penstock_wire.hop.successor import HopSuccessor
 from penstock_wire.http import Listener, Service, Streams
 from penstock_wire.http.client.pool import H1Upstream
+from penstock_wire.http.server.limits import MAX_BODY_BYTES
 from penstock_wire.http.server.server import H1Front
+from penstock_wire.memory_limit import bound
 from penstock_wire.process import log
 from penstock_wire.tracing import started
 
+SHARE = 4
+"""One part in this many of what all connections may keep is the most for one body, and for the queue's items:
+a body is kept beside its items, and these beside the batch that is made of them."""
 LONGEST_TURN = 10.0
 """Seconds that a turn of the event loop may last before `/livez` fails.
 
@@ -73,10 +79,13 @@ class Sidecar:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._metrics = Metrics()
-        self._data = H1Front()
-        self._admin = H1Front(max_body_bytes=64 * 1024)
-        self._upstream = H1Upstream()
+        memory = bound(config.memory_limit)
+        self._metrics = Metrics(memory)
+        self._max_body_bytes = min(MAX_BODY_BYTES, memory.most // SHARE)
+        self._max_queued_bytes = min(MAX_QUEUED_BYTES, memory.most // SHARE)
+        self._data = H1Front(max_body_bytes=self._max_body_bytes, memory=memory)
+        self._admin = H1Front(max_body_bytes=64 * 1024, memory=memory)
+        self._upstream = H1Upstream(memory=memory)
         self._listener_identity = ListenerIdentity(*config.model)
         self._model = Model(
             host=config.model[0],
@@ -101,7 +110,7 @@ class Sidecar:
         self._service: Service = self._passthrough.begin
         self._streams: Streams = self._passthrough.streams
         if config.protocol != NONE:
-            self._batching(config)
+            memory.others.append(self._batching(config).kept)
         self._metrics.show(self._path, fits=self._path.fits, streams=self._open_streams)
         self._reconfigure = Reconfigure(
             config.reconfigure_path,
@@ -168,8 +177,8 @@ class Sidecar:
             on_room=lambda: self._hops.changed(),
         )
 
-    def _batching(self, config: Config) -> None:
-        """Put the dispatcher before the passthrough."""
+    def _batching(self, config: Config) -> Dispatcher:
+        """Put the dispatcher before the passthrough; returns it."""
         protocol = PROTOCOLS[config.protocol]
         self._hops = hops = HopSuccessor(
             lambda: (dispatcher.free, dispatcher.queue.items, dispatcher.capacity)
@@ -195,6 +204,7 @@ class Sidecar:
             )
             if protocol is ENVELOPE_PROTOCOL or protocol.item_streams
             else None,
+            max_queued_bytes=self._max_queued_bytes,
         )
         dispatcher.model_changed(loaded=False, gone=False)
         handler = SidecarHandler(
@@ -206,8 +216,10 @@ class Sidecar:
             backend=lambda: self.settings.backend or config.backend,
             pod=config.pod,
             first=self._arrived_while_idle,
+            max_body_bytes=self._max_body_bytes,
         )
         self._service, self._streams = handler.begin, handler.streams
+        return dispatcher
 
     def _told_to_model(self) -> Headers:
         """The fields of each probe."""

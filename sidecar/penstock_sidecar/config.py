@@ -42,6 +42,7 @@ class Config:
         access_log: share of the requests that are logged.
         tracing: whether spans are exported by OpenTelemetry.
         debug: whether `/debug/tasks` is served.
+        memory_limit: bytes that the process may use; 0 for its cgroup's limit.
         pod: name of the pod.
         pod_uid: uid of the pod.
         backend: name of the backend, until settings bring it.
@@ -68,6 +69,7 @@ class Config:
     access_log: float = 0.0
     tracing: bool = False
     debug: bool = False
+    memory_limit: int = 0
     pod: str = ""
     pod_uid: str = ""
     backend: str = ""
@@ -158,6 +160,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag("token-file", type=Path, help="file with the token that reports carry")
     flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="what is logged")
     flag("access-log", type=share, default=0.0, help="share of the requests that are logged, as 0.01")
+    flag("memory-limit", type=int, default=0, help="bytes for this process; 0 = its cgroup's, else 1 GiB")
     parser.switch("tracing", help="export spans as the OTEL_* environment says; needs penstock[tracing]")
     parser.switch("debug", help="serve /debug/tasks on the admin port")
     values = vars(parser.parse_args(arguments))

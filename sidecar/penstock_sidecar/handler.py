@@ -67,6 +67,7 @@ class SidecarHandler:
         backend: name of the backend, for error documents; called each time, since settings bring it.
         pod: name of the pod, for error documents.
         first: called when a request arrives while nothing is queued or ongoing.
+        max_body_bytes: a larger body of a batched request is refused by the front.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class SidecarHandler:
         backend: Callable[[], str] = lambda: "",
         pod: str = "",
         first: Callable[[], None] = lambda: None,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        self._max_body_bytes = max_body_bytes
         self._dispatcher = dispatcher
         self._admission = dispatcher.admission
         self._keys = dispatcher.keys
@@ -101,7 +104,7 @@ class SidecarHandler:
         if self._protocol.passes(request):
             return self._passthrough.streams(request)
         length = request.length
-        if length is None or not STREAM_BYTES < length <= MAX_BODY_BYTES:
+        if length is None or not STREAM_BYTES < length <= self._max_body_bytes:
             return False
         admission, now = self._admission, self._clock()
         fields = self._keys.read_of(request)

@@ -14,6 +14,8 @@ from penstock_sidecar.interfaces import RequestPath
 from penstock_wire.build import BUILD
 from penstock_wire.control.report import Fit, Totals
 from penstock_wire.errors import Reason
+from penstock_wire.exposition import memory_families
+from penstock_wire.http.memory import MemoryBound
 from penstock_wire.process import log
 
 if TYPE_CHECKING:
@@ -59,9 +61,14 @@ class _Histogram:
 
 
 class Metrics:
-    """Observes the dispatcher and the handler (`runner.Observer`, `interfaces.RequestObserver`)."""
+    """Observes the dispatcher and the handler (`runner.Observer`, `interfaces.RequestObserver`).
 
-    def __init__(self) -> None:
+    Args:
+        memory: the memory that all connections keep.
+    """
+
+    def __init__(self, memory: MemoryBound | None = None) -> None:
+        self._memory = MemoryBound() if memory is None else memory
         self._batch_items = _Histogram(_ITEMS)
         self._wait = _Histogram(_SECONDS)
         self._service = _Histogram(_SECONDS)
@@ -229,6 +236,7 @@ class Metrics:
         )
         build.add_metric((BUILD,), 1)
         yield build
+        yield from memory_families(_PREFIX, self._memory)
         for name, text, value in self._gauges():
             yield GaugeMetricFamily(_PREFIX + name, text, value=value)
         for name, text, value in self._holds():

@@ -32,6 +32,11 @@ async def until(
     return result
 
 
+def rss(pid: int) -> int:
+    """Resident bytes of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
 class Program:
     """A child process whose first line of output says that it is ready.
 
@@ -64,6 +69,10 @@ class Program:
         line = (await asyncio.wait_for(self.process.stdout.readline(), SECONDS)).decode()
         assert line.startswith("ready "), (line, self.log)
         return line.removeprefix("ready ").strip()
+
+    def rss(self) -> int:
+        """Resident bytes of the process."""
+        return rss(self.process.pid)
 
     async def ended(self) -> int:
         """Wait for its end; returns the exit code."""

@@ -49,7 +49,7 @@ class Reason(enum.StrEnum):
     FORBIDDEN = "forbidden", 403, "The caller may not do this"
     BACKEND_MISSING = "backend_missing", 503, "No backend can serve this endpoint"
     COLD_START_FULL = "cold_start_full", 503, "Too many requests wait for the backend to start"
-    NO_MEMORY = "no_memory", 503, "The router keeps as much as it may"
+    NO_MEMORY = "no_memory", 503, "All connections together keep as much as they may"
     BAD_ANSWER = "bad_answer", 502, "The model gave an answer that cannot be used", True
     MODEL_UNREACHABLE = "model_unreachable", 502, "The model cannot be reached"
     MODEL_FAILED = "model_failed", 500, "The model failed", True

@@ -9,7 +9,12 @@ from penstock_wire.headers import Headers, get
 from penstock_wire.http import Response
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
     from prometheus_client.registry import Collector
+
+    from penstock_wire.http.memory import MemoryBound
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 """The type of Prometheus' text format."""
@@ -30,6 +35,30 @@ def exposition(metrics: Collector, headers: Headers) -> Response:
     body = encode(metrics)
     compressed = takes_gzip(headers)
     return Response(200, fields(kind, compressed=compressed), pack(body) if compressed else body)
+
+
+def memory_families(prefix: str, memory: MemoryBound) -> Iterator[Metric]:
+    """Yield the metrics of the memory that all connections keep.
+
+    Args:
+        prefix: of their names.
+        memory: bounds it.
+    """
+    from prometheus_client import core
+
+    yield core.GaugeMetricFamily(
+        f"{prefix}kept_bytes",
+        "What all connections keep: bodies, heads and answers on their way.",
+        value=memory.kept(),
+    )
+    yield core.GaugeMetricFamily(
+        f"{prefix}kept_bytes_limit", "Beyond it connections give way.", value=memory.most
+    )
+    yield core.CounterMetricFamily(
+        f"{prefix}connections_gave_way",
+        "Connections that kept most when all kept too much, and were answered 503 or ended.",
+        value=memory.gave_way,
+    )
 
 
 def takes_gzip(headers: Headers) -> bool:

@@ -24,7 +24,7 @@ from penstock_wire.control.settings import Batching
 from penstock_wire.errors import PenstockError
 
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
-"""Maximum bytes of items that wait, whatever their number: a bound on the sidecar's own memory."""
+"""Maximum bytes of items that wait, whatever their number and the sidecar's memory."""
 
 _KEPT = 0.5
 """Share of the time until the next cut that remains when a cached rejection ends."""
@@ -38,6 +38,7 @@ class AdmissionController:
         slots: the slots that its batches run in.
         pace: the model's pace.
         batching: the initial policy.
+        space: maximum bytes of items that wait.
 
     Attributes:
         refusing: the error of all new requests; None while they are not all refused.
@@ -52,13 +53,17 @@ class AdmissionController:
         "_queue",
         "_rejections",
         "_slots",
+        "_space",
         "_status",
         "_timeout",
         "refusing",
         "room",
     )
 
-    def __init__(self, queue: Queue, slots: Slots, pace: ModelPace, batching: Batching) -> None:
+    def __init__(
+        self, queue: Queue, slots: Slots, pace: ModelPace, batching: Batching, space: int = MAX_QUEUED_BYTES
+    ) -> None:
+        self._space = space
         self._queue = queue
         self._slots = slots
         self._pace = pace
@@ -164,7 +169,7 @@ class AdmissionController:
             # NB: the fast path; `_check` is the full check.
             if (
                 after > self.room
-                or queue.bytes + work.bytes_left > MAX_QUEUED_BYTES
+                or queue.bytes + work.bytes_left > self._space
                 or work.arrived + 2.0 * (after // pace.usual + 2) * pace.slow >= work.deadline
             ):
                 return self._check(work)
@@ -215,16 +220,16 @@ class AdmissionController:
             if not queue.can_evict(work.level, work.share, work.arrived, ITEMS, size, limit):
                 raise self.queue_full(size).with_traceback(None)
             return True
-        if not queue.items or queue.bytes + length <= MAX_QUEUED_BYTES:
+        if not queue.items or queue.bytes + length <= self._space:
             return False
-        if not queue.can_evict(work.level, work.share, work.arrived, BYTES, length, MAX_QUEUED_BYTES):
+        if not queue.can_evict(work.level, work.share, work.arrived, BYTES, length, self._space):
             raise self._no_space()
         return True
 
     def _evict(self, work: QueuedRequest, free: int) -> list[QueuedRequest]:
         """Evict requests from the queue; arguments and errors as for `_needs_eviction`."""
         limit = self.room + free * self._batch
-        gone = self._queue.evict_for(work, work.arrived, limit=limit, space=MAX_QUEUED_BYTES)
+        gone = self._queue.evict_for(work, work.arrived, limit=limit, space=self._space)
         if gone:
             return gone
         if self._is_full(work.size, free):
@@ -290,7 +295,7 @@ class AdmissionController:
         return queued + size > self.room + free * self._batch and not (free and not queued)
 
     def _no_space(self) -> PenstockError:
-        return self._full(f"expected at most {MAX_QUEUED_BYTES} bytes to wait, found more")
+        return self._full(f"expected at most {self._space} bytes to wait, found more")
 
     def _full(self, detail: str) -> PenstockError:
         retry_after = self._pace.throughput.retry_after(self._queue.items, self._slots.count)

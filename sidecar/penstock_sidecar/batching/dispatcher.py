@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from penstock_sidecar.admission.controller import AdmissionController
+from penstock_sidecar.admission.controller import MAX_QUEUED_BYTES, AdmissionController
 from penstock_sidecar.admission.slots import Slots
 from penstock_sidecar.batching.batch import Batch
 from penstock_sidecar.batching.cutter import Cutter
@@ -53,6 +53,7 @@ class Dispatcher:
         begin: begins to send without a task, if that is possible; see `runner.BatchRunner`.
         exact_timer: makes a timer for waits of less than the loop's own resolution.
         cancellable: whether the model ends a call of a request's method when its connection is closed.
+        max_queued_bytes: maximum bytes of items that wait.
 
     Attributes:
         admission: decides whether a request enters the queue.
@@ -78,6 +79,7 @@ class Dispatcher:
         begin: Begin | None = None,
         exact_timer: MakeTimer | None = None,
         cancellable: Callable[[Request], bool] = lambda _: False,
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -89,7 +91,7 @@ class Dispatcher:
         self.pace = ModelPace(batching.max_batch_size)
         self.queue = Queue(evicting=may_evict(batching))
         self.keys = Keys(key_fields=protocol.key_fields, batching=batching)
-        self.admission = AdmissionController(self.queue, self._slots, self.pace, batching)
+        self.admission = AdmissionController(self.queue, self._slots, self.pace, batching, max_queued_bytes)
         self._faults = FaultTracker(self.queue, self.pace.latency_model, clock, self.pace.size)
         self._runner = BatchRunner(
             send=send,
@@ -120,6 +122,10 @@ class Dispatcher:
         self._apply(batching)
 
     # State
+
+    def kept(self) -> int:
+        """Return the bytes that are kept of items and of batches made of them, beside requests' bodies."""
+        return self.queue.bytes + self._runner.kept()
 
     @property
     def batching(self) -> Batching:

@@ -55,6 +55,8 @@ from penstock_wire.http import (
 )
 from penstock_wire.process import log
 
+COPIES = 2
+"""Of each item that is with the model: its own, and that in the batch's body."""
 MIN_RUN_SECONDS = 0.001
 TOO_MANY = 429
 """The only 4xx that counts as overload of the model."""
@@ -176,6 +178,12 @@ class BatchRunner:
         self._begin = begin if trace is None and (streamed is None or self._asked_alone) else None
         self._batches: set[Batch] = set()
         self.items = 0
+
+    def kept(self) -> int:
+        """Return the bytes that are kept of items that are with the model."""
+        return COPIES * sum(
+            len(item) for batch in self._batches for part in batch.parts for item in part.items
+        )
 
     def start(self, parts: list[Slice], items: int, limit: int) -> Batch:
         """Send a batch of these parts.

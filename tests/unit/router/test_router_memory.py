@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from penstock_router.memory_limit import LEAST_BYTES, container_limit, most_kept
+from penstock_wire.memory_limit import most_kept
 from tests.support.router_process import backend, endpoint, until
 from tests.unit.router.conftest import MakeRouter, MakeUpstream
 
@@ -71,34 +70,3 @@ async def test_connections_that_keep_most_give_way_and_neighbours_do_not(
         if number(await process.metrics(), "penstock_router_kept_bytes") < MIB:
             return
     pytest.fail("expected nothing to be kept for clients that have left")
-
-
-@pytest.mark.parametrize(
-    ("group", "limits", "expected"),
-    [
-        ("0::/\n", {"": "1073741824"}, 1 << 30),  # as in a container
-        ("1:cpu:/x\n0::/a/b\n", {"a": "1000", "a/b": "max"}, 1000),
-        ("0::/a/b\n", {"a": "1000", "a/b": "400"}, 400),
-        ("0::/a\n", {"a": "max"}, None),
-        ("0::/../c\n", {"": "5"}, None),
-        ("4:memory:/a\n", {}, None),
-        ("", {}, None),
-    ],
-)
-def test_the_limit_is_the_least_of_the_cgroup_and_those_above(
-    tmp_path: Path, group: str, limits: dict[str, str], expected: int | None
-) -> None:
-    """Cgroup v2 alone says one; where nothing does there is none."""
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(group)
-    for path, text in limits.items():
-        folder = tmp_path / "sys/fs/cgroup" / path
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "memory.max").write_text(text + "\n")
-    assert container_limit(tmp_path) == expected
-
-
-def test_connections_may_keep_about_a_third_of_the_limit() -> None:
-    """The chart's limit of 1 GiB leaves 320 MiB; a small one leaves the least."""
-    assert most_kept(1 << 30) == 320 * MIB
-    assert most_kept(1) == LEAST_BYTES

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as families
 
+from penstock_wire.memory_limit import most_kept
 from tests.support import client_heads
 from tests.support.sidecar_process import HELD, Pair, Program, Reply, got, run, until
 
@@ -74,6 +77,40 @@ async def test_what_any_client_sends_is_batched(start: Start):
     ]
     runs = (await pair.runs())[1:]
     assert min(len(run["items"]) for run in runs) >= 2
+
+
+async def test_however_much_clients_have_a_sidecar_keep_it_stays_within_its_memory(start: Start):
+    """Bodies that come, bodies that wait, of clients that say no more; another client is served meanwhile."""
+    limit = 100 << 20
+    pair = await start(f"--memory-limit={limit}", maxBatchSize=1, maxQueuedItems=1000)
+    host, _, port = pair.data.removeprefix("http://").partition(":")
+    longest = most_kept(limit) // 4
+    assert (await pair.ask("/predict", data=io.BytesIO(bytes(longest + 1)))).status == 413
+    running = asyncio.create_task(pair.predict("running", path=HELD))
+    await pair.until_state(ongoing=1)
+    hostile: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    most = 0
+    for number in range(40):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        hostile.append((reader, writer))
+        body = b'{"instances": ["%b"]}' % (b"x" * (longest - 100))
+        head = b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
+        writer.write(head + body[: len(body) - number % 2])
+        sent, refused = asyncio.ensure_future(writer.drain()), asyncio.ensure_future(reader.read(1))
+        await asyncio.wait({sent, refused}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (sent, refused):
+            task.cancel()
+        await asyncio.gather(sent, refused, return_exceptions=True)
+        most = max(most, pair.sidecar.rss())
+    assert most < limit
+    await pair.release()
+    assert got(await running) == ["running"]
+    assert got(await pair.predict("other")) == ["other"]
+    metrics = (await pair.admin_get("/metrics")).body.decode()
+    (gave_way,) = re.findall(r"\npenstock_sidecar_connections_gave_way_total (\S+)", metrics)
+    assert float(gave_way) > 0
+    for _, writer in hostile:
+        writer.transport.abort()
 
 
 async def test_a_request_alone_passes_byte_for_byte_both_ways(start: Start):

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from penstock_wire.headers import get
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.body import read_whole
 from penstock_wire.http.memory import CONNECTION_BYTES, MemoryBound
 from penstock_wire.http.server.server import H1Front
+from penstock_wire.memory_limit import LEAST_BYTES, container_limit, most_kept
+from tests.support.hop_pair import Held, HopServer, paired
+from tests.support.hop_pair import post as hop_post
 from tests.support.waiting import SECONDS, until
 
 KIB = 1024
@@ -39,7 +44,7 @@ class Holding:
     async def start(self) -> None:
         """Listen."""
         listener = await self.front.serve(
-            "127.0.0.1", 0, self._serve, streams=lambda _: True, whole_bytes=WHOLE
+            "127.0.0.1", 0, self._serve, streams=lambda request: request.target != "/whole", whole_bytes=WHOLE
         )
         self._address = listener.address
 
@@ -208,6 +213,63 @@ async def test_who_keeps_most_for_longest_gives_way(holding: Holding) -> None:
     assert (await asyncio.wait_for(newest.read(1 << 16), SECONDS)).startswith(b"HTTP/1.1 200 ")
 
 
+async def test_a_body_that_does_not_fit_is_refused_by_its_head(holding: Holding) -> None:
+    """And nobody gives way for it: what was surely not executed can go elsewhere. It costs little to say."""
+    many = [await holding.client() for _ in range(16)]
+    for _, writer in many:
+        writer.write(post(WHOLE))
+    await until(lambda: len(holding.held) == 16)
+    for size, status in ((KIB * KIB // 2, 100), (KIB * KIB, 503), (3 * KIB * KIB, 503)):
+        reader, writer = await holding.client()
+        head = b"POST /whole HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % size)
+        answer = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)).lower()
+        assert int(answer.split()[1]) == status
+        assert (b"x-penstock-not-admitted: 1\r\n" in answer) is (status == 503)
+    assert (holding.memory.gave_way, holding.gone) == (0, 0)
+
+
+async def test_requests_on_a_hop_give_way_one_by_one() -> None:
+    """Those that come or did not begin; those that run stay, as do small ones and the hop itself."""
+    memory = MemoryBound(2 * KIB * KIB)
+    server = HopServer(H1Front(memory=memory, max_body_bytes=KIB * KIB))
+    server.streamed = lambda _: False
+    moved = []
+    async with paired(server) as pair:
+        held = Held(pair)
+        begun = asyncio.ensure_future(pair.send(hop_post(body=b"begun" + bytes(500_000))))
+        small = asyncio.ensure_future(pair.send(hop_post(body=b"small")))
+        await held.come(2)
+        assert memory.kept() >= 500_000
+
+        async def wait(exchange: Exchange) -> None:
+            def recall() -> int:
+                moved.append(exchange)
+                exchange.answer(Response(503, ((b"x-penstock-not-admitted", b"1"),)))
+                return 1
+
+            exchange.request.recall = recall
+
+        server.work = wait
+        sizes = [20_000] * 100 + [200_000] * 20
+        large = [asyncio.ensure_future(pair.send(hop_post(body=bytes(size)))) for size in sizes]
+        fitting = memory.most // 20_000
+        await until(lambda: sum(task.done() for task in large) > len(large) - fitting)
+        assert memory.gave_way
+        refused = [task.result() for task in large if task.done()]
+        assert {answer.status for answer in refused} == {503}
+        assert {get(answer.headers, b"x-penstock-not-admitted") for answer in refused} == {b"1"}
+        assert moved
+        assert memory.kept() <= memory.most
+        for exchange in held.exchanges.values():
+            exchange.answer(Response(200))
+        assert [(await task).status for task in (begun, small)] == [200, 200]
+        for task in large:
+            task.cancel()
+        await asyncio.gather(*large, return_exceptions=True)
+        await until(lambda: memory.kept() <= CONNECTION_BYTES * 2)
+
+
 async def test_what_keeps_only_its_place_gives_way_last(holding: Holding) -> None:
     """Idle connections alone fill a bound, too: those that rest longest are closed."""
     count = 2 * holding.memory.most // CONNECTION_BYTES
@@ -220,3 +282,34 @@ async def test_what_keeps_only_its_place_gives_way_last(holding: Holding) -> Non
     reader, writer = await holding.client()
     writer.write(post(10, b"/echo"))
     assert (await asyncio.wait_for(reader.read(1 << 16), SECONDS)).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("group", "limits", "expected"),
+    [
+        ("0::/\n", {"": "1073741824"}, 1 << 30),  # as in a container
+        ("1:cpu:/x\n0::/a/b\n", {"a": "1000", "a/b": "max"}, 1000),
+        ("0::/a/b\n", {"a": "1000", "a/b": "400"}, 400),
+        ("0::/a\n", {"a": "max"}, None),
+        ("0::/../c\n", {"": "5"}, None),
+        ("4:memory:/a\n", {}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_limit_is_the_least_of_the_cgroup_and_those_above(
+    tmp_path: Path, group: str, limits: dict[str, str], expected: int | None
+) -> None:
+    """Cgroup v2 alone says one; where nothing does there is none."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(group)
+    for path, text in limits.items():
+        folder = tmp_path / "sys/fs/cgroup" / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text(text + "\n")
+    assert container_limit(tmp_path) == expected
+
+
+def test_connections_may_keep_about_a_third_of_the_limit() -> None:
+    """The chart's limit of 1 GiB leaves 320 MiB; a small one leaves the least."""
+    assert most_kept(1 << 30) == 320 * KIB * KIB
+    assert most_kept(1) == LEAST_BYTES

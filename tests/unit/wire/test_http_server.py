@@ -107,10 +107,7 @@ async def test_connections_are_kept_and_pipelined_requests_answered_in_order(ser
 async def test_keep_alive_is_the_versions_and_the_clients_choice(
     server: Server, sent: bytes, kept: bool
 ) -> None:
-    """RFC 9112 section 9.3; the last answer says `connection: close` (section 9.6).
-
-    A client of HTTP/1.0 takes an answer that does not say `keep-alive` to last until the connection's end.
-    """
+    """RFC 9112 sections 9.3, 9.6: `close` with the last answer, `keep-alive` with others in HTTP/1.0."""
     reader, writer = await server.connect()
     writer.write(sent)
     _, fields, _ = await answer(reader)

@@ -6,7 +6,7 @@ fields that many requests share are sent once (`heads`). A client asks for a hop
 sidecar's own port; a server that does not support it answers as usual, and the two speak HTTP/1.1.
 
 Read in this order: `frames` (the wire format, pure), `heads` (heads as lines and by number, pure), `bodies`
-(sent and read piece by piece), `link` (the part that both ends share), `exchange`, `server` and `successor`
-(a sidecar's end: requests become exchanges of its `Service`), `call` and `client` (a router's end), `asking`
-(the upgrade), `upstream` (chooses between hops and HTTP/1.1).
+(sent and read piece by piece), `link` (the part that both ends share), `exchange`, `rooms`, `server` and
+`successor` (a sidecar's end: requests become exchanges of its `Service`), `call` and `client` (a router's
+end), `asking` (the upgrade), `upstream` (chooses between hops and HTTP/1.1).
 """

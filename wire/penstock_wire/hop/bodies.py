@@ -87,6 +87,10 @@ class BodySender:
         """Whether sending has ended."""
         return self._over is None
 
+    def kept(self) -> int:
+        """Return the bytes that are not sent yet."""
+        return sum(map(len, self._pieces)) - self._offset
+
     def feed(self, piece: bytes) -> bool:
         """Send a piece; return False if some of it must wait for the peer."""
         if piece and self._over is not None:
@@ -238,6 +242,10 @@ class BodyReceiver:
         if not self._ended and not self._error:
             self._allowance.give(len(piece))
         return piece
+
+    def kept(self) -> int:
+        """Return the bytes that are not read yet."""
+        return sum(map(len, self._pieces))
 
     @property
     def waited_for(self) -> bool:

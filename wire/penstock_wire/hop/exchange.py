@@ -10,7 +10,9 @@ from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
 from penstock_wire.hop.bodies import Allowance, BodyReceiver, BodySender
 from penstock_wire.http import ClientGone, Request, Response, Tunnel
+from penstock_wire.http.memory import PIECE_BYTES, REQUEST_BYTES, no_room
 from penstock_wire.http.server import streams
+from penstock_wire.http.server.head import body_too_large
 from penstock_wire.process import log
 
 
@@ -25,6 +27,10 @@ class AnswerLine(Protocol):
         """Send an interim answer of an exchange."""
         ...
 
+    def cut(self, exchange: HopExchange) -> None:
+        """End an answer that has begun."""
+        ...
+
 
 class HopExchange:
     """An `Exchange`; its request is complete, or has a stream."""
@@ -36,6 +42,7 @@ class HopExchange:
         "credits",
         "gone",
         "length",
+        "line",
         "number",
         "pieces",
         "receiver",
@@ -46,7 +53,8 @@ class HopExchange:
     )
 
     def __init__(self, connection: AnswerLine, number: int, request: Request) -> None:
-        self.connection: AnswerLine | None = connection
+        self.line = connection
+        self.connection: AnswerLine | None = connection  # until it is answered
         self.number = number
         self.request = request
         self.gone: Callable[[], object] | None = None
@@ -60,7 +68,38 @@ class HopExchange:
         self.sender: BodySender | None = None
         self.task: asyncio.Task[None] | None = None
         self.credits = 0  # credits that its client had given at the last look
-        self.since = 0.0  # when its client last made progress
+        self.since = 0.0  # when it came, or its client last made progress
+
+    def kept(self) -> int:
+        """See `memory.Keeper.kept`."""
+        kept = REQUEST_BYTES + len(self.request.body)
+        if self.pieces:
+            kept += self.body_bytes + PIECE_BYTES * len(self.pieces)
+        if self.receiver is not None:
+            kept += self.receiver.kept()
+        return kept if self.sender is None else kept + self.sender.kept()
+
+    def kept_since(self) -> float:
+        """See `memory.Keeper.kept_since`."""
+        return self.since
+
+    def give_way(self) -> bool:
+        """See `memory.Keeper.give_way`: what did not begin can go to another server, an answer is cut.
+
+        A request on which the service works is left to it.
+        """
+        if self.sender is not None:
+            if self.sender.stopped:
+                return False
+            self.line.cut(self)
+        elif self.connection is None:
+            return False
+        elif self.allowance is not None and self.receiver is None:  # its body still comes
+            self.answer(no_room(not_admitted=True).response())
+        else:
+            recall = self.request.recall
+            return recall is not None and recall() > 0
+        return True
 
     def answer(self, response: Response) -> None:
         """See `Exchange.answer`."""
@@ -70,6 +109,10 @@ class HopExchange:
             line.answer(self, response)
         elif response.stream is not None:
             streams.close_in_background(response.stream)
+
+    def too_large(self, most: int, actual: str) -> None:
+        """Answer 413; arguments as of `head.body_too_large`."""
+        self.answer(body_too_large(self.request.headers, most, actual).response())
 
     def fail(self, error: BaseException) -> None:
         """Log an exception of the service and answer 500."""

@@ -285,6 +285,27 @@ class KnownHeads:
         return known
 
 
+def joined(head: RequestHead, block: bytes, most: int) -> Headers:
+    """Return all fields of a request, its own behind the shared ones.
+
+    Args:
+        head: its shared head.
+        block: its own fields.
+        most: bytes of both together that are accepted.
+
+    Raises:
+        PenstockError: they are more, or the block cannot be read.
+    """
+    if head.size + len(block) > most:
+        raise heads.fields_too_large(f"expected a head of at most {most} bytes")
+    if not block:
+        return head.fields
+    own = read_own(block)
+    if len(head.fields) + len(own) > limits.MAX_FIELDS:
+        raise heads.fields_too_large(f"expected at most {limits.MAX_FIELDS} header fields")
+    return (*head.fields, *own)
+
+
 def read_own(block: bytes) -> list[tuple[bytes, bytes]]:
     """Parse a request's own fields.
 

@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import PER_CONNECTION, REQUEST_ID, Headers, get
+from penstock_wire.headers import PER_CONNECTION, Headers
 from penstock_wire.hop import frames, heads
 from penstock_wire.hop.bodies import Allowance, BodyReceiver, BodySender
 from penstock_wire.hop.exchange import HopExchange
 from penstock_wire.hop.link import Link
+from penstock_wire.hop.rooms import Room, Rooms
 from penstock_wire.http import ClientGone, Request, Response, UpstreamError
 from penstock_wire.http.client.peer_liveness import nothing_waits
+from penstock_wire.http.memory import CONNECTION_BYTES, REQUEST_BYTES, Keeper, does_not_fit
 from penstock_wire.http.messages import NO_BODY_STATUS
 from penstock_wire.http.server import head as h1_heads
 from penstock_wire.http.server import limits, streams
@@ -37,23 +39,6 @@ if TYPE_CHECKING:
 _STAYS, _LEAVES, _LEFT = range(3)
 _pack = frames.HEADER.pack
 _PIECE: Final = frames.PIECE_BYTES
-
-
-Room = tuple[int, int, int]
-"""Items that a client can send and that start at once, items of all clients that wait to start, and items
-that start at once on an idle server."""
-
-
-class Rooms(Protocol):
-    """Gives the room: `successor.HopSuccessor`."""
-
-    def share(self) -> Room:
-        """Return the room to announce to one client."""
-        ...
-
-    def leave(self, connection: HopConnection) -> None:
-        """Remove a connection that has ended."""
-        ...
 
 
 class HopConnection(Link):
@@ -87,6 +72,8 @@ class HopConnection(Link):
         self._asked_back = 0  # items that it asks for
         self._turned = False  # room, or a queue, has begun or ended, or the queue has doubled
         self._front = front
+        self.memory = front.memory
+        self.memory.room -= CONNECTION_BYTES
         self._listener = listener
         self._service = listener.service
         self._max_head_bytes = front.max_head_bytes
@@ -222,21 +209,24 @@ class HopConnection(Link):
             raise ValueError("expected own fields, and a body behind them only where it is whole")
         self._last = number
         self._since = self._front.now
+        self.memory.room -= REQUEST_BYTES
         request = Request(head.method, head.target, head.fields, b"", self._peer)
         exchange = HopExchange(self, number, request)
+        exchange.since = self._since
         self._exchanges[number] = exchange
         error = head.error
         if error is None:
             try:
-                self._read_own(request, head, data[start:body])
+                request.headers = heads.joined(head, data[start:body], self._max_head_bytes)
+                request.shared = head.fields
             except PenstockError as refusal:
                 error = refusal
-        if error is None and end - body > self._front.max_body_bytes:
-            error = self._too_large(request, f"{end - body}")
+        most = self._front.max_body_bytes
+        if error is None and end - body > most:
+            error = h1_heads.body_too_large(request.headers, most, f"{end - body}")
         if not whole:
             exchange.allowance = Allowance(self, number)
             exchange.length = length
-            exchange.since = self._front.now
             if error is None:
                 self._begin_body(exchange, length)
                 return
@@ -246,17 +236,6 @@ class HopConnection(Link):
         if body < end:
             request.body = data[body:end]
         self._serve(exchange)
-
-    def _read_own(self, request: Request, head: heads.RequestHead, block: bytes) -> None:
-        most = self._max_head_bytes
-        if head.size + len(block) > most:
-            raise h1_heads.fields_too_large(f"expected a head of at most {most} bytes")
-        if block:
-            own = heads.read_own(block)
-            if len(head.fields) + len(own) > limits.MAX_FIELDS:
-                raise h1_heads.fields_too_large(f"expected at most {limits.MAX_FIELDS} header fields")
-            request.headers = (*head.fields, *own)
-        request.shared = head.fields
 
     def _serve(self, exchange: HopExchange) -> None:
         try:
@@ -283,10 +262,13 @@ class HopConnection(Link):
                 self._serve(exchange)
                 return
             request.length = None
-        if length is not None and length > self._front.max_body_bytes:
-            exchange.answer(self._too_large(request, f"{length}").response())
-            return
-        self._receiving[exchange.number] = exchange
+        most = self._front.max_body_bytes
+        if length is not None and length > most:
+            exchange.too_large(most, f"{length}")
+        elif length is not None and not self.memory.fits(length):
+            exchange.answer(does_not_fit(length).response())
+        else:
+            self._receiving[exchange.number] = exchange
 
     def _body(self, number: int, piece: bytes, *, ended: bool) -> None:
         exchange = self._receiving.get(number)
@@ -311,13 +293,14 @@ class HopConnection(Link):
             return
         front = self._front
         if received > front.max_body_bytes:
-            exchange.answer(self._too_large(exchange.request, "a larger one").response())
+            exchange.too_large(front.max_body_bytes, "a larger one")
             return
         front.unfinished_bytes += size
         if size:
             exchange.pieces.append(piece)
         if ended:
             exchange.request.body = b"".join(exchange.pieces)
+            exchange.allowance = None
             self._receive_no_more(exchange, "")
             self._serve(exchange)
         elif front.max_unfinished_bytes and front.unfinished_bytes > front.max_unfinished_bytes:
@@ -333,14 +316,6 @@ class HopConnection(Link):
         else:
             self._front.unfinished_bytes -= sum(map(len, exchange.pieces))
             exchange.pieces = []
-
-    def _too_large(self, request: Request, actual: str) -> PenstockError:
-        request_id = (get(request.headers, REQUEST_ID) or b"").decode("latin-1")
-        return PenstockError(
-            Reason.TOO_LARGE,
-            f"expected a body of at most {self._front.max_body_bytes} bytes, found {actual}",
-            extra={"request_id": request_id} if request_id else None,
-        )
 
     # -- answers out ----------------------------------------------------------------------------------------
 
@@ -464,6 +439,33 @@ class HopConnection(Link):
             except Exception as error:
                 log("handler failed", level="error", error=repr(error))
 
+    # -- memory ---------------------------------------------------------------------------------------------
+
+    def keepers(self) -> Sequence[Keeper]:
+        """See `memory.Connection.keepers`: many clients share it, and each request gives way by itself."""
+        return [self, *self._exchanges.values()]
+
+    def kept(self) -> int:
+        """See `memory.Keeper.kept`; without its requests."""
+        if self.transport.is_closing():
+            return 0
+        return CONNECTION_BYTES + self.transport.get_write_buffer_size() + self._out_bytes + self._held
+
+    def kept_since(self) -> float:
+        """See `memory.Keeper.kept_since`."""
+        return self._since
+
+    def give_way(self) -> bool:
+        """See `memory.Keeper.give_way`: it stays, since others need it."""
+        return False
+
+    def cut(self, exchange: HopExchange) -> None:
+        """End an answer that has begun."""
+        task = exchange.task
+        self._break_off(exchange)
+        if task is not None:
+            task.cancel()
+
     # -- reading pauses while the client accepts nothing ----------------------------------------------------
 
     def pause_writing(self) -> None:
@@ -553,10 +555,7 @@ class HopConnection(Link):
             if not self._late(exchange, self._front.now):
                 continue
             if exchange.connection is None:  # it was answered
-                task = exchange.task
-                self._break_off(exchange)
-                if task is not None:
-                    task.cancel()
+                self.cut(exchange)
             else:
                 receiver = exchange.receiver
                 gone, exchange.gone = exchange.gone, None

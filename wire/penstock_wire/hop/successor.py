@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock_wire.hop import heads
-from penstock_wire.hop.server import HopConnection, Room
+from penstock_wire.hop.rooms import Room
+from penstock_wire.hop.server import HopConnection
 
 if TYPE_CHECKING:
     from penstock_wire.http.server.interfaces import ListenerState, Server

@@ -12,7 +12,7 @@ long, is not affected.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from penstock_wire.errors import PenstockError, Reason
@@ -33,11 +33,13 @@ LOOK_SHARE: Final = 8
 ALIKE_BITS: Final = 2
 """Connections whose sizes differ by less than a factor of 4 keep about as much."""
 LOG_SECONDS: Final = 1.0
+MEASURE_SECONDS: Final = 0.1
+"""Time between two measurements for what is announced: it costs its client nothing."""
 RETRY_AFTER_SECONDS: Final = 1.0
 
 
 class Keeper(Protocol):
-    """A connection that keeps memory."""
+    """A connection, or one request of several on it, that keeps memory."""
 
     def kept(self) -> int:
         """Return the bytes that it keeps, including those kept elsewhere for it alone."""
@@ -52,6 +54,14 @@ class Keeper(Protocol):
         ...
 
 
+class Connection(Protocol):
+    """A connection, as what bounds memory sees it."""
+
+    def keepers(self) -> Sequence[Keeper]:
+        """Return what can give way one by one: itself, and requests of other clients that share it."""
+        ...
+
+
 class MemoryBound:
     """A bound on the memory that all connections of a process keep together.
 
@@ -60,19 +70,19 @@ class MemoryBound:
         trim: called at each look; it returns free memory to the machine.
     """
 
-    __slots__ = ("_logged", "_trim", "connections", "gave_way", "most", "others", "room")
+    __slots__ = ("_logged", "_measured", "_trim", "connections", "gave_way", "most", "others", "room")
 
     def __init__(self, most: int = 0, trim: Callable[[], object] = lambda: None) -> None:
         self.most = most
         self.room = most or UNBOUNDED
         """Bytes that can come before the next look: at most as many as are free."""
-        self.connections: Collection[Keeper] = ()
-        """Connections that are asked, and can have to make way."""
+        self.connections: list[Collection[Connection]] = []
+        """Connections that are asked, and can have to make way: a collection for each front."""
         self.others: list[Callable[[], int]] = []
         """Functions that return further kept bytes."""
         self.gave_way = 0
-        """Connections that had to make way."""
-        self._logged = 0.0
+        """Connections, and requests on shared ones, that had to make way."""
+        self._logged = self._measured = 0.0
         self._trim = trim
 
     def came(self, size: int) -> None:
@@ -82,10 +92,28 @@ class MemoryBound:
             self.look()  # before these count: no connection keeps them yet
         self.room -= size
 
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes more can be kept, as far as known, with nobody giving way for them."""
+        if size <= self.room:
+            return True
+        now = time.monotonic()
+        if now - self._measured >= MEASURE_SECONDS:
+            self._measured = now
+            self.room = max(self.room, self.most - self.kept())
+        return size <= self.room
+
     def kept(self) -> int:
         """Return the bytes that are kept now."""
-        kept = sum([connection.kept() for connection in self.connections])
+        kept = sum([keeper.kept() for keeper in self._keepers()])
         return kept + sum([other() for other in self.others])
+
+    def _keepers(self) -> list[Keeper]:
+        return [
+            keeper
+            for connections in self.connections
+            for connection in connections
+            for keeper in connection.keepers()
+        ]
 
     def look(self) -> None:
         """Measure how much is kept; if it is too much, make connections give way."""
@@ -93,7 +121,7 @@ class MemoryBound:
             self.room = UNBOUNDED
             return
         self._trim()
-        sizes = [(connection.kept(), connection) for connection in self.connections]
+        sizes = [(keeper.kept(), keeper) for keeper in self._keepers()]
         kept = sum([size for size, _ in sizes]) + sum([other() for other in self.others])
         wanted = self.most // LOOK_SHARE
         missing = kept + wanted - self.most
@@ -101,10 +129,10 @@ class MemoryBound:
         if missing <= 0:
             return
         count = 0
-        for size, connection in sorted(sizes, key=_rank):
+        for size, keeper in sorted(sizes, key=_rank):
             if missing <= 0:
                 break
-            if connection.give_way():
+            if keeper.give_way():
                 missing -= size
                 count += 1
         self.gave_way += count
@@ -118,11 +146,25 @@ class MemoryBound:
 
 def _rank(entry: tuple[int, Keeper]) -> tuple[int, float]:
     """Sort key for giving way: the least first."""
-    size, connection = entry
-    return -(size.bit_length() // ALIKE_BITS), connection.kept_since()
+    size, keeper = entry
+    return -(size.bit_length() // ALIKE_BITS), keeper.kept_since()
 
 
-def no_room() -> PenstockError:
-    """Return the answer to a request that gives way."""
+def no_room(*, not_admitted: bool = False) -> PenstockError:
+    """Return the answer to a request that gives way.
+
+    Args:
+        not_admitted: it was surely not executed.
+    """
     detail = "all connections together keep too much, and this one was among those that keep most for longest"
-    return PenstockError(Reason.NO_MEMORY, detail, retry_after=RETRY_AFTER_SECONDS)
+    return PenstockError(Reason.NO_MEMORY, detail, retry_after=RETRY_AFTER_SECONDS, not_admitted=not_admitted)
+
+
+def does_not_fit(length: int) -> PenstockError:
+    """Return the answer to a request whose body would have others give way.
+
+    Args:
+        length: announced bytes.
+    """
+    detail = f"expected a body for which there is room now, found one of {length} bytes"
+    return PenstockError(Reason.NO_MEMORY, detail, retry_after=RETRY_AFTER_SECONDS, not_admitted=True)

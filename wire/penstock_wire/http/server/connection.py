@@ -23,11 +23,11 @@ import httptools
 from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.addresses import unmapped
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import REQUEST_ID, Headers, get
+from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Request, Tunnel
 from penstock_wire.http.client.peer_liveness import nothing_waits, untaken_bytes
 from penstock_wire.http.head_cache import RequestHead
-from penstock_wire.http.memory import CONNECTION_BYTES, REQUEST_BYTES
+from penstock_wire.http.memory import CONNECTION_BYTES, REQUEST_BYTES, does_not_fit
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
 from penstock_wire.http.server.connection_base import (
@@ -263,13 +263,9 @@ class H1Connection(Seat):
         self._bytes_since_progress = 0
         self._memory.room -= REQUEST_BYTES + heads.FIELD_BYTES * len(fields)
         self._phase = BODY
-        if (
-            common
-            and hosts == 1
-            and parser.should_keep_alive()
-            # NB: without a Connection field the parser keeps only connections of HTTP/1.1.
-            and (not kept or parser.get_http_version() == "1.1")
-        ):
+        # NB: without a Connection field the parser keeps only connections of HTTP/1.1.
+        old = kept and parser.get_http_version() != "1.1"
+        if common and hosts == 1 and not old and parser.should_keep_alive():
             request = Request(method, url.decode(), tuple(fields), b"", self._peer)  # type: ignore[arg-type]
             self._incoming = exchange = H1Exchange(self, request, keep=True)
             if length:
@@ -337,6 +333,8 @@ class H1Connection(Seat):
             request.length = None
         if length is not None and length > self._front.max_body_bytes:
             raise self._too_large(f"{length}")
+        if length is not None and not self._memory.fits(length):
+            raise does_not_fit(length)
 
     def on_body(self, part: bytes) -> None:
         """Take a piece of a body, unframed."""
@@ -489,13 +487,8 @@ class H1Connection(Seat):
         self._put_in_line(error)
 
     def _too_large(self, actual: str) -> PenstockError:
-        headers = self._incoming.request.headers if self._incoming is not None else ()
-        request_id = (get(headers, REQUEST_ID) or b"").decode("latin-1")
-        return PenstockError(
-            Reason.TOO_LARGE,
-            f"expected a body of at most {self._front.max_body_bytes} bytes, found {actual}",
-            extra={"request_id": request_id} if request_id else None,
-        )
+        fields = self._incoming.request.headers if self._incoming is not None else ()
+        return heads.body_too_large(fields, self._front.max_body_bytes, actual)
 
     # -- switching protocols ------------------------------------------------------------------------------
 

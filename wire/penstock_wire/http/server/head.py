@@ -13,7 +13,7 @@ import re
 import time
 
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import IN_VALUES, PER_CONNECTION, Headers
+from penstock_wire.headers import IN_VALUES, PER_CONNECTION, REQUEST_ID, Headers, get
 from penstock_wire.http.head_cache import FIELD_BYTES as FIELD_BYTES
 from penstock_wire.http.server import limits
 
@@ -294,3 +294,19 @@ def size(target: str, fields: Headers) -> int:
 def no_room() -> PenstockError:
     """Return 503 for a request if all connections together hold too much of unfinished ones."""
     return PenstockError(Reason.TOO_LARGE, "expected room for one more unfinished request", status=503)
+
+
+def body_too_large(fields: Headers, most: int, actual: str) -> PenstockError:
+    """Return 413 for a body that is taken whole.
+
+    Args:
+        fields: its request's.
+        most: bytes that it could have.
+        actual: what was found.
+    """
+    request_id = (get(fields, REQUEST_ID) or b"").decode("latin-1")
+    return PenstockError(
+        Reason.TOO_LARGE,
+        f"expected a body of at most {most} bytes, found {actual}",
+        extra={"request_id": request_id} if request_id else None,
+    )

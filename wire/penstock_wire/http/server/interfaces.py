@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock_wire.http import Service, Streams
 from penstock_wire.http.head_cache import HeadCache
-from penstock_wire.http.memory import MemoryBound
+from penstock_wire.http.memory import Keeper, MemoryBound
 from penstock_wire.http.server.head import AnswerHead
 
 
@@ -104,6 +104,10 @@ class ServedConnection(Protocol):
 
     def close_if_idle(self) -> None:
         """Close as soon as nothing is under way."""
+        ...
+
+    def keepers(self) -> Sequence[Keeper]:
+        """See `memory.Connection.keepers`."""
         ...
 
     def abort(self) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Most bytes of a body that is taken whole; a stream is bounded by its reader."""
+UNASKED_BYTES = 1024 * 1024
+"""Most announced bytes of a body that are taken without a look at what all connections keep."""
 MAX_HEAD_BYTES = 64 * 1024
 """Most bytes of a request's target and fields together; also of the framing around a chunked body's data."""
 MAX_FIELDS = 200

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock_wire.http.client.peer_liveness import nothing_waits
-from penstock_wire.http.memory import CONNECTION_BYTES, PIECE_BYTES, no_room
+from penstock_wire.http.memory import CONNECTION_BYTES, PIECE_BYTES, Keeper, no_room
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.connection_base import PLAIN, TUNNEL, AnswerSide
@@ -36,6 +38,10 @@ class Seat(AnswerSide):
         self._front.connections.discard(self)
         self._transport.abort()
         return True
+
+    def keepers(self) -> Sequence[Keeper]:
+        """See `memory.Connection.keepers`: it serves one client."""
+        return (self,)
 
     def kept(self) -> int:
         """See `memory.Keeper.kept`."""
@@ -93,5 +99,5 @@ class Seat(AnswerSide):
             if answered:
                 self._end_now()
             else:
-                self._end_with(no_room())
+                self._end_with(no_room(not_admitted=current is None and reader is None and not self._line))
         return True

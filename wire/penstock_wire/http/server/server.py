@@ -20,7 +20,7 @@ from penstock_wire.addresses import ANY, bind_any
 from penstock_wire.contract import LOCAL_ONLY_ENV
 from penstock_wire.http import Exchange, Handler, Listener, Service, Streams
 from penstock_wire.http.head_cache import HeadCache
-from penstock_wire.http.memory import Keeper, MemoryBound
+from penstock_wire.http.memory import Connection, MemoryBound
 from penstock_wire.http.server import acceptor, limits
 from penstock_wire.http.server.acceptor import Acceptor
 from penstock_wire.http.server.connection import H1Connection
@@ -74,7 +74,7 @@ class H1Front:
         self.connections: set[ServedConnection] = set()
         self.memory = MemoryBound() if memory is None else memory
         if memory is not None:
-            memory.connections = cast("set[Keeper]", self.connections)
+            memory.connections.append(cast("set[Connection]", self.connections))
         self.heads = AnswerHead()
         self.now = time.monotonic()
         """The time in seconds, as of the last sweep, which a connection notes at each request."""
@@ -218,7 +218,8 @@ class H1Listener:
     ) -> None:
         self.service = service
         self.streams = streams
-        self.whole_bytes = front.max_body_bytes if streams is None else min(whole_bytes, front.max_body_bytes)
+        most = limits.UNASKED_BYTES if streams is None else whole_bytes
+        self.whole_bytes = min(most, front.max_body_bytes)
         self.known = HeadCache()
         self.successors: Mapping[bytes, Successor] = successors or {}
         self.closing = front.closing  # each answer is the last of its connection

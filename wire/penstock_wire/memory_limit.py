@@ -6,8 +6,10 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock_wire.http.memory import MemoryBound
+
 DEFAULT_LIMIT = 1024 * 1024 * 1024
-"""The limit in bytes if none is configured: the chart's limit."""
+"""The limit in bytes if none is configured: the chart's limit of routers and sidecars."""
 OWN_BYTES = 64 * 1024 * 1024
 """The part of the limit that the process itself needs."""
 KEPT_SHARE = 3
@@ -65,3 +67,12 @@ def most_kept(limit: int) -> int:
         limit: bytes that the process may use.
     """
     return max(LEAST_BYTES, (limit - OWN_BYTES) // KEPT_SHARE)
+
+
+def bound(limit: int = 0) -> MemoryBound:
+    """Make the bound on what all connections of this process keep together.
+
+    Args:
+        limit: bytes that the process may use; 0 = as its cgroup says, or else `DEFAULT_LIMIT`.
+    """
+    return MemoryBound(most_kept(limit or container_limit() or DEFAULT_LIMIT), trimmer())
