@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from penstock_wire.hop.server import HopConnection
+from typing import Any, Protocol
 
 Room = tuple[int, int, int]
 """Items that a client can send and that start at once, items of all clients that wait to start, and items
@@ -19,6 +16,6 @@ class Rooms(Protocol):
         """Return the room to announce to one client."""
         ...
 
-    def leave(self, connection: HopConnection) -> None:
+    def leave(self, connection: Any) -> None:
         """Remove a connection that has ended."""
         ...
