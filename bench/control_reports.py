@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import base64
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -33,11 +34,13 @@ from penstock_operator.control.auth import ReportAuthenticator
 from penstock_operator.control.rate_limit import RateLimit
 from penstock_operator.control.recommendation import Recommendations
 from penstock_operator.control.server import ControlServer
+from penstock_operator.desired.settings import Versioned
 from penstock_operator.kinds import Kind
 from penstock_operator.kube.cluster import Cluster, Obj
 from penstock_operator.metrics import Metrics
 from penstock_operator.reports import Reports
 from penstock_operator.store import Store
+from penstock_wire.control.documents import digest
 from penstock_wire.control.report import Fit, Items, SidecarReport, Totals, encode
 from penstock_wire.control.reporter import Reporter
 from penstock_wire.http import Exchange, Response
@@ -85,19 +88,18 @@ def _pod(number: int) -> Obj:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}
 
 
-def _backend(number: int) -> tuple[Obj, Obj]:
+def _backend(number: int) -> Obj:
     name = f"m-{number}"
-    parent = {"namespace": "n", "name": name, "uid": f"uid-{name}", "resourceVersion": "1"}
-    refs = [{"kind": "ModelBackend", "name": name, "uid": f"uid-{name}"}]
-    record = {
-        "namespace": "n", "name": f"{name}-backend-settings", "uid": f"c-{name}", "resourceVersion": "1",
-        "ownerReferences": refs,
-    }  # fmt: skip
-    document = json.dumps({"v": 1, "version": 1, "backend": name, "batching": {"maxBatchSize": 8}})
-    return (
-        {"kind": "ModelBackend", "metadata": parent},
-        {"kind": "ConfigMap", "metadata": record, "data": {"settings.json": document}},
-    )
+    return {
+        "kind": "ModelBackend",
+        "metadata": {"namespace": "n", "name": name, "uid": f"uid-{name}", "resourceVersion": "1"},
+    }
+
+
+@functools.cache
+def _settings(name: str) -> Versioned:
+    document = json.dumps({"v": 1, "version": 1, "backend": name, "batching": {"maxBatchSize": 8}}).encode()
+    return Versioned(version=1, document=document, digest=digest(document), changed=False)
 
 
 class _BareServer(ControlServer):
@@ -121,8 +123,7 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
     for number in range(pods):
         store.put(_pod(number))
     for number in range((pods + PODS_OF_A_BACKEND - 1) // PODS_OF_A_BACKEND):
-        for obj in _backend(number):
-            store.put(obj)
+        store.put(_backend(number))
     reviews: Any = _Reviews()
     cluster: Cluster = reviews
     _BareServer.counted = metrics
@@ -131,6 +132,7 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
         authenticator=ReportAuthenticator(cluster, store, clock, limit=RateLimit(clock, burst=1e6)),
         reports=Reports(clock),
         store=store,
+        settings=lambda _namespace, name: _settings(name.removesuffix("-backend-settings")),
         clock=clock,
         reported=lambda _namespace, _backend, _notable: None,
         leads=lambda: True,
@@ -198,6 +200,7 @@ def _reporter(number: int, port: int, folder: Path, *, plain: bool) -> Reporter:
     pod = f"m-{number}"
     token = folder / f"token-{number}"
     token.write_text(_token(pod))
+    settings = _settings(f"m-{number // PODS_OF_A_BACKEND}")
 
     def make(seq: int) -> bytes:
         totals = Totals(arrived=seq * 100, answered=seq * 98, refused={"queue_full": seq}, batches=seq * 9)
@@ -208,6 +211,7 @@ def _reporter(number: int, port: int, folder: Path, *, plain: bool) -> Reporter:
             seq=seq,
             state="ready",
             settings_version=1,
+            settings_digest=settings.digest,
             items=Items(queued=seq % 7, ongoing=8),
             totals=totals,
             fit=fit,

@@ -12,13 +12,17 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from penstock_operator.desired.drift import needs_write
 from penstock_operator.desired.labels import DESIRED_HASH, MANAGED, MANAGED_BY
 from penstock_operator.desired.objects import stamped
-from penstock_operator.errors import NameTaken
-from penstock_operator.kinds import CHILDREN, PARENTS, Kind, kind_of
+from penstock_operator.errors import NameTaken, Rejected
+from penstock_operator.kinds import CHILDREN, CONFIG_MAP, PARENTS, ROLE_BINDING, Kind, kind_of
 from penstock_operator.kube.cluster import Cluster, NoObserver, Obj, WriteObserver
 from penstock_operator.store import Key, Store, key_of, owner_uids
 
 _NOTHING: Obj = {"metadata": {}}
 _SPARE = 100
+_INVALID = 422
+_MADE_ANEW = (CONFIG_MAP, ROLE_BINDING)
+"""Kinds of which somebody can make an object that cannot be changed back (`immutable`, `roleRef`), and whose
+objects can be deleted and made anew at no cost."""
 
 
 class Applier:
@@ -99,7 +103,14 @@ class Applier:
                 return live
         if confirm is not None and not set(owner_uids(desired)) <= set(owner_uids(live or _NOTHING)):
             await confirm()
-        answer = await self._cluster.apply(kind, wanted)
+        try:
+            answer = await self._cluster.apply(kind, wanted)
+        except Rejected as error:
+            if live is None or kind not in _MADE_ANEW or error.status != _INVALID:
+                raise
+            await self._cluster.delete(kind, key.namespace, key.name, uid=live["metadata"]["uid"])
+            self._observer.wrote("delete", kind.kind)
+            answer = await self._cluster.apply(kind, wanted)
         self._observer.wrote("apply", kind.kind)
         self._settle(key, _mark(wanted, answer))
         self._store.put(answer)

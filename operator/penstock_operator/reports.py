@@ -239,13 +239,19 @@ class Reports:
         return None if oldest is None else self._clock.time() - oldest
 
     def highest_version(self, reports: Mapping[str, SidecarReport] | Mapping[str, RouterReport]) -> int:
-        """The highest settings version that a pod has applied, 0 if there is none.
+        """The highest settings version that an older pod has applied, 0 if there is none.
+
+        Others report a digest, and take any document that is not the one they have.
 
         Args:
             reports: by pod.
         """
         return max(
-            (report.settings_version for report in reports.values() if report.settings_version < MAX_VERSION),
+            (
+                report.settings_version
+                for report in reports.values()
+                if not report.settings_digest and report.settings_version < MAX_VERSION
+            ),
             default=0,
         )
 
@@ -335,11 +341,12 @@ def held_by_backend(report: RouterReport) -> Counter[str]:
 
 
 def _sidecar_face(report: SidecarReport) -> tuple[object, ...]:
-    return (report.uid, report.state, report.settings_version, report.message, report.reconfigure)
+    settings = (report.settings_version, report.settings_digest)
+    return (report.uid, report.state, settings, report.message, report.reconfigure)
 
 
 def _router_face(report: RouterReport) -> tuple[object, ...]:
     ports = tuple(
         sorted((name, listener.listening, listener.error) for name, listener in report.endpoints.items())
     )
-    return (report.uid, report.state, report.settings_version, ports)
+    return (report.uid, report.state, report.settings_version, report.settings_digest, ports)

@@ -143,10 +143,14 @@ class Process:
         self._admin = AdminThread(admin.probe, admin.handle)
         self._source = SettingsSource(
             path=arguments.settings,
-            # NB: without an operator, a person wrote the file.
-            decode=functools.partial(decode_settings, by_hand=not arguments.report_to),
+            # NB: without an operator, a person wrote the file; with one, in a cluster, perhaps a stranger.
+            decode=functools.partial(
+                decode_settings,
+                by_hand=not arguments.report_to,
+                targets=not arguments.report_to or self._watch is None,
+            ),
             apply=self._apply,
-            versioned_only=bool(arguments.report_to),
+            reports=bool(arguments.report_to),
         )
         if arguments.report_to:
             self._reporter = Reporter(
@@ -154,8 +158,13 @@ class Process:
                 kind="router",
                 token_file=arguments.token_file,
                 authorities=arguments.report_ca,
-                make=lambda sequence: self._router.report(sequence, settings_version=self._source.version),
-                on_settings=lambda data: self._offer(data),
+                make=lambda sequence: self._router.report(
+                    sequence,
+                    settings_version=self._source.version,
+                    settings_digest=self._source.digest,
+                ),
+                on_settings=self._source.offer,
+                on_alone=self._source.alone,
             )
 
     def _apply(self, settings: RouterSettings) -> None:
@@ -248,9 +257,6 @@ class Process:
         if not self._arguments.report_to:
             self._at_once.set()
         self._signal()
-
-    def _offer(self, data: bytes) -> None:
-        self._source.offer(data, origin="report")
 
     def _report_now(self) -> None:
         if self._reporter is not None:

@@ -7,7 +7,10 @@ The addresses of one endpoint are fungible: only the first is used.
 
 A Service's name alone proves nothing: any user can create a Service `<name>-backend`. A slice belongs to a
 backend if it carries the labels that the operator gives the backend's Service (the EndpointSlice controller
-mirrors them), its Service has the backend's name, and it leads to the sidecar's port.
+mirrors them), its Service has the backend's name, and it leads to the sidecar's port. It must be the
+EndpointSlice controller's, which takes addresses from pods of the namespace alone; slices that are written by
+hand, or mirrored from Endpoints, can have any. A user who may write EndpointSlices can claim to be that
+controller, unless the chart's admission policy reserves our labels (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ from penstock_wire.contract import BACKEND_LABEL, SIDECAR_PORT
 SERVICE_LABEL = "kubernetes.io/service-name"
 OURS = {contract.MANAGED_BY_LABEL: contract.MANAGED_BY, contract.APP_LABEL: contract.BACKEND_APP}
 """The labels that the operator puts on every backend's Service, beside `BACKEND_LABEL`."""
-SELECTOR = ",".join([SERVICE_LABEL, BACKEND_LABEL, *(f"{key}={value}" for key, value in OURS.items())])
+BY_CONTROLLER = {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
+"""The label of each slice that the EndpointSlice controller has made."""
+_REQUIRED = OURS | BY_CONTROLLER
+SELECTOR = ",".join([SERVICE_LABEL, BACKEND_LABEL, *(f"{key}={value}" for key, value in _REQUIRED.items())])
 """Selects the slices of all backends."""
 
 
@@ -43,12 +49,12 @@ class Address:
 
 
 def backend_of(slice_: Mapping[str, Any]) -> str | None:
-    """The backend whose Service a slice belongs to, or None for a Service that is not the operator's."""
+    """The backend whose Service a slice belongs to; None if it is not a slice of an operator's Service."""
     labels = (slice_.get("metadata") or {}).get("labels") or {}
     backend = labels.get(BACKEND_LABEL)
     if not backend or labels.get(SERVICE_LABEL) != contract.backend_service(str(backend)):
         return None
-    return str(backend) if OURS.items() <= labels.items() else None
+    return str(backend) if _REQUIRED.items() <= labels.items() else None
 
 
 def _leads_to_sidecars(slice_: Mapping[str, Any]) -> bool:
@@ -67,19 +73,23 @@ def _gets_requests(conditions: Mapping[str, Any]) -> bool:
 def ready_addresses(slice_: Mapping[str, Any]) -> list[tuple[str, Address]]:
     """The addresses of a slice that may get requests, each with the identity of its pod.
 
-    A slice that does not lead to the sidecars' port has none: a server on another port is not a sidecar.
+    A slice that does not lead to the sidecars' port has none: a server on another port is not a sidecar. Nor
+    does an address that is not that of a pod in the slice's namespace.
     """
     if slice_.get("addressType") not in ("IPv4", "IPv6") or not _leads_to_sidecars(slice_):
         return []
+    namespace = (slice_.get("metadata") or {}).get("namespace")
     pods = []
     for endpoint in slice_.get("endpoints") or ():
         addresses = endpoint.get("addresses") or ()
         if not addresses or not _gets_requests(endpoint.get("conditions") or {}):
             continue
         target = endpoint.get("targetRef") or {}
-        pod = str(target.get("name") or "") if target.get("kind", "Pod") == "Pod" else ""
+        if target.get("kind") != "Pod" or not target.get("name") or target.get("namespace") != namespace:
+            continue
+        pod = str(target["name"])
         address = Address(host=str(addresses[0]), port=SIDECAR_PORT, pod=pod)
-        pods.append((str(target.get("uid") or pod or f"{address.host}:{address.port}"), address))
+        pods.append((str(target.get("uid") or pod), address))
     return pods
 
 

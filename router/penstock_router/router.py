@@ -37,12 +37,13 @@ MAX_TARGET_SIZE = 1024
 JSON = ((b"content-type", b"application/json"),)
 
 
-def decode_settings(data: bytes, *, by_hand: bool = False) -> RouterSettings:
+def decode_settings(data: bytes, *, by_hand: bool = False, targets: bool = True) -> RouterSettings:
     """Decode router settings, JSON or YAML, and check what a schema cannot express.
 
     Args:
         data: the document.
         by_hand: whether a person wrote it; see `documents.decode`.
+        targets: whether it may say where pods are. Beside an operator the EndpointSlices alone do.
 
     Raises:
         DocumentError: the document is not usable; no part of it may take effect.
@@ -70,6 +71,8 @@ def decode_settings(data: bytes, *, by_hand: bool = False) -> RouterSettings:
         for number, backend in enumerate(all_backends(endpoint)):
             mirror = number - len(endpoint.backends)
             word = f"backends[{number}]" if mirror < 0 else f"mirrors[{mirror}]"
+            if backend.targets and not targets:
+                raise DocumentError(f"{path}.{word}.targets: expected none beside an operator, found some")
             if backend.targets and targets_of.setdefault(backend.name, backend.targets) != backend.targets:
                 where = f"endpoint {endpoint.name}, backend {backend.name}"
                 others = ", ".join(targets_of[backend.name])
@@ -276,7 +279,7 @@ class Router:
             )
         return listed
 
-    def report(self, sequence: int, *, settings_version: int) -> bytes:
+    def report(self, sequence: int, *, settings_version: int, settings_digest: str = "") -> bytes:
         """Make the report for the operator."""
         now = self._clock()
         endpoints = {}
@@ -298,6 +301,7 @@ class Router:
             seq=sequence,
             state=self.state(),
             settings_version=settings_version,
+            settings_digest=settings_digest,
             endpoints=endpoints,
             processor_wait=self._processor_wait(),
         )

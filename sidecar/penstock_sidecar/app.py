@@ -140,7 +140,7 @@ class Sidecar:
             # NB: without an operator a person wrote the file.
             decode=lambda data: wire_settings.decode(data, text=True, by_hand=config.report_to is None),
             apply=self._apply,
-            versioned_only=config.report_to is not None,
+            reports=config.report_to is not None,
         )
         self._processor_wait = ProcessorWait()
         self._reporter: Reporter | None = None
@@ -151,7 +151,8 @@ class Sidecar:
                 token_file=config.token_file,
                 authorities=config.report_ca,
                 make=self._report,
-                on_settings=self._take,
+                on_settings=self._source.offer,
+                on_alone=self._source.alone,
             )
         self._beat = time.monotonic()
         self._hung = (0.0, -math.inf)  # the last turn of more than `LONGEST_TURN`: its seconds, its end
@@ -405,6 +406,7 @@ class Sidecar:
             seq=sequence,
             state=self._state(),
             settings_version=self._source.version,
+            settings_digest=self._source.digest,
             items=report.Items(queued=self._path.queued, ongoing=self._path.ongoing),
             oldest_age_ms=round(self._path.oldest_age * 1000),
             totals=self._metrics.totals(batches=counts.batches, batch_items=counts.batch_items),
@@ -432,13 +434,10 @@ class Sidecar:
         if self._reporter is not None:
             self._reporter.report_now()
 
-    def _take(self, data: bytes) -> None:
-        self._source.offer(data, origin="operator")
-
     def _apply(self, settings: Settings) -> None:
         self._path.apply(settings)
         self._metrics.warning = ""
-        self._reconfigure.want(settings.user_config, settings.version or self._source.version)
+        self._reconfigure.want(settings.user_config, settings.version or 0)
         self._readiness.settings_changed()
         self._report_now()
 

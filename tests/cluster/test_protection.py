@@ -111,6 +111,96 @@ def test_who_may_not_create_pods_writes_no_backend(namespace: Namespace) -> None
     assert as_user("delete", "modelbackend", "b", "c") == ""
 
 
+SERVES = """
+import http.server
+http.server.ThreadingHTTPServer(("0.0.0.0", 8080), http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+SETTINGS = ("penstock-router-settings", "good-backend-settings")
+
+
+def test_settings_that_a_stranger_writes_reach_no_pod(namespace: Namespace) -> None:
+    """Users may not write the operator's objects; and where somebody may, the operator's word counts.
+
+    The attack has the highest version, targets, and cannot be changed back. Neither the pods that run follow
+    it, nor those that start after it, and the ConfigMaps are made anew.
+    """
+    user = "mallory"
+    _grant(namespace, user, "", ["configmaps", "services", "endpoints"], ["*"])
+    _grant(namespace, user, "discovery.k8s.io", ["endpointslices"], ["*"])
+    _grant(namespace, user, "apps", ["deployments"], ["*"])
+    _grant(namespace, user, "penstock.dev", ["modelendpoints"], ["*"])
+    for name in ("good", "evil"):
+        namespace.apply(container_backend(name, script=SERVES, batching={"maxBatchSize": 7}))
+    namespace.apply(endpoint("e", "good"))
+    for kind, name in (("modelbackend", "good"), ("modelbackend", "evil"), ("modelendpoint", "e")):
+        namespace.wait_ready(kind, name)
+    url = namespace.url("e", "/")
+
+    def served_by() -> str:
+        status, headers, text = namespace.curl(url)
+        assert status == 200, text
+        return headers["x-penstock-backend"]
+
+    def as_user(*arguments: str, document: dict[str, Any] | None = None) -> str:
+        text = None if document is None else json.dumps(document)
+        words = ("-n", namespace.name, f"--as={user}", *arguments)
+        done = namespace.cluster.kubectl(*words, input=text, check=False)
+        return "" if done.returncode == 0 else str(done.stderr)
+
+    def attack(name: str) -> str:
+        live = namespace.get("configmap", name) or {}
+        document = json.loads(live["data"]["settings.json"]) | {"version": 2**53 - 1}
+        for each in document.get("endpoints", []):
+            each["backends"] = [{"name": "evil", "weight": 1, "targets": []}]
+        if "batching" in document:
+            document["batching"]["maxBatchSize"] = 3
+        return json.dumps({"data": {"settings.json": json.dumps(document)}, "immutable": True})
+
+    # As a user: refused, whatever the object, and so is a slice or a Service with the operator's labels.
+    wait_for("the right to be known", lambda: as_user("create", "configmap", "own") == "")
+    for name in SETTINGS:
+        for words in (("patch", "configmap", name, "-p", attack(name)), ("delete", "configmap", name)):
+            assert f"{user} may not write ConfigMap {name}" in as_user(*words), words
+    slice_ = namespace.list("endpointslices", "kubernetes.io/service-name=good-backend")[0]
+    own = {"metadata": {"name": "own", "labels": slice_["metadata"]["labels"]}}
+    assert "may not write EndpointSlice own" in as_user("create", "-f", "-", document=slice_ | own)
+    service = {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}]}}
+    assert "may not write Service own" in as_user("create", "-f", "-", document=service | own)
+    patch = json.dumps({"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}})
+    assert "may not write Service good-backend" in as_user("patch", "service", "good-backend", "-p", patch)
+    image = ("set", "image", "deployment/evil-backend", "model=other")
+    assert "may not write Deployment evil-backend" in as_user(*image)
+    assert as_user("rollout", "restart", "deployment/evil-backend") == ""
+    assert served_by() == "good"
+
+    # As an admin, whom the policy lets through.
+    before = {name: (namespace.get("configmap", name) or {})["metadata"]["uid"] for name in SETTINGS}
+    for name in SETTINGS:
+        namespace.kubectl("patch", "configmap", name, "-p", attack(name))
+
+    def anew(name: str) -> bool:
+        live = namespace.get("configmap", name)
+        return live is not None and live["metadata"]["uid"] != before[name] and not live.get("immutable")
+
+    def right() -> bool:
+        addresses = [pod["status"]["podIP"] for pod in namespace.pods("good")]
+        settings = [namespace.curl(f"http://{address}:8013/settings")[2] for address in addresses]
+        return all('"maxBatchSize":7' in text for text in settings) and served_by() == "good"
+
+    for name in SETTINGS:
+        wait_for(f"{name} to be made anew", lambda name=name: anew(name))
+        assert right()
+    # New pods on the same node, whose kubelet may still have the immutable ones.
+    for name in ("penstock-router", "good-backend"):
+        namespace.kubectl("rollout", "restart", f"deployment/{name}")
+        namespace.kubectl("rollout", "status", f"deployment/{name}", "--timeout=200s")
+        assert right()
+    namespace.wait_condition("modelbackend", "good", "SettingsApplied")
+    namespace.wait_ready("modelendpoint", "e")
+    assert as_user("delete", "modelendpoint", "e") == ""
+    wait_for("what was made for it to be gone", lambda: namespace.get("service", "e") is None)
+
+
 def _grant(namespace: Namespace, user: str, group: str, resources: list[str], verbs: list[str]) -> None:
     """Give a user a right in a namespace."""
     rbac, name = "rbac.authorization.k8s.io", f"{user}-{resources[0]}"

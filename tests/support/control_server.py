@@ -12,15 +12,18 @@ import aiohttp
 from penstock_operator.control.auth import ReportAuthenticator
 from penstock_operator.control.recommendation import Recommendations
 from penstock_operator.control.server import ControlServer
+from penstock_operator.desired.settings import Versioned
 from penstock_operator.metrics import Metrics
 from penstock_operator.reconcile.context import Scaled
 from penstock_operator.reports import Reports
 from penstock_operator.store import Key, Store
+from penstock_wire.control.documents import digest
 from penstock_wire.control.report import SidecarReport, encode
 from tests.support.hand_clock import HandClock
 from tests.support.memory_cluster import MemoryCluster
 
 DOCUMENT = b'{"v":1,"version":4,"backend":"m","batching":{"maxBatchSize":8}}'
+MADE = Versioned(version=4, document=DOCUMENT, digest=digest(DOCUMENT), changed=False)
 
 
 def pod(
@@ -38,19 +41,6 @@ def pod(
 def parent(name: str, uid: str = "b") -> dict[str, Any]:
     metadata = {"namespace": "n", "name": name, "uid": uid, "resourceVersion": "1"}
     return {"kind": "ModelBackend", "metadata": metadata}
-
-
-def record(backend: str, owner: str = "b", version: int = 1) -> dict[str, Any]:
-    """The settings' ConfigMap of a backend."""
-    refs = [{"kind": "ModelBackend", "name": backend, "uid": owner}]
-    return {
-        "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {
-            "namespace": "n", "name": f"{backend}-backend-settings", "uid": f"c-{backend}",
-            "resourceVersion": str(version), "ownerReferences": refs,
-        },
-        "data": {"settings.json": DOCUMENT.decode()},
-    }  # fmt: skip
 
 
 def token(expires: float = 1e12, mark: str = "a") -> str:
@@ -97,11 +87,12 @@ class Harness:
         self.store.put(pod(**{"penstock.dev/backend": "m"}))
         self.store.put(pod("r-1", "uid-r", app="penstock-router"))
         self.store.put(parent("m"))
-        self.store.put(record("m"))
+        self.made = {("n", "m-backend-settings"): MADE}
         self.server = ControlServer(
             authenticator=ReportAuthenticator(self.cluster, self.store, self.clock, check_peer=check_peer),
             reports=self.reports,
             store=self.store,
+            settings=lambda namespace, name: self.made.get((namespace, name)),
             clock=self.clock,
             reported=lambda *news: self.reported.append(news),
             leads=lambda: self.leads,

@@ -7,16 +7,16 @@ import json
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from penstock_router.endpoint_slices import OURS, SERVICE_LABEL
+from penstock_router.endpoint_slices import BY_CONTROLLER, OURS, SERVICE_LABEL
 from penstock_wire.contract import BACKEND_LABEL, SIDECAR_PORT
 from tests.support.ports import free_port
 
 
 def endpoint_slice(name: str, backend: str, *endpoints: dict[str, Any]) -> dict[str, Any]:
     """A slice of a backend's Service."""
-    labels = {**OURS, BACKEND_LABEL: backend, SERVICE_LABEL: f"{backend}-backend"}
+    labels = {**OURS, **BY_CONTROLLER, BACKEND_LABEL: backend, SERVICE_LABEL: f"{backend}-backend"}
     return {
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name, "namespace": "demo", "labels": labels},
         "addressType": "IPv4",
         "ports": [{"name": "http", "port": SIDECAR_PORT, "protocol": "TCP"}],
         "endpoints": list(endpoints),
@@ -25,10 +25,12 @@ def endpoint_slice(name: str, backend: str, *endpoints: dict[str, Any]) -> dict[
 
 def endpoint_of(address: str = "127.0.0.1", pod: str = "", **conditions: bool) -> dict[str, Any]:
     """One endpoint of a slice, ready unless said otherwise."""
-    endpoint: dict[str, Any] = {"addresses": [address], "conditions": {"ready": True, **conditions}}
-    if pod:
-        endpoint["targetRef"] = {"kind": "Pod", "name": pod, "uid": f"uid-{pod}"}
-    return endpoint
+    name = pod or f"pod-{address}"
+    return {
+        "addresses": [address],
+        "conditions": {"ready": True, **conditions},
+        "targetRef": {"kind": "Pod", "name": name, "namespace": "demo", "uid": f"uid-{name}"},
+    }
 
 
 class FakeApiServer:

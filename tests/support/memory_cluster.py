@@ -246,6 +246,8 @@ class MemoryCluster:
             if path not in others and not any(other[: len(path)] == path for other in others | mine):
                 _drop(merged, path)
         _merge(merged, wanted)
+        if live.get("immutable") and merged != live:
+            raise Rejected(422, "data: field is immutable when `immutable` is set")
         owned[manager] = mine
         if verb == "scale" and _leaves_no_owner(live, wanted, before):
             for paths in owned.values():

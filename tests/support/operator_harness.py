@@ -228,6 +228,7 @@ class Harness:
         pod: str,
         *,
         version: int = 0,
+        digest: str = "",
         load: int = 0,
         reconfigure: Reconfigure | None = None,
         processor_wait: float | None = None,
@@ -241,7 +242,8 @@ class Harness:
         self._seq += 1
         report = SidecarReport(
             pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq,
-            state="loading" if message else "ready", message=message, settings_version=version,
+            state="loading" if message else "ready", message=message,
+            settings_version=version, settings_digest=digest,
             items=Items(queued=load), totals=Totals(arrived=arrived, refused={Reason.QUEUE_FULL: refused}),
             fit=dict(fit), reconfigure=reconfigure, processor_wait=processor_wait,
         )  # fmt: skip
@@ -254,6 +256,7 @@ class Harness:
         endpoints: list[str],
         *,
         version: int,
+        digest: str = "",
         held: Mapping[str, int] = MappingProxyType({}),
         processor_wait: float | None = None,
         namespace: str = "n",
@@ -267,7 +270,7 @@ class Harness:
         self._seq += 1
         report = RouterReport(
             pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq, state="ready",
-            settings_version=version,
+            settings_version=version, settings_digest=digest,
             endpoints={
                 name: EndpointReport(
                     listening=True,

@@ -260,3 +260,11 @@ class ModelBackendStatus(Status):
     settings_version: Annotated[
         int | None, Field(description="Version of the settings that the sidecars get.")
     ] = None
+    settings_digest: Annotated[
+        str | None,
+        Field(
+            max_length=64,
+            description="Digest of these settings. A suspended backend keeps those of its ConfigMap only "
+            "if they have this digest.",
+        ),
+    ] = None

@@ -1,7 +1,7 @@
 """The control server: takes reports, answers with settings.
 
 Read in this order: `auth` (who may report) and `rate_limit` (how often an address may have a token reviewed),
-`report_interval` and `load_monitor` (how often pods report), `settings_cache` (the settings in answers),
+`report_interval` and `load_monitor` (how often pods report),
 `metrics_page` (limits on scrapes, and how often the page is made), `recommendation` (the answers to other
 scalers), `server` (HTTP around all of it, and health); then the keys of its port: `rotation` (when they are
 made and replaced), `pki` (how), `certificates` (the Secret that holds them).

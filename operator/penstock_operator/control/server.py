@@ -19,8 +19,8 @@ from penstock_operator.control.metrics_page import MetricsPage
 from penstock_operator.control.rate_limit import RateLimit
 from penstock_operator.control.recommendation import PATH as RECOMMENDATION
 from penstock_operator.control.report_interval import interval_of
-from penstock_operator.control.settings_cache import SettingsCache
 from penstock_operator.desired import names
+from penstock_operator.desired.settings import Versioned, lacks
 from penstock_operator.errors import ReportRefused
 from penstock_operator.kinds import ENDPOINT
 from penstock_operator.reports import Reports
@@ -104,7 +104,8 @@ class ControlServer:
     Args:
         authenticator: identifies the pod that sends a report.
         reports: receives the reports.
-        store: has the settings' records, the ConfigMaps, and the endpoints.
+        store: has the endpoints.
+        settings: the settings that pods get, by namespace and name of their ConfigMap; None if not known yet.
         clock: time.
         reported: called for every report that was taken: namespace, backend (empty for a router), notable.
         leads: whether this process leads; a standby refuses reports.
@@ -124,6 +125,7 @@ class ControlServer:
         authenticator: ReportAuthenticator,
         reports: Reports,
         store: Store,
+        settings: Callable[[str, str], Versioned | None],
         clock: Clock,
         reported: Callable[[str, str, bool], None],
         leads: Callable[[], bool],
@@ -142,7 +144,7 @@ class ControlServer:
         self._clock = clock
         self._turns = RateLimit(clock, burst=BURST, per_second=PER_SECOND)
         self._refusals = RateLimit(clock, burst=BURST, per_second=PER_SECOND)
-        self._settings = SettingsCache(store)
+        self._settings = settings
         self._reported = reported
         self._leads = leads
         self._interval = interval
@@ -381,8 +383,8 @@ class ControlServer:
         self._observer.report(kind, "taken" if news.taken else "late")
         if news.taken:
             self._reported(caller.namespace, caller.backend, news.notable)
-        current = self._settings.current(caller, record)
-        behind = current is not None and report.settings_version < current.version
+        current = self._settings(caller.namespace, record)
+        behind = current is not None and lacks(report, current.version, current.digest)
         known, authorities = self._authorities
         knows = get(request.headers, HEADER) if authorities else None
         answer = wire.ReportAnswer(

@@ -1,10 +1,14 @@
-"""Settings documents, the rule of their versions, and the ConfigMaps that record them."""
+"""Settings documents, the rule of their versions, and the ConfigMaps from which pods start.
+
+A ConfigMap is never the truth: its namespace's users may write it. Pods get what the operator has made
+(`reconcile.context.Memory.made`), and say by its digest that they have it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -13,6 +17,8 @@ from penstock_operator.api.defaults import batching, batching_spec, max_ongoing_
 from penstock_operator.desired import names
 from penstock_operator.desired.objects import Object
 from penstock_wire.control import router_settings, settings
+from penstock_wire.control.documents import digest
+from penstock_wire.control.report import RouterReport, SidecarReport
 
 Maker = Callable[[int], bytes]
 """Makes the bytes of a settings document for a version."""
@@ -26,35 +32,60 @@ class Versioned:
     """A settings document for the sidecars.
 
     Args:
-        version: its version.
+        version: its version: for people, and for older pods, which take only a higher one.
         document: its bytes: the ConfigMap's value and the member `settings` of a report's answer.
+        digest: of its bytes (`documents.digest`).
         changed: whether the version was raised.
     """
 
     version: int
     document: bytes
+    digest: str
     changed: bool
 
 
-def next_version(make: Maker, *, recorded: Object | None, status_version: int, reported: int) -> Versioned:
+def next_version(
+    make: Maker,
+    *,
+    made: Versioned | None = None,
+    recorded: Object | None,
+    status_version: int,
+    reported: int,
+) -> Versioned:
     """Return the document to send now, by the version rule.
 
-    The version is raised, to 1 + max(ConfigMap, status, reported), only when the bytes differ from those
-    recorded in the ConfigMap, or when the status or a pod has a higher version than the one recorded there.
+    The version is raised, to 1 + max(last, status, reported), only when the bytes differ from the last ones,
+    or when the status or a pod has a higher version than those. The last ones are those that this process has
+    made, else those in the ConfigMap: a stranger's are never sent, as they differ from what is made here.
     `HIGHEST` or more is ignored: a user has edited it, and no version could follow.
 
     Args:
         make: makes the document's bytes for a version.
+        made: the document that this process has made last, if any.
         recorded: the settings ConfigMap as last seen or written, if there is one.
         status_version: `status.settingsVersion` of the resource; 0 if there is none.
-        reported: the highest version that a pod has reported; 0 if none has.
+        reported: the highest version that an older pod has reported; 0 if none has.
     """
-    last = recorded_version(recorded)
+    last = replace(made, changed=False) if made is not None else recorded_version(recorded)
     versions = (status_version, reported, last.version if last else 0)
     known = max((version for version in versions if version < HIGHEST), default=0)
     if last is not None and last.version == known and last.document == make(known):
         return last
-    return Versioned(version=known + 1, document=make(known + 1), changed=True)
+    document = make(known + 1)
+    return Versioned(version=known + 1, document=document, digest=digest(document), changed=True)
+
+
+def lacks(report: SidecarReport | RouterReport, version: int, name: str) -> bool:
+    """Whether a pod reports other settings than these.
+
+    Args:
+        report: the pod's.
+        version: the settings' version.
+        name: their digest.
+    """
+    if report.settings_digest:
+        return report.settings_digest != name
+    return report.settings_version < version  # an older pod, or one without settings of the operator
 
 
 def recorded_version(configmap: Object | None) -> Versioned | None:
@@ -68,7 +99,8 @@ def recorded_version(configmap: Object | None) -> Versioned | None:
         return None
     if not isinstance(version, int) or isinstance(version, bool) or version < 0:
         return None
-    return Versioned(version=version, document=text.encode(), changed=False)
+    document = text.encode()
+    return Versioned(version=version, document=document, digest=digest(document), changed=False)
 
 
 def for_sidecar(backend: ModelBackend, policy: BatchPolicy | None) -> Maker:
@@ -77,7 +109,7 @@ def for_sidecar(backend: ModelBackend, policy: BatchPolicy | None) -> Maker:
     Args:
         backend: the backend.
         policy: the BatchPolicy that it names, if it exists. If it names one that does not exist, send the
-            recorded document (`recorded_version`); the defaults made here only if none is recorded.
+            last document; the defaults made here only if none is known.
     """
     document = settings.Settings(
         backend=backend.name,
@@ -102,7 +134,9 @@ def for_router(endpoints: tuple[router_settings.Endpoint, ...]) -> Maker:
 
 
 def configmap(metadata: Object, document: bytes, authorities: str = "") -> Object:
-    """The ConfigMap that records a settings document.
+    """The ConfigMap from which pods start with a settings document while no operator answers.
+
+    It says that it can be changed: if it cannot, nodes no longer follow it, and it has to be made anew.
 
     Args:
         metadata: its metadata.
@@ -114,5 +148,6 @@ def configmap(metadata: Object, document: bytes, authorities: str = "") -> Objec
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata,
+        "immutable": False,
         "data": data | ({names.AUTHORITIES_KEY: authorities} if authorities else {}),
     }

@@ -76,7 +76,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         )  # fmt: skip
     if problems.unpublished:
         return requeue_after(problems)
-    held = _held(ctx, backend, pinned, recorded=recorded, live=live) if backend.spec.suspend else ()
+    held = _held(ctx, backend, pinned, versioned, live=live) if backend.spec.suspend else ()
     wait = await _write_status(ctx, key, backend, versioned, problems, pinned, held)
     again = requeue_after(problems)
     return wait if wait is not None else again
@@ -121,6 +121,7 @@ def forget(ctx: Context, key: Key) -> None:
     """
     ctx.view.forget(key)
     ctx.memory.scaled.pop(key, None)
+    ctx.memory.made.pop((key.namespace, names.backend_settings(key.name)), None)
     ctx.memory.load_turns.forget(key)
     ctx.reports.forget_backend(key.namespace, key.name)
 
@@ -129,21 +130,32 @@ def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> sett
     """Return the document to send now. A backend without its policy, or suspended, keeps the last one."""
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(backend.namespace, reference) if reference else None
+    at = (backend.namespace, names.backend_settings(backend.name))
+    made = ctx.memory.made.get(at)
     if (reference and policy is None) or backend.spec.suspend:
-        kept = settings.recorded_version(recorded)
-        if kept is not None:
+        kept = made or settings.recorded_version(recorded)
+        # NB: users may write the ConfigMap, but not the status. A status of an older operator has no digest.
+        if kept is not None and (kept is made or backend.status.settings_digest in (None, kept.digest)):
+            ctx.memory.made[at] = kept
             return kept
     reports = ctx.reports.of_backend(backend.namespace, backend.name)
-    return settings.next_version(
+    made = ctx.memory.made[at] = settings.next_version(
         settings.for_sidecar(backend, policy),
+        made=made,
         recorded=recorded,
         status_version=backend.status.settings_version or 0,
         reported=ctx.reports.highest_version(reports),
     )
+    return made
 
 
 def _held(
-    ctx: Context, backend: ModelBackend, pinned: PinnedTemplate, *, recorded: Obj | None, live: Obj | None
+    ctx: Context,
+    backend: ModelBackend,
+    pinned: PinnedTemplate,
+    versioned: settings.Versioned,
+    *,
+    live: Obj | None,
 ) -> tuple[str, ...]:
     """Return what would change without the suspension. Drift does not count: it can be the reason for it."""
     held = []
@@ -151,21 +163,18 @@ def _held(
         held.append("pods")
     reference = backend.spec.batch_policy_ref
     policy = ctx.view.policy(backend.namespace, reference) if reference else None
-    last = settings.recorded_version(recorded)
-    if last is not None and not (reference and policy is None):
+    if not (reference and policy is None):
         wanted = settings.for_sidecar(backend, policy)
-        if wanted(last.version) != last.document:
+        if wanted(versioned.version) != versioned.document:
             held.append("settings")
     return tuple(held)
 
 
-def _recorded_version(ctx: Context, backend: ModelBackend, versioned: settings.Versioned) -> int:
-    """Return the version to show; one that no ConfigMap has is sent to no pod and would rise at each look."""
+def _record_changed(ctx: Context, backend: ModelBackend, versioned: settings.Versioned) -> bool:
+    """Whether the ConfigMap has other settings than the pods get."""
     live = ctx.store.get(CONFIG_MAP, backend.namespace, names.backend_settings(backend.name))
     held = settings.recorded_version(live)
-    if held is not None and held.document == versioned.document:
-        return versioned.version
-    return backend.status.settings_version or 0
+    return live is not None and (held is None or held.digest != versioned.digest)
 
 
 def _unsure(backend: ModelBackend, recommendation: Recommendation | None) -> bool:
@@ -260,7 +269,9 @@ async def _write_status(
         deployment=ctx.store.get(DEPLOYMENT, namespace, names.backend(name)),
         pods=ctx.view.backend_pods(namespace, name),
         reports=ctx.reports.of_backend(namespace, name),
-        settings_version=_recorded_version(ctx, backend, versioned),
+        settings_version=versioned.version,
+        settings_digest=versioned.digest,
+        record_changed=backend.spec.suspend and _record_changed(ctx, backend, versioned),
         policy_missing=bool(reference) and policy is None,
         taken=problems.taken,
         refused=problems.refused,

@@ -15,6 +15,7 @@ from penstock_operator.apply import Applier
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.clock import Clock, rfc3339
 from penstock_operator.desired.config import RenderConfig
+from penstock_operator.desired.settings import Versioned
 from penstock_operator.errors import ClusterError
 from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
 from penstock_operator.prometheus import NoValue, Prometheus
@@ -111,6 +112,8 @@ class Memory:
         load_turns: the backends' turns to show their load.
         router_problems: by namespace, since a router has no object of its own to carry conditions; for an
             endpoint's own router by the endpoint's key.
+        made: the settings that pods get, by namespace and name of their ConfigMap, which itself decides
+            nothing: users may write it.
         switched: time when an endpoint's Service was pointed at its own router, in monotonic seconds.
         scaled: the autoscaler's last results, by backend.
         status_in_flight: statuses that are being written: when a watch shows them, nothing has changed.
@@ -123,6 +126,7 @@ class Memory:
     render: RenderConfig
     load_turns: LoadTurns
     router_problems: dict[str | Key, Problems] = field(default_factory=dict)
+    made: dict[tuple[str, str], Versioned] = field(default_factory=dict)
     switched: dict[Key, float] = field(default_factory=dict)
     scaled: dict[Key, Scaled] = field(default_factory=dict)
     status_in_flight: dict[Key, Obj] = field(default_factory=dict)

@@ -69,7 +69,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         refused=problems.refused,
     )
     await write_status(ctx, stored, endpoint_status(endpoint, seen, now=ctx.now()))
-    again = router.LOOK_AGAIN if routers.unwritten else None
+    again = router.LOOK_AGAIN if routers.unmade else None
     return requeue_after(problems) or requeue_after(own) or again
 
 
@@ -79,6 +79,6 @@ def _is_own(child: Obj) -> bool:
 
 
 def _forget(ctx: Context, key: Key) -> None:
-    ctx.memory.router_problems.pop(key, None)
+    router.forget_dedicated(ctx, key)
     ctx.memory.switched.pop(key, None)
     forget(ctx, key)

@@ -46,11 +46,14 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
 def _use(ctx: Context, policy: BatchPolicy, backend: ModelBackend) -> PolicyUse:
     namespace, name = backend.namespace, backend.name
     ready = {pods.name(pod) for pod in pods.ready(ctx.view.backend_pods(namespace, name))}
-    last = settings.recorded_version(ctx.store.get(CONFIG_MAP, namespace, names.backend_settings(name)))
+    record = names.backend_settings(name)
+    last = ctx.memory.made.get((namespace, record)) or settings.recorded_version(
+        ctx.store.get(CONFIG_MAP, namespace, record)
+    )
     applied = 0
     if last is not None and settings.for_sidecar(backend, policy)(last.version) == last.document:
         applied = sum(
-            report.settings_version == last.version
+            not settings.lacks(report, last.version, last.digest)
             for pod, report in ctx.reports.of_backend(namespace, name).items()
             if pod in ready
         )

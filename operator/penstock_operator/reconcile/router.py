@@ -30,8 +30,8 @@ LINGER_SECONDS = 10.0
 endpoint's own router: until all nodes have noticed."""
 
 LOOK_AGAIN = 1.0
-"""Seconds after which a key that found the router's settings unwritten is queued again: the router's own run
-queues it after a write, but not after a change that was undone before."""
+"""Seconds after which a key that found the router's settings unmade is queued again: the router's own run
+queues it after a change, but not after a change that was undone before."""
 
 
 def router_key(namespace: str) -> Key:
@@ -55,16 +55,12 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     if not endpoints:
         # The garbage collector deletes the router with its last owner.
         ctx.memory.router_problems.pop(namespace, None)
+        ctx.memory.made.pop((namespace, names.ROUTER_SETTINGS), None)
         return None
     at = Key(CONFIG_MAP.kind, namespace, names.ROUTER_SETTINGS)
     looked = {at: await ctx.applier.look(CONFIG_MAP, namespace, names.ROUTER_SETTINGS)}
     lingering, again = _lingering(ctx, namespace)
-    versioned = settings.next_version(
-        ctx.view.router_document(namespace, lingering=lingering),
-        recorded=looked[at],
-        status_version=0,
-        reported=ctx.reports.highest_version(ctx.reports.of_router(namespace)),
-    )
+    versioned = _make(ctx, namespace, "", recorded=looked[at], lingering=lingering)
     desired = rendering.router_objects(
         namespace,
         endpoints,
@@ -105,7 +101,7 @@ async def reconcile_dedicated(
 
     wanted = is_dedicated(endpoint) or rendering.leads_to_dedicated(service)
     if not wanted and not own():
-        ctx.memory.router_problems.pop(key, None)
+        forget_dedicated(ctx, key)
         return Problems()
     desired: list[Obj] = []
     changed = False
@@ -113,12 +109,7 @@ async def reconcile_dedicated(
     if wanted:
         at = Key(CONFIG_MAP.kind, namespace, names.dedicated_router_settings(endpoint.name))
         looked[at] = await ctx.applier.look(CONFIG_MAP, namespace, at.name)
-        versioned = settings.next_version(
-            ctx.view.router_document(namespace, endpoint.name),
-            recorded=looked[at],
-            status_version=0,
-            reported=ctx.reports.highest_version(ctx.reports.of_router(namespace, endpoint.name)),
-        )
+        versioned = _make(ctx, namespace, endpoint.name, recorded=looked[at])
         changed = versioned.changed
         desired = rendering.dedicated_objects(endpoint, port, config=ctx.render, document=versioned.document)
     problems = await apply_children(
@@ -131,6 +122,38 @@ async def reconcile_dedicated(
                 ctx.enqueue(Key(SPLIT_KIND.kind, namespace, split.name), 0.0)
     ctx.memory.router_problems[key] = problems
     return problems
+
+
+def forget_dedicated(ctx: Context, key: Key) -> None:
+    """Drop what is in memory of an endpoint's own router.
+
+    Args:
+        ctx: the shared pieces.
+        key: the endpoint.
+    """
+    ctx.memory.router_problems.pop(key, None)
+    ctx.memory.made.pop((key.namespace, names.dedicated_router_settings(key.name)), None)
+
+
+def _make(
+    ctx: Context,
+    namespace: str,
+    endpoint: str,
+    *,
+    recorded: Obj | None,
+    lingering: frozenset[str] = frozenset(),
+) -> settings.Versioned:
+    """Make the settings that routers get from now on (`endpoint` as in `observed`)."""
+    at = (namespace, names.dedicated_router_settings(endpoint) if endpoint else names.ROUTER_SETTINGS)
+    made = settings.next_version(
+        ctx.view.router_document(namespace, endpoint, lingering=lingering),
+        made=ctx.memory.made.get(at),
+        recorded=recorded,
+        status_version=0,
+        reported=ctx.reports.highest_version(ctx.reports.of_router(namespace, endpoint)),
+    )
+    ctx.memory.made[at] = made
+    return made
 
 
 def leads_to_dedicated(ctx: Context, endpoint: ModelEndpoint, live: Obj | None) -> bool:
@@ -213,16 +236,18 @@ def observed(ctx: Context, namespace: str, endpoint: str = "") -> RouterObserved
     name, record = names.ROUTER, names.ROUTER_SETTINGS
     if endpoint:
         name, record = names.dedicated_router(endpoint), names.dedicated_router_settings(endpoint)
-    recorded = settings.recorded_version(ctx.store.get(CONFIG_MAP, namespace, record))
+    made = ctx.memory.made.get((namespace, record))
     lingering = frozenset() if endpoint else _lingering(ctx, namespace)[0]
+    current = ctx.view.router_settings(made, namespace, endpoint, lingering=lingering)
+    last = current or made
     return RouterObserved(
         deployment=ctx.store.get(DEPLOYMENT, namespace, name),
         pods=pods,
         reports=ctx.reports.of_router(namespace, endpoint),
-        settings_version=recorded.version if recorded is not None else 0,
+        settings_version=last.version if last is not None else 0,
+        settings_digest=last.digest if last is not None else "",
         # NB: an endpoint or split can run before the router, although its change queued that, too.
-        unwritten=bool(pods_status.ready(pods))
-        and not ctx.view.router_written(namespace, endpoint, lingering=lingering),
+        unmade=bool(pods_status.ready(pods)) and current is None,
         taken=problems.taken,
         refused=problems.refused,
     )

@@ -54,7 +54,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     except Conflict:
         return machine.AT_ONCE
     waits = [looked.again] if looked.again is not None else []
-    return min([*waits, router.LOOK_AGAIN] if seen.unwritten else waits, default=None)
+    return min([*waits, router.LOOK_AGAIN] if seen.unmade else waits, default=None)
 
 
 def _forget(ctx: Context, key: Key) -> None:

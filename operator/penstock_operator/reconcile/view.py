@@ -82,6 +82,10 @@ class _Planned:
     releases: dict[str, list[TrafficSplit]]
 
 
+_Written = tuple[_Planned, settings.Versioned | Obj | None, frozenset[str], settings.Versioned | None]
+"""What some routers' settings were made from, and those settings if they are current."""
+
+
 class View:
     """Typed, cached reading of a store. Resources that cannot be read count as absent.
 
@@ -95,7 +99,7 @@ class View:
         self._plans: dict[str, _Planned] = {}
         self._backends: dict[str, tuple[tuple[int, ...], Backends]] = {}
         # By namespace, then by endpoint with a router of its own ("" for the namespace's router).
-        self._written: dict[str, dict[str, tuple[_Planned, Obj | None, frozenset[str], bool]]] = {}
+        self._written: dict[str, dict[str, _Written]] = {}
 
     def read(self, stored: Obj) -> Resource:
         """Return an object of ours as its resource.
@@ -370,24 +374,32 @@ class View:
         live = self.store.get(SERVICE, endpoint.namespace, names.endpoint(endpoint.name))
         return not is_dedicated(endpoint) or (live is not None and not leads_to_dedicated(live))
 
-    def router_written(self, namespace: str, endpoint: str = "", *, lingering: Collection[str] = ()) -> bool:
-        """Whether the routers' ConfigMap has just these settings, so that they can have reported them.
+    def router_settings(
+        self,
+        made: settings.Versioned | None,
+        namespace: str,
+        endpoint: str = "",
+        *,
+        lingering: Collection[str] = (),
+    ) -> settings.Versioned | None:
+        """Return the settings that the routers should have; None if they are still to be made.
 
         Args:
+            made: those that were made last; None: just started, then the ConfigMap may have them.
             namespace: where.
             endpoint: see `router_document`.
             lingering: see `router_document`.
         """
         planned = self._planned(namespace)
         at = names.dedicated_router_settings(endpoint) if endpoint else names.ROUTER_SETTINGS
-        live = self.store.get(CONFIG_MAP, namespace, at)
+        live = made or self.store.get(CONFIG_MAP, namespace, at)
         written, kept = self._written.setdefault(namespace, {}), frozenset(lingering)
         known = written.get(endpoint)
         if known is None or known[0] is not planned or known[1] is not live or known[2] != kept:
-            recorded = settings.recorded_version(live)
+            last = live if isinstance(live, settings.Versioned) else settings.recorded_version(live)
             make = self.router_document(namespace, endpoint, lingering=kept)
-            same = recorded is not None and recorded.document == make(recorded.version)
-            known = written[endpoint] = (planned, live, kept, same)
+            same = last is not None and last.document == make(last.version)
+            known = written[endpoint] = (planned, live, kept, last if same else None)
         return known[3]
 
     def _planned(self, namespace: str) -> _Planned:

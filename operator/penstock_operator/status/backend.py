@@ -22,6 +22,7 @@ from penstock_operator.api.defaults import reconfigure_path
 from penstock_operator.autoscaling import NO_HOLDER, Recommendation
 from penstock_operator.desired import labels, names
 from penstock_operator.desired.objects import Object
+from penstock_operator.desired.settings import lacks
 from penstock_operator.status import conditions, pods
 from penstock_operator.status.conditions import condition
 from penstock_operator.status.refusals import Refusal
@@ -48,6 +49,8 @@ class BackendObserved:
         pods: its live pods.
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
         settings_version: the version that the sidecars get; 0 for none.
+        settings_digest: the digest of these settings.
+        record_changed: whether their ConfigMap, which a suspended backend's pods start from, has others.
         policy_missing: whether `batchPolicyRef` names a policy that does not exist.
         taken: children with names that are taken by others' objects, as `Service/NAME`; left untouched.
         refused: why the apiserver refused a child, if it did (an image name, a quota, a webhook).
@@ -74,6 +77,8 @@ class BackendObserved:
     pods: Sequence[Object] = ()
     reports: Mapping[str, SidecarReport] = field(default_factory=dict)
     settings_version: int = 0
+    settings_digest: str = ""
+    record_changed: bool = False
     policy_missing: bool = False
     taken: Sequence[str] = ()
     refused: Refusal | None = None
@@ -143,6 +148,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         scaling=_history(backend, seen),
         used_by=tuple(seen.used_by),
         settings_version=seen.settings_version or None,
+        settings_digest=seen.settings_digest or None,
     ).document() | {
         "conditions": conditions.merge(old.conditions, status_conditions, generation=generation, now=now)
     }
@@ -450,6 +456,9 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
     kind, version = "SettingsApplied", seen.settings_version
     if seen.policy_missing:
         return condition(kind, "False", "BatchPolicyMissing", _policy_text(backend))
+    if seen.record_changed:
+        text = f"ConfigMap {names.backend_settings(backend.name)} was changed, and stays so while suspended"
+        return condition(kind, "False", "Suspended", text)
     if "settings" in seen.held:
         return condition(kind, "False", "Suspended", _held_text(("settings",)))
     ready = [pods.name(pod) for pod in pods.ready(seen.pods)]
@@ -462,10 +471,10 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
         return condition(kind, "False", "ReconfigureFailed", text)
     if not ready:
         return condition(kind, "Unknown", "NoReadyPod", f"version {version}: no pod is ready")
-    versions = {name: seen.reports[name].settings_version for name in ready if name in seen.reports}
-    behind = [name for name, reported in versions.items() if reported < version]
-    silent = [name for name in ready if name not in versions]
-    count = f"version {version}: {len(versions) - len(behind)} of {len(ready)} ready pods"
+    reports = {name: seen.reports[name] for name in ready if name in seen.reports}
+    behind = [name for name, report in reports.items() if lacks(report, version, seen.settings_digest)]
+    silent = [name for name in ready if name not in reports]
+    count = f"version {version}: {len(reports) - len(behind)} of {len(ready)} ready pods"
     if behind:
         return condition(kind, "False", "Waiting", f"{count}; behind: {conditions.some(behind)}")
     if silent:

@@ -11,6 +11,7 @@ from penstock_operator.api.defaults import route, url
 from penstock_operator.api.modelendpoint import ModelEndpointStatus, ServingBackend
 from penstock_operator.desired import names
 from penstock_operator.desired.objects import Object
+from penstock_operator.desired.settings import lacks
 from penstock_operator.desired.traffic import EndpointPlan
 from penstock_operator.status import conditions, pods
 from penstock_operator.status.conditions import condition
@@ -28,7 +29,8 @@ class RouterObserved:
         pods: its live pods.
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
         settings_version: the version that the routers get; 0 for none.
-        unwritten: whether the settings that they should have are not recorded yet: no report can show them.
+        settings_digest: the digest of these settings.
+        unmade: whether the settings that they should have are not made yet: no report can show them.
         taken: its objects with names that are taken by others' objects, as `Service/penstock-router`.
         refused: why the apiserver refused one of its objects, if it did.
     """
@@ -37,7 +39,8 @@ class RouterObserved:
     pods: Sequence[Object] = ()
     reports: Mapping[str, RouterReport] = field(default_factory=dict)
     settings_version: int = 0
-    unwritten: bool = False
+    settings_digest: str = ""
+    unmade: bool = False
     taken: Sequence[str] = ()
     refused: Refusal | None = None
 
@@ -233,10 +236,10 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
         if wrong is not None:
             return condition(kind, "False", wrong.reason, wrong.message)
         return condition(kind, "False", "RouterStarting", "no router pod is ready")
-    if router.unwritten:
-        return condition(kind, "False", "Waiting", f"the settings after version {version} are being written")
+    if router.unmade:
+        return condition(kind, "False", "Waiting", f"the settings after version {version} are being made")
     reports = {name: router.reports[name] for name in ready if name in router.reports}
-    behind = [name for name, report in reports.items() if report.settings_version < version]
+    behind = [name for name, report in reports.items() if lacks(report, version, router.settings_digest)]
     silent = [name for name in ready if name not in reports]
     count = f"version {version}: {len(reports) - len(behind)} of {len(ready)} ready routers"
     if behind:

@@ -17,6 +17,8 @@ import yaml
 
 from penstock_operator.api import crds
 from penstock_operator.desired import names
+from penstock_operator.desired.labels import MANAGED, MANAGED_BY
+from penstock_operator.kinds import CHILDREN
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm/penstock"
@@ -196,6 +198,27 @@ def test_writers_of_backends_are_asked_for_pods_and_nobody_else_is() -> None:
     assert rule["apiVersions"] == ["v1alpha1"]
     assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
     assert VALUES["protection"]["backendWriters"] is True
+
+
+def test_all_that_the_operator_renders_is_reserved_for_it() -> None:
+    """Every kind of its children, and what routers read: slices, and the Endpoints mirrored into some."""
+    text = TEMPLATES[Path("protection/managed-objects.yaml")].read_text()
+    plain = "\n".join(line for line in text.splitlines() if "{{" not in line)
+    policy, binding = yaml.safe_load_all(plain)
+    constraints = policy["spec"]["matchConstraints"]
+    assert constraints["objectSelector"] == {"matchLabels": {MANAGED_BY: MANAGED}}
+    reserved = {
+        (group, plural)
+        for rule in constraints["resourceRules"]
+        for group in rule["apiGroups"]
+        for plural in rule["resources"]
+    }
+    routers_read = {("discovery.k8s.io", "endpointslices"), ("", "endpoints")}
+    assert reserved == {(kind.group, kind.plural) for kind in CHILDREN} | routers_read
+    for rule in constraints["resourceRules"]:
+        assert (rule["apiVersions"], rule["operations"]) == (["*"], ["CREATE", "UPDATE", "DELETE"])
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    assert VALUES["protection"]["managedObjects"] is True
 
 
 def test_what_the_operator_opens_is_limited_only_where_its_way_to_the_apiserver_is_said() -> None:

@@ -198,7 +198,7 @@ def test_silent_routers_leave_the_summary_as_it_was() -> None:
 def test_settings_that_are_not_written_yet_are_waited_for() -> None:
     """No report can be of them: neither is the endpoint served, nor has a port failed."""
     for reports in ({"r1": router_report(e=LISTENS)}, {"r1": router_report()}, {}):
-        seen = replace(SEEN, router=replace(ROUTER, unwritten=True, reports=reports))
+        seen = replace(SEEN, router=replace(ROUTER, unmade=True, reports=reports))
         conditions = by_type(status.endpoint_status(endpoint(), seen, now=NOW))
         assert (conditions["RouterReady"], conditions["Ready"]) == (
             ("False", "Waiting"),

@@ -92,12 +92,16 @@ class Pod:
         self.file.write_bytes(authorities)
         (folder / "token").write_text(token())
         self.settings: list[bytes] = []
+        self.alone = 0
         self.reporter = Reporter(
             url=f"https://{host}:{port}", kind="sidecar", token_file=folder / "token", authorities=self.file,
             make=lambda seq: encode(SidecarReport(pod="m-1", uid="uid-1", seq=seq, state="ready")),
-            on_settings=self.settings.append,
+            on_settings=self.settings.append, on_alone=self._alone,
         )  # fmt: skip
         self.task = asyncio.create_task(self.reporter.run())
+
+    def _alone(self) -> None:
+        self.alone += 1
 
     async def stop(self) -> None:
         self.task.cancel()
@@ -280,7 +284,11 @@ async def test_a_pod_that_hears_nothing_but_its_file_follows(
 async def test_a_server_that_cannot_be_checked_gets_no_report(
     case: str, operator: Operator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is sent to it, not even the token; the log says why in words."""
+    """Nothing is sent to it, not even the token; the log says why in words.
+
+    Where a server is there, its certificate and the mounted authorities disagree: so the pod does not start
+    from the settings mounted beside them either.
+    """
     words = {
         "wrong authority": "unable to get local issuer certificate",
         "expired": "certificate has expired",
@@ -310,6 +318,7 @@ async def test_a_server_that_cannot_be_checked_gets_no_report(
     finally:
         await pod.stop()
     assert words[case] in str(find(message))
+    assert bool(pod.alone) == (case == "plain text")
     assert operator.taken() == 0
     assert operator.harness.reviews == []
 
@@ -435,6 +444,12 @@ def test_authorities_that_cannot_be_read_change_nothing(
     assert trust.context() is good
     messages = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
     assert messages == ["authorities refused", "authorities cannot be read", "authorities cannot be read"]
+    file.write_bytes(authority.certificate)
+    trust.context()
+    trust.verified()
+    other = pki.make_authority(now=time.time(), life=DAY).certificate
+    file.write_bytes(other)  # somebody's: it cuts off no pod that has reached the operator once
+    assert len(trust.context().get_ca_certs()) == 2
     file.write_bytes(authority.certificate)
     trust.take(pki.make_authority(now=time.time(), life=DAY).certificate.decode())
     assert len(trust.context().get_ca_certs()) == 2

@@ -13,15 +13,13 @@ import pytest
 from penstock_operator.api.backendstatus import ScalingInputs
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.control import pki
-from penstock_operator.control.auth import Caller
 from penstock_operator.control.certificates import server_context, show
 from penstock_operator.control.rotation import DAY
 from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT, PER_SECOND
-from penstock_operator.control.settings_cache import KEEP_VERSIONS, SettingsCache
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.reconcile.context import Scaled
 from penstock_operator.reports import FRESH
-from penstock_operator.store import Key, Store
+from penstock_operator.store import Key
 from penstock_wire.control.ca_trust import client_context, digest
 from penstock_wire.control.report import (
     BackendTotals,
@@ -30,7 +28,7 @@ from penstock_wire.control.report import (
     RouterReport,
     encode,
 )
-from tests.support.control_server import DOCUMENT, Harness, parent, pod, record, sidecar, token, verdict
+from tests.support.control_server import DOCUMENT, MADE, Harness, parent, pod, sidecar, token, verdict
 from tests.support.ports import needs_ipv6
 
 
@@ -60,24 +58,27 @@ async def test_a_report_of_the_right_pod_is_taken(server: Harness) -> None:
     assert server.reports.of_backend("n", "m")["m-1"].items.queued == 3
 
 
-async def test_a_reporter_that_is_behind_gets_the_record(server: Harness) -> None:
-    """The answer carries the ConfigMap's own document."""
-    status, answer = await server.post(sidecar(settings_version=3))
-    assert status == 200
-    assert answer["settings"] == json.loads(DOCUMENT)
-
-
-@pytest.mark.parametrize("owner", ["deleted", "nobody"])
-async def test_the_record_of_a_namesake_or_a_stranger_tells_nobody(server: Harness, owner: str) -> None:
-    """A backend was deleted and made again: what its ConfigMap still says is not its word."""
-    live = record("m", owner, version=2)
-    if owner == "nobody":
-        del live["metadata"]["ownerReferences"]
-    server.store.put(live)
-    status, answer = await server.post(sidecar(settings_version=3))
-    assert (status, answer["settings"]) == (200, None)
-    server.store.put(record("m", version=3))
-    assert (await server.post(sidecar(2, settings_version=3)))[1]["settings"] == json.loads(DOCUMENT)
+@pytest.mark.parametrize(
+    ("has", "behind"),
+    [
+        ({"settings_version": 3}, True),
+        ({"settings_version": 4}, False),
+        ({"settings_version": 2**53 - 1}, False),  # an older pod: it takes only a higher version
+        ({"settings_version": 4, "settings_digest": MADE.digest}, False),
+        ({"settings_version": 1, "settings_digest": MADE.digest}, False),
+        ({"settings_version": 2**53 - 1, "settings_digest": "a stranger's"}, True),
+        ({"settings_version": 0, "settings_digest": ""}, True),  # those of a file do not count
+    ],
+    ids=str,
+)
+async def test_a_reporter_gets_what_the_operator_made_unless_it_has_just_that(
+    server: Harness, has: dict[str, Any], behind: bool
+) -> None:
+    """The digest decides, not the version; before the operator has made settings, there are none."""
+    status, answer = await server.post(sidecar(**has))
+    assert (status, answer["settings"]) == (200, json.loads(DOCUMENT) if behind else None)
+    server.made.clear()
+    assert (await server.post(sidecar(2, **has)))[1]["settings"] is None
 
 
 async def test_a_verdict_is_kept_for_a_minute_at_most(server: Harness) -> None:
@@ -202,24 +203,16 @@ async def test_a_sidecar_does_not_speak_as_a_router_nor_the_other_way(server: Ha
 
 
 @pytest.mark.parametrize(
-    ("whose", "owner", "answer"),
-    [
-        ("e", "e", {"version": 3, "mine": True}),
-        ("e", "f", None),  # the record is another endpoint's
-        ("", "e", "wrong_role"),
-    ],
+    ("whose", "answer"),
+    [("e", json.loads(DOCUMENT)), ("f", None), ("", "wrong_role")],
 )
 async def test_an_endpoints_own_router_gets_its_own_settings(
-    server: Harness, whose: str, owner: str, answer: Any
+    server: Harness, whose: str, answer: Any
 ) -> None:
     """And its report counts for it only; a pod that claims no endpoint of its own belongs to none."""
     for name in ("e", "f"):
         server.store.put(parent(name) | {"kind": "ModelEndpoint"})
-    live = record(owner)
-    live["metadata"]["name"] = "e-dedicated-router-settings"
-    live["metadata"]["ownerReferences"][0]["kind"] = "ModelEndpoint"
-    live["data"] = {"settings.json": '{"version": 3, "mine": true}'}
-    server.store.put(live)
+    server.made["n", "e-dedicated-router-settings"] = MADE
     own = {"penstock.dev/endpoint": whose} if whose else {}
     server.store.put(pod("d-1", "uid-d", app="penstock-dedicated-router", **own))
     server.status = verdict(name="d-1", uid="uid-d")
@@ -230,7 +223,7 @@ async def test_an_endpoints_own_router_gets_its_own_settings(
         return
     assert status == 200
     assert document.get("settings") == answer
-    assert list(server.reports.of_router("n", "e")) == ["d-1"]
+    assert list(server.reports.of_router("n", whose)) == ["d-1"]
     assert server.reports.of_router("n") == {}
 
 
@@ -452,19 +445,3 @@ async def test_only_news_is_notable(server: Harness) -> None:
     assert server.reports.of_backend("n", "m") == {}
     await server.post(sidecar(6, state="draining"))
     assert server.reported[-1][2] is True
-
-
-def test_settings_of_deleted_backends_are_not_kept() -> None:
-    """Backends come and go for weeks under new names: what was read of their records goes with them."""
-    store = Store()
-    cache = SettingsCache(store)
-    for number in range(3 * KEEP_VERSIONS):
-        name = f"s-{number}"
-        live, owner = record(name, owner=f"u-{number}"), parent(name, uid=f"u-{number}")
-        store.put(owner)
-        store.put(live)
-        caller = Caller(namespace="n", pod="p", uid="u", backend=name)
-        assert cache.current(caller, live["metadata"]["name"]) is not None
-        store.remove(live)
-        store.remove(owner)
-    assert len(cache._versions) <= KEEP_VERSIONS

@@ -113,7 +113,7 @@ async def test_a_new_endpoint_beside_a_running_router_has_failed_nowhere(first: 
 
 
 async def test_a_change_that_is_taken_back_before_the_router_is_looked_at_leaves_nobody_waiting() -> None:
-    """Whoever saw the router's settings unwritten looks again by itself."""
+    """Whoever saw the router's settings unmade looks again by itself."""
     harness = await serving()
     harness.apply(endpoint("e2"))
     await harness.manager.reconcile(Key(SPLIT.kind, "n", "s"))

@@ -264,7 +264,7 @@ async def test_an_endpoint_whose_new_backend_is_not_there_says_so() -> None:
 
 @pytest.mark.parametrize("cause", ["suspended", "refused", "taken"])
 async def test_settings_that_are_not_recorded_do_not_count_on(cause: str) -> None:
-    """A version that no ConfigMap holds is in no status: else each look would raise it and write again."""
+    """Pods get settings whose ConfigMap cannot be written, too, and no look raises their version."""
     harness = Harness()
 
     def refuse(verb: str, kind: str, *_call: str) -> None:
@@ -282,7 +282,8 @@ async def test_settings_that_are_not_recorded_do_not_count_on(cause: str) -> Non
         harness.manager.enqueue_all()
         await harness.turn(31)
     assert [write for write in harness.cluster.writes if write[0] == "status"] == []
-    assert harness.cluster.find(BACKEND, "n", "m")["status"].get("settingsVersion") is None
+    assert harness.cluster.find(BACKEND, "n", "m")["status"]["settingsVersion"] == 1
+    assert harness.ctx.memory.made["n", "m-backend-settings"].version == 1
 
 
 async def test_a_shared_object_that_lost_its_label_is_mended() -> None:

@@ -13,10 +13,14 @@ from penstock_wire.contract import SIDECAR_PORT
 
 
 def endpoint(address: str, *, pod: str = "", uid: str = "", **conditions: bool | None) -> dict[str, Any]:
-    item: dict[str, Any] = {"addresses": [address], "conditions": conditions}
-    if pod:
-        item["targetRef"] = {"kind": "Pod", "name": pod, "uid": uid or f"uid-{pod}"}
-    return item
+    name = pod or f"at-{address}"
+    target = {"kind": "Pod", "name": name, "namespace": "n", "uid": uid or f"uid-{name}"}
+    return {"addresses": [address], "conditions": conditions, "targetRef": target}
+
+
+def ready(host: str, pod: str = "") -> Address:
+    """The address of an `endpoint`'s sidecar."""
+    return Address(host=host, port=SIDECAR_PORT, pod=pod or f"at-{host}")
 
 
 def slice_of(backend: str, *endpoints: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -25,9 +29,10 @@ def slice_of(backend: str, *endpoints: dict[str, Any], **more: Any) -> dict[str,
         "app.kubernetes.io/name": "penstock-backend",
         "penstock.dev/backend": backend,
         "kubernetes.io/service-name": f"{backend}-backend",
+        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
     }
     return {
-        "metadata": {"name": "s", "labels": labels},
+        "metadata": {"name": "s", "namespace": "n", "labels": labels},
         "addressType": "IPv4",
         "ports": [{"name": "http", "port": 8012, "protocol": "TCP"}],
         "endpoints": list(endpoints),
@@ -59,9 +64,22 @@ def test_only_pods_that_are_ready_and_not_terminating_get_requests(
 def test_missing_members_and_nulls_are_borne() -> None:
     assert merge([slice_of("a", endpoints=None, ports=None)]) == {"a": ()}
     assert merge([slice_of("a", {"addresses": None}, {"addresses": []})]) == {"a": ()}
-    assert merge([slice_of("a", {"addresses": ["10.0.0.1"], "conditions": None, "targetRef": None})]) == {
-        "a": (Address(host="10.0.0.1", port=8012),)
+    borne = endpoint("10.0.0.1") | {"conditions": None}
+    assert merge([slice_of("a", borne, endpoint("10.0.0.2") | {"targetRef": None})]) == {
+        "a": (ready("10.0.0.1"),)
     }
+
+
+@pytest.mark.parametrize(
+    "target",
+    [{}, {"kind": "Node"}, {"kind": None}, {"name": ""}, {"namespace": "other"}, {"namespace": None}],
+    ids=str,
+)
+def test_an_address_that_is_not_of_a_pod_of_the_namespace_gets_no_requests(target: dict[str, Any]) -> None:
+    there = endpoint("10.0.0.1")
+    stranger = endpoint("10.1.0.1", pod="q")
+    stranger["targetRef"] = stranger["targetRef"] | target if target else {}
+    assert merge([slice_of("a", there, stranger)]) == {"a": (ready("10.0.0.1"),)}
 
 
 @pytest.mark.parametrize(
@@ -75,6 +93,8 @@ def test_missing_members_and_nulls_are_borne() -> None:
         {"penstock.dev/backend": ""},
         {"penstock.dev/backend": "y"},
         {"kubernetes.io/service-name": "y-backend"},
+        {"endpointslice.kubernetes.io/managed-by": None},
+        {"endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io"},
     ],
 )
 def test_services_of_others_are_not_looked_at(labels: dict[str, str | None]) -> None:
@@ -101,12 +121,12 @@ def test_what_the_operator_renders_is_what_the_router_selects() -> None:
     rendered = service.service(backend)
     name = rendered["metadata"]["name"]
     mirrored = slice_of("x", endpoint("10.0.0.1"))
-    mirrored["metadata"]["labels"] = rendered["metadata"]["labels"] | {"kubernetes.io/service-name": name}
+    mirrored["metadata"]["labels"] |= rendered["metadata"]["labels"] | {"kubernetes.io/service-name": name}
     mirrored["ports"] = [
         {"name": port["name"], "port": port["targetPort"], "protocol": port["protocol"]}
         for port in rendered["spec"]["ports"]
     ]
-    assert merge([mirrored]) == {"x": (Address(host="10.0.0.1", port=SIDECAR_PORT),)}
+    assert merge([mirrored]) == {"x": (ready("10.0.0.1"),)}
     asked = [term.partition("=") for term in SELECTOR.split(",")]
     assert all(
         mirrored["metadata"]["labels"].get(key) == value if equals else key in mirrored["metadata"]["labels"]
@@ -118,7 +138,7 @@ def test_a_backend_without_ready_pods_is_there_and_empty() -> None:
     """An empty slice says that the Service exists: its requests are held, not shared out."""
     assert merge([slice_of("a"), slice_of("b", endpoint("10.0.0.2"))]) == {
         "a": (),
-        "b": (Address(host="10.0.0.2", port=8012),),
+        "b": (ready("10.0.0.2"),),
     }
 
 
@@ -141,8 +161,8 @@ def test_names_are_not_addresses() -> None:
 
 
 def test_the_first_of_several_addresses_stands_for_all() -> None:
-    several = slice_of("a", {"addresses": ["10.0.0.1", "10.0.0.9"]})
-    assert merge([several]) == {"a": (Address(host="10.0.0.1", port=8012),)}
+    several = slice_of("a", endpoint("10.0.0.1") | {"addresses": ["10.0.0.1", "10.0.0.9"]})
+    assert merge([several]) == {"a": (ready("10.0.0.1"),)}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +178,7 @@ def test_the_first_of_several_addresses_stands_for_all() -> None:
 )
 def test_only_the_sidecars_port_is_called(ports: list[dict[str, Any]], leads: bool) -> None:
     merged = merge([slice_of("a", endpoint("10.0.0.1"), ports=ports)])
-    assert merged == {"a": (Address(host="10.0.0.1", port=8012),) if leads else ()}
+    assert merged == {"a": (ready("10.0.0.1"),) if leads else ()}
 
 
 def test_targets_of_settings() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock_wire.control import report, settings
+from penstock_wire.control import documents, report, settings
 from penstock_wire.control.report import SidecarReport
 from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
@@ -75,7 +75,9 @@ async def pair(operator: Operator, tmp_path: Path) -> AsyncIterator[Pair]:
     await made.stop()
 
 
-async def test_it_waits_for_settings_with_a_version_and_then_obeys_the_higher(operator: Operator, pair: Pair):
+async def test_it_waits_for_versioned_settings_and_then_obeys_the_operator_alone(
+    operator: Operator, pair: Pair
+):
     starting = await operator.report_where(lambda each: each.state == "starting")
     assert (starting.pod, starting.uid, starting.settings_version) == ("digits-0", "uid-0", 0)
     assert get(operator.requests[0].headers, b"authorization") == b"Bearer secret-token"
@@ -85,14 +87,16 @@ async def test_it_waits_for_settings_with_a_version_and_then_obeys_the_higher(op
     await operator.report_where(lambda each: each.state == "ready" and each.settings_version == 3)
     await pair.until_ready()
     assert (await pair.admin_get("/settings")).document["batching"]["maxBatchSize"] == 5
-    # The file arrives late, as a mounted ConfigMap does: older ones change nothing, newer ones do.
-    pair.settle(version=2, maxBatchSize=1)
+    # What the mounted ConfigMap says from now on counts for nothing, whatever its version.
+    pair.settle(version=2**53 - 1, maxBatchSize=1)
     operator.settings = None
     seen = operator.reports[-1].seq
     await operator.report_where(lambda each: each.seq > seen + 8)
     assert (await pair.admin_get("/settings")).document["version"] == 3
-    pair.settle(version=4, maxBatchSize=7)
-    await operator.report_where(lambda each: each.settings_version == 4)
+    operator.settings = settings.Settings(version=1, backend="digits")
+    sent = json.dumps(json.loads(settings.encode(operator.settings))).encode()
+    taken = documents.digest(sent)
+    await operator.report_where(lambda each: (each.settings_version, each.settings_digest) == (1, taken))
 
 
 async def test_load_totals_and_drain_are_told(operator: Operator, pair: Pair):

@@ -226,18 +226,18 @@ class TestOpenFiles:
 
 
 class TestSettingsSource:
-    """One rule for both channels: the higher version wins; without one, each change is new."""
+    """Each other document counts; beside an operator the file only until the operator has given one."""
 
     @staticmethod
     def source(
-        path: Path | None, *, versioned_only: bool = False
+        path: Path | None, *, reports: bool = False
     ) -> tuple[SettingsSource[settings.Settings], list[int]]:
         applied: list[int] = []
         source = SettingsSource(
             path=path,
             decode=lambda data: settings.decode(data, text=True),
             apply=lambda settings: applied.append(settings.batching.max_batch_size),
-            versioned_only=versioned_only,
+            reports=reports,
         )
         return source, applied
 
@@ -247,34 +247,41 @@ class TestSettingsSource:
             settings.Settings(version=version, batching=settings.Batching(max_batch_size=size))
         )
 
-    def test_the_higher_version_wins_from_whichever_channel(self, tmp_path: Path):
+    def test_the_operators_document_overrules_the_file_whatever_their_versions(self, tmp_path: Path):
         path = tmp_path / "settings.json"
-        source, applied = self.source(path)
-        path.write_bytes(self.document(1, 5))
+        source, applied = self.source(path, reports=True)
+        path.write_bytes(self.document(1, 2**53 - 1))
+        assert not source.read_file()  # an operator may answer
+        source.alone()
+        assert (applied, source.version, source.digest) == ([1], 0, "")
+        path.write_bytes(self.document(2, 3))
         assert source.read_file()
-        assert source.offer(self.document(2, 7), origin="operator")
-        path.write_bytes(self.document(3, 6))
+        assert source.offer(self.document(3, 2))
+        assert (source.version, source.digest) == (2, documents.digest(self.document(3, 2)))
+        assert not source.offer(self.document(3, 2))
+        path.write_bytes(self.document(4, 2**53 - 1))
+        source.alone()
         assert not source.read_file()
-        assert not source.offer(self.document(4, 7), origin="operator")
-        path.write_bytes(self.document(5, 8))
-        assert source.read_file()
-        assert (applied, source.version) == ([1, 2, 5], 8)
+        assert source.offer(self.document(5, 1))
+        assert (applied, source.version) == ([1, 2, 3, 5], 1)
 
-    def test_without_versions_each_change_is_new(self, tmp_path: Path):
+    def test_without_an_operator_each_change_is_new(self, tmp_path: Path):
         path = tmp_path / "settings.json"
         source, applied = self.source(path)
-        for size in (1, 2, 1):
-            path.write_bytes(self.document(size))
+        for size, version in ((1, None), (2, None), (1, 7), (3, 6)):
+            path.write_bytes(self.document(size, version))
             assert source.read_file()
             assert not source.read_file()
-        assert (applied, source.version) == ([1, 2, 1], 0)
+        assert (applied, source.version) == ([1, 2, 1, 3], 0)
 
     def test_a_process_that_reports_takes_versioned_documents_only(self, tmp_path: Path):
         path = tmp_path / "settings.json"
         path.write_bytes(self.document(1))
-        source, applied = self.source(path, versioned_only=True)
-        assert not source.read_file()
-        assert source.offer(self.document(2, 1), origin="operator")
+        source, applied = self.source(path, reports=True)
+        source.alone()
+        assert not source.offer(self.document(3))
+        assert (source.version, source.digest) == (0, "")
+        assert source.offer(self.document(2, 1))
         assert applied == [2]
 
     def test_what_cannot_be_used_is_told_once_and_changes_nothing(
@@ -289,7 +296,7 @@ class TestSettingsSource:
         path.write_bytes(b"{ broken")
         assert not source.read_file()
         assert not source.read_file()
-        assert (applied, source.version) == ([1], 1)
+        assert applied == [1]
         messages = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
         assert messages == ["settings file cannot be read", "settings applied", "settings refused"]
 

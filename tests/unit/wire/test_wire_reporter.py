@@ -48,13 +48,14 @@ async def run(operator: Operator, tmp_path: Path) -> AsyncIterator[Reporter]:
     listener = await front.listen("127.0.0.1", 0, operator)
     token = tmp_path / "token"
     token.write_text("one\n")
-    taken: list[bytes] = []
+    taken: list[bytes | None] = []
     reporter = Reporter(
         url=f"http://127.0.0.1:{listener.address[1]}/base/",
         kind="sidecar",
         token_file=token,
         make=lambda sequence: json.dumps({"seq": sequence}).encode(),
         on_settings=taken.append,
+        on_alone=lambda: taken.append(None),
     )
     reporter.taken, reporter.token = taken, token  # type: ignore[attr-defined]
     task = asyncio.create_task(reporter.run())
@@ -75,10 +76,14 @@ async def test_reports_carry_a_sequence_and_the_token_of_the_moment(operator: Op
     assert [json.loads(each.body)["seq"] for each in reports] == list(range(1, len(reports) + 1))
 
 
-async def test_settings_in_the_answer_are_handed_on(operator: Operator, run: Reporter):
+async def test_settings_in_the_answer_are_handed_on_and_it_is_told_when_there_are_none(
+    operator: Operator, run: Reporter
+):
+    """An operator that does not answer as it should is none."""
     operator.answers.insert(0, (200, b'{"v":1,"nextReportMs":100,"settings":{"v":1,"version":4}}'))
-    await operator.after(3)
-    assert run.taken == [b'{"v":1,"version":4}']  # type: ignore[attr-defined]
+    operator.answers.insert(0, (503, b"standby"))
+    await operator.after(4)
+    assert run.taken[:3] == [None, b'{"v":1,"version":4}', None]  # type: ignore[attr-defined]
 
 
 async def test_a_failure_is_told_once_and_tried_again(

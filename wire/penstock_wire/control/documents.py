@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, TypeVar
 
 import msgspec
@@ -54,6 +55,11 @@ def decode(kind: type[T], data: bytes, *, what: str, text: bool = False, by_hand
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise DocumentError(f"{what}: {error}") from error
+
+
+def digest(document: bytes) -> str:
+    """Return the name of a document's bytes: two documents with one digest are the same."""
+    return hashlib.sha256(document).hexdigest()[:32]
 
 
 class _Head(msgspec.Struct):

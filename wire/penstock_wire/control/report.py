@@ -139,7 +139,8 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         seq: counts this process's reports.
         state: `starting` (no settings), `loading` (the model does not answer its ready path yet), `ready`,
             `draining`.
-        settings_version: version of the settings in effect, 0 for none.
+        settings_version: version of the operator's settings in effect; 0 for none, or for those of a file.
+        settings_digest: their digest (`documents.digest`); empty for none, and from older sidecars.
         items: the queue now.
         oldest_age_ms: how long the oldest queued item has waited.
         totals: since the process started.
@@ -158,6 +159,7 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     seq: Count
     state: State
     settings_version: Count = 0
+    settings_digest: Name = ""
     items: Items = msgspec.field(default_factory=Items)
     oldest_age_ms: Count = 0
     totals: Totals = msgspec.field(default_factory=Totals)
@@ -288,6 +290,7 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     seq: Count
     state: State
     settings_version: Count = 0
+    settings_digest: Name = ""
     endpoints: Annotated[dict[Name, EndpointReport], msgspec.Meta(max_length=20_000)] = {}
     processor_wait: Share | None = None
 
@@ -297,7 +300,7 @@ class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
     Args:
         next_report_ms: time until the next report.
-        settings: the settings document as one JSON object, if the reporter's version is behind.
+        settings: the settings document as one JSON object, if the reporter has another.
         authorities: certificates that can sign the operator's, PEM, if the reporter has others.
     """
 

@@ -41,6 +41,8 @@ class Reporter:
         authorities: file with the certificates that can sign the operator's; required with `https`.
         make: makes the report's bytes; its argument is the sequence number.
         on_settings: takes the bytes of an answer's settings document.
+        on_alone: called when no operator answers as it should, and when an answer brings no settings; not if
+            it cannot prove who it is: an operator is there, and the mounted files disagree with it.
 
     Raises:
         ValueError: the URL cannot be used.
@@ -53,7 +55,8 @@ class Reporter:
         kind: str,
         token_file: Path | None,
         make: Callable[[int], bytes],
-        on_settings: Callable[[bytes], None],
+        on_settings: Callable[[bytes], object],
+        on_alone: Callable[[], None] = lambda: None,
         authorities: Path | None = None,
     ) -> None:
         parts = urlsplit(url)
@@ -75,6 +78,7 @@ class Reporter:
         )
         self._make = make
         self._on_settings = on_settings
+        self._on_alone = on_alone
         self._now = asyncio.Event()
         self._sequence = 0
         self._told = ""
@@ -103,9 +107,11 @@ class Reporter:
         try:
             interval = await self._report()
         except (UpstreamError, DocumentError, OSError) as error:
+            untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
+            if not untrusted:
+                self._on_alone()
             if str(error) != self._told:
                 self._told = str(error)
-                untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
                 log(UNTRUSTED if untrusted else "report failed", level="warning", error=str(error))
             # Spread the retries: all reporters lost the same operator at the same moment, and each handshake
             # delays the next one more than a report does.
@@ -133,8 +139,12 @@ class Reporter:
             detail = answer.body[:300].decode("utf-8", "replace")
             raise DocumentError(f"report answer: expected status 200, found {answer.status}: {detail}")
         document, settings = decode_answer(answer.body)
-        if document.authorities is not None and self._trust is not None:
-            self._trust.take(document.authorities)
+        if self._trust is not None:
+            self._trust.verified()
+            if document.authorities is not None:
+                self._trust.take(document.authorities)
         if settings is not None:
             self._on_settings(settings)
+        else:
+            self._on_alone()
         return min(LONGEST_SECONDS, max(0.1, document.next_report_ms / 1000))

@@ -1,18 +1,20 @@
-"""Reads settings from a file (a mounted ConfigMap, or one that a user edits) and from the report channel.
+"""Reads settings from a file (a mounted ConfigMap, or one that a user edits) and from the operator.
 
-One rule for both: of documents with a `version`, the higher wins, from whichever channel. Documents without
-one, which only a process without `--report-to` accepts, count each change as new. A document that cannot be
-used is logged and changes nothing.
+Each change of a document counts as new, whatever its `version` says. Without an operator, the file is all
+there is. With one (`--report-to`), the file is only for a start while no operator answers: whoever may write
+ConfigMaps can put anything there. From the operator's first document on, the file has no effect any more.
+
+A document that cannot be used is logged and changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from penstock_wire.control.documents import digest
 from penstock_wire.errors import DocumentError
 from penstock_wire.process import log
 
@@ -32,13 +34,14 @@ T = TypeVar("T", bound=Versioned)
 
 
 class SettingsSource(Generic[T]):
-    """Holds the document in effect and hands each newer one to `apply`.
+    """Holds the document in effect and hands each other one to `apply`.
 
     Args:
         path: the file, or None if there is none.
         decode: bytes (JSON or YAML) to document; raises DocumentError.
-        apply: takes a newer document, whole, between two steps of the event loop.
-        versioned_only: refuse documents without a version (a process that reports to an operator).
+        apply: takes another document, whole, between two steps of the event loop.
+        reports: whether the process reports to an operator. Then it takes only documents with a version, and
+            the file by the rule above.
     """
 
     def __init__(
@@ -47,13 +50,15 @@ class SettingsSource(Generic[T]):
         path: Path | None,
         decode: Callable[[bytes], T],
         apply: Callable[[T], None],
-        versioned_only: bool,
+        reports: bool,
     ) -> None:
         self._path = path
         self._decode = decode
         self._apply = apply
-        self._versioned_only = versioned_only
-        self._digest = b""
+        self._reports = reports
+        self._takes_file = not reports
+        self._led = ""  # the digest of the operator's last usable document
+        self._digest = ""
         self._told = ""
         self._unread: str | None = None
         self._refused = False
@@ -67,41 +72,31 @@ class SettingsSource(Generic[T]):
 
     @property
     def version(self) -> int:
-        """Version of the document in effect; 0 if there is none or it has no version."""
-        return (self.current.version or 0) if self.current is not None else 0
+        """Version of the operator's document in effect; 0 if what is in effect did not come from it."""
+        return (self.current.version or 0) if self._led and self.current is not None else 0
 
-    def offer(self, data: bytes, *, origin: str) -> bool:
-        """Take a document if it is newer than the one in effect.
+    @property
+    def digest(self) -> str:
+        """Digest of the operator's document in effect (`documents.digest`); empty as for `version`."""
+        return self._led
 
-        Args:
-            data: its bytes.
-            origin: where it came from, for the log.
-
-        Returns:
-            Whether it took effect.
-        """
-        try:
-            document = self._decode(data)
-            if document.version is None and self._versioned_only:
-                raise DocumentError(f"{origin}: expected a version, found none")
-        except DocumentError as error:
-            self._refused = True
-            if str(error) != self._told:
-                self._told = str(error)
-                log("settings refused", level="error", origin=origin, error=str(error))
+    def offer(self, data: bytes) -> bool:
+        """Take a document of the operator, unless it is in effect; return whether it took effect."""
+        name = digest(data)
+        if name == self._led or not self._take(data, origin="operator"):
             return False
-        self._told = ""
-        self._refused = False
-        if document.version is not None and self.current is not None and document.version <= self.version:
-            return False
-        self.current = document
-        self._apply(document)
-        log("settings applied", origin=origin, version=document.version)
+        self._led, self._takes_file = name, False
         return True
 
+    def alone(self) -> None:
+        """Use the file, as no operator answers, or it has no settings; not after it has given some."""
+        if not self._led and not self._takes_file:
+            self._takes_file = True
+            self.read_file()
+
     def read_file(self) -> bool:
-        """Read the file if it changed; return whether a newer document took effect."""
-        if self._path is None:
+        """Read the file if it counts and has changed; return whether another document took effect."""
+        if self._path is None or not self._takes_file:
             return False
         try:
             data = self._path.read_bytes()
@@ -111,15 +106,33 @@ class SettingsSource(Generic[T]):
                 log("settings file cannot be read", level="error", path=str(self._path), error=error.strerror)
             return False
         self._unread = None
-        digest = hashlib.sha256(data).digest()
-        if digest == self._digest:
+        name = digest(data)
+        if name == self._digest:
             return False
-        self._digest = digest
-        return self.offer(data, origin=str(self._path))
+        self._digest = name
+        return self._take(data, origin=str(self._path))
+
+    def _take(self, data: bytes, *, origin: str) -> bool:
+        try:
+            document = self._decode(data)
+            if document.version is None and self._reports:
+                raise DocumentError(f"{origin}: expected a version, found none")
+        except DocumentError as error:
+            self._refused = True
+            if str(error) != self._told:
+                self._told = str(error)
+                log("settings refused", level="error", origin=origin, error=str(error))
+            return False
+        self._told = ""
+        self._refused = False
+        self.current = document
+        self._apply(document)
+        log("settings applied", origin=origin, version=document.version)
+        return True
 
     def reload_now(self) -> None:
         """Read the file at once (SIGHUP), whether it changed or not."""
-        self._digest = b""
+        self._digest = ""
         self._wake.set()
 
     async def watch(self) -> None:
