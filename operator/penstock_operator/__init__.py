@@ -12,5 +12,6 @@ objects that the watches have shown), `traffic_window` (requests that routers an
 reconcilers and their manager), `control` (the server that takes reports), `leader_endpoint` (the Service that
 finds the leader), `metrics` and `resource_metrics`,
 `supervision` (loops that are restarted), `handlers` (the only module that imports kopf), `scheduling` and
-`config` (the flags), `dry_run` (`--dry-run`), and `__main__`, which puts it all together.
+`config` (the flags), `dry_run` (`--dry-run`), `validation`
+(`penstock validate`), and `__main__`, which puts it all together.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
 import logging
 import random
@@ -51,6 +52,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.resource_metrics import ResourceMetrics
     from penstock_operator.store import Store
     from penstock_operator.supervision import keep_running, until_done
+    from penstock_operator.validation import faults, has_rules
     from penstock_wire.process import log, on_signal, raise_file_limit, ready, set_log_level
 
 if TYPE_CHECKING:
@@ -348,9 +350,18 @@ async def run(config: Config) -> int:
     """
     set_log_level(config.log_level)
     if config.dry_run and config.file:
-        return await _preview(
-            config, FileCluster(read_file(config.file), namespace=config.namespace or "default")
-        )
+        resources = read_file(config.file)
+        if not has_rules():
+            log("rules not checked: penstock[validate] is not installed", level="warning")
+        bad = 0
+        for resource in resources:
+            for fault in faults(copy.deepcopy(resource), rules=has_rules()):
+                bad += 1
+                key = f"{resource['kind']}/{resource['metadata']['name']}"
+                log("resource is not valid", level="error", key=key, error=fault)
+        if bad:
+            return 1
+        return await _preview(config, FileCluster(resources, namespace=config.namespace or "default"))
     logging.basicConfig(handlers=[KopfLog(log)], level=logging.WARNING, force=True)
     try:
         cluster = await KubernetesCluster.connect(config.kubeconfig or None)

@@ -103,11 +103,12 @@ def documents(writes: Iterable[Write]) -> str:
     return "".join(_document(write) for write in writes)
 
 
-def read_file(path: str) -> list[Obj]:
+def read_file(path: str, what: str = "--file") -> list[Obj]:
     """Read our resources from a YAML file, without its other objects.
 
     Args:
         path: the file, ``-`` for standard input.
+        what: what the user calls it by, for errors.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -116,15 +117,15 @@ def read_file(path: str) -> list[Obj]:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--file: {path}: {error}") from error
+        raise ConfigError(f"{what}: {path}: {error}") from error
     ours = {kind.kind: kind.api_version for kind in PARENTS}
     resources: list[Obj] = []
     for document in _flat(documents):
         if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-            raise ConfigError(f"--file: {path}: expected Kubernetes objects, found {str(document)[:80]!r}")
+            raise ConfigError(f"{what}: {path}: expected Kubernetes objects, found {str(document)[:80]!r}")
         if ours.get(str(document.get("kind"))) == document.get("apiVersion"):
             if not isinstance(document["metadata"].get("name"), str):
-                raise ConfigError(f"--file: {path}: a {document['kind']} has no metadata.name")
+                raise ConfigError(f"{what}: {path}: a {document['kind']} has no metadata.name")
             resources.append(document)
     return resources
 

@@ -1,9 +1,10 @@
-"""The command `penstock`: `run` serves on this machine, `export` prints its resources."""
+"""The command `penstock`: `run` serves here, `export` prints resources, `validate` checks some."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -42,7 +43,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Print resources for a cluster, one backend and one endpoint for each class.",
     )
     export.add_arguments(written)
+    checked = commands.add_parser(
+        "validate",
+        help="check resources as the API server would, without a cluster",
+        description="Check resources of YAML files: their schema and rules, and their parts of core/v1.",
+    )
+    checked.add_argument("files", nargs="+", metavar="FILE", help="YAML; - for standard input")
     arguments = parser.parse_args(argv)
+    if arguments.command == "validate":
+        with needs("penstock validate", "validate"):
+            if importlib.util.find_spec("penstock_operator") is None:
+                raise ModuleNotFoundError("no module named penstock_operator", name="cel_expr_python")
+        program = [sys.executable, "-m", "penstock_operator.validation", *arguments.files]
+        return subprocess.run(program, check=False).returncode  # noqa: S603 - our own module
     if arguments.command == "export":
         return export.run(arguments)
     given = vars(arguments)

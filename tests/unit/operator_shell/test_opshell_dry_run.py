@@ -169,7 +169,7 @@ async def test_a_file_is_rendered_without_a_cluster() -> None:
         (["--dry-run", "-f", "-"], "just text", 2, "expected Kubernetes objects"),
         (["--file", "x.yaml"], "", 2, "only with --dry-run"),
         (["--dry-run", "-f", "-"], yaml.safe_dump({**backend(), "spec": {"model": {"port": "many"}}}), 1,
-         "Unreadable"),
+         "not valid"),
     ],
     ids=["no file", "no YAML", "no objects", "no dry run", "no resource"],
 )  # fmt: skip

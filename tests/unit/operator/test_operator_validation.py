@@ -1,0 +1,98 @@
+"""`penstock validate` takes and refuses what the API server does, and core/v1's parts as well."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock_operator.validation import faults
+
+ROOT = Path(__file__).parents[3]
+FILE = yaml.safe_load((ROOT / "tests/cluster/crd_cases.yaml").read_text())
+
+OBJECTIVE = "spec.batching.latencyObjective"
+CLAIM = "spec.podTemplate.volumes[0].persistentVolumeClaim"
+
+
+def merged(base: Any, over: Any) -> Any:
+    """RFC 7386, as the cluster test merges."""
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return copy.deepcopy(over)
+    kept = {name: merged(base.get(name), value) for name, value in over.items() if value is not None}
+    return {name: copy.deepcopy(value) for name, value in base.items() if name not in over} | kept
+
+
+@pytest.mark.parametrize("case", FILE["cases"], ids=lambda case: case["id"])
+def test_the_verdict_is_the_api_servers(case: dict[str, Any]) -> None:
+    """Of each case that the cluster tests put to a real one; with the place, and a rule's own words."""
+    found = faults(merged(FILE["bases"][case["kind"]], case.get("with", {})))
+    assert bool(found) == ("says" in case), found
+    for text in case.get("says", ()):
+        if text.startswith(("expected", "metadata")):
+            assert text.replace('"', "") in "; ".join(found).replace('"', "")
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        (
+            {"podTemplate": {"volumes": [{"name": "w", "persistentVolumeClaim": {"claimname": "c"}}]}},
+            [
+                f"{CLAIM}.claimname: unknown field; did you mean claimName?",
+                f"{CLAIM}.claimName: expected a value, found none",
+            ],
+        ),
+        (
+            {"podTemplate": {"tolerations": [{"key": "gpu", "tolerationSeconds": "5"}]}},
+            ["spec.podTemplate.tolerations[0].tolerationSeconds: expected type integer, found '5'"],
+        ),
+        (
+            {"podTemplate": {"volumes": [{"name": "t", "emptyDir": {"sizeLimit": 5}}]}},
+            [],
+        ),
+        (
+            {"model": {"container": {"livenessProbe": {"httpget": {"port": 8080}}}}},
+            ["spec.model.container.livenessProbe.httpget: unknown field; did you mean httpGet?"],
+        ),
+        (
+            {"batching": {"latencyObjective": 500}},
+            [
+                f'{OBJECTIVE}: expected a text with a unit, such as "500ms" or "500s", found 500',
+            ],
+        ),
+        ({"model": {"pyton": {}}}, ["spec.model.pyton: unknown field; did you mean python?"]),
+    ],
+)
+def test_words(spec: dict[str, Any], wanted: list[str]) -> None:
+    """What kubelet could not use is told here, and not in a pod that never starts."""
+    base = FILE["bases"]["ModelBackend"]
+    assert faults(merged(base, {"spec": spec})) == wanted
+
+
+@pytest.mark.parametrize(
+    "command", [["-m", "penstock", "validate"], ["-m", "penstock_operator", "--dry-run", "--file"]]
+)
+def test_the_commands_say_each_fault_in_a_line(tmp_path: Path, command: list[str]) -> None:
+    """No traceback for a misspelt `python`; 0 and none for what is well."""
+    bad, good = tmp_path / "bad.yaml", tmp_path / "good.yaml"
+    model = {"pyton": {"target": "m:C", "image": "i:1"}}
+    bad.write_text(
+        yaml.safe_dump(
+            merged(FILE["bases"]["ModelBackend"], {"spec": {"model": model | {"container": None}}})
+        )
+    )
+    good.write_text(yaml.safe_dump_all(FILE["bases"].values()))
+    for file, code in ((bad, 1), (good, 0)):
+        done = subprocess.run(
+            [sys.executable, *command, str(file)], capture_output=True, text=True, timeout=60
+        )
+        text = done.stdout + done.stderr
+        assert done.returncode == code, text
+        assert ("spec.model.pyton: unknown field; did you mean python?" in text) == bool(code)
+        assert "Traceback" not in text
