@@ -31,6 +31,11 @@ TURNS = 3
 WARM, FEW = 320, 640
 """Requests."""
 START_SECONDS = 300
+REQUESTS = (
+    b"User-Agent: python-requests/2.34.2\r\nAccept-Encoding: gzip, deflate\r\nAccept: */*\r\n"
+    b"Connection: keep-alive\r\n"
+)
+"""Fields of Python's `requests`, which writes its head first and then the body."""
 
 
 def missing() -> str:
@@ -39,20 +44,21 @@ def missing() -> str:
     return "" if there else "no valgrind on PATH: apt-get install valgrind"
 
 
-def ask(server: Server, connections: int, count: int) -> None:
+def ask(server: Server, connections: int, count: int, fields: bytes = b"") -> None:
     """Have some requests answered, in a closed loop.
 
     Args:
         server: which.
         connections: that share them evenly.
         count: requests, a multiple of `connections`.
+        fields: further ones of each head, which is then written before the body; empty: as wrk does.
 
     Raises:
         DidNotStartError: an answer was not right.
     """
     faults: list[str] = []
     each = [
-        threading.Thread(target=_ask, args=(server, count // connections, number, faults))
+        threading.Thread(target=_ask, args=(server, count // connections, number, faults, fields))
         for number in range(connections)
     ]
     for thread in each:
@@ -63,19 +69,22 @@ def ask(server: Server, connections: int, count: int) -> None:
         raise DidNotStartError(faults[0])
 
 
-def _ask(server: Server, count: int, number: int, faults: list[str]) -> None:
+def _ask(server: Server, count: int, number: int, faults: list[str], fields: bytes) -> None:
     form = bodies.FORMS[server.form]
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             reader = link.makefile("rb")
             for index in range(count):
                 item = (number * count + index + 1) * 1000
                 body = form.body(item)
                 # NB: the head that wrk sends.
-                link.sendall(
-                    b"POST %b HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
-                    b"Content-Length: %d\r\n\r\n%b" % (server.path.encode(), len(body), body)
+                head = (
+                    b"POST %b HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n%b"
+                    b"Content-Length: %d\r\n\r\n" % (server.path.encode(), fields, len(body))
                 )
+                for piece in (head, body) if fields else (head + body,):
+                    link.sendall(piece)
                 status = reader.readline()
                 length = 0
                 while (line := reader.readline().rstrip()) != b"":
@@ -125,13 +134,13 @@ class Counter:
             f"--callgrind-out-file={folder}/callgrind.%p",
         )
 
-    def count(self, server: Server, connections: int) -> float:
+    def count(self, server: Server, connections: int, fields: bytes = b"") -> float:
         """Instructions a request, which so many connections send (raises DidNotStartError)."""
-        ask(server, connections, WARM)
+        ask(server, connections, WARM, fields)
         _control("--zero", server.pid, self._folder)
-        ask(server, connections, FEW)
+        ask(server, connections, FEW, fields)
         few = _since_zero(server.pid, self._folder)
-        ask(server, connections, 3 * FEW)
+        ask(server, connections, 3 * FEW, fields)
         return (_since_zero(server.pid, self._folder) - few) / (2 * FEW)
 
 
@@ -142,14 +151,14 @@ def counter() -> Iterator[Counter]:
         yield Counter(Path(name))
 
 
-def count(behind: Server, *, core: int) -> Mapping[int, float]:
+def count(behind: Server, *, core: int, fields: bytes = b"") -> Mapping[int, float]:
     """Instructions a request of a router before a server, by connections (raises DidNotStartError)."""
     with (
         counter() as counting,
         proxies.router({"router": behind}, core=core, under=counting.under, seconds=START_SECONDS) as router,
     ):
         server = router.endpoints["router"]
-        return {connections: counting.count(server, connections) for connections in CONNECTIONS}
+        return {connections: counting.count(server, connections, fields) for connections in CONNECTIONS}
 
 
 def main_of_sidecar(bench: Bench) -> int:
@@ -201,8 +210,12 @@ def main(bench: Bench) -> int:
         widths = " | ".join(f"{connections} connections" for connections in CONNECTIONS)
         print(f"| thousand instructions a request | {widths} |")
         print("| -- |" + " -- |" * len(CONNECTIONS))
-        for name, behind in (("before an origin", origin), ("before a sidecar", sidecar)):
-            counts = count(behind, core=bench.server_core)
+        for name, behind, fields in (
+            ("before an origin", origin, b""),
+            ("before a sidecar", sidecar, b""),
+            ("before an origin, asked by `requests`", origin, REQUESTS),
+        ):
+            counts = count(behind, core=bench.server_core, fields=fields)
             print(
                 f"| router {name} | " + " | ".join(f"{value / 1000:.1f}" for value in counts.values()) + " |",
                 flush=True,

@@ -24,9 +24,10 @@ def test_a_router_serves_each_of_its_endpoints_and_requests_are_counted_by_right
         assert len({server.port for server in router.endpoints.values()}) == 3
         for server in router.endpoints.values():
             instructions.ask(server, 2, 4)
+            instructions.ask(server, 2, 4, instructions.REQUESTS)
         answered = processes.batch_sizes(origin)
-        # 4 through each, one when the model was up, one through the first and one through the last endpoint.
-        assert answered == {1: 15}
+        # 8 through each, one when the model was up, one through the first and one through the last endpoint.
+        assert answered == {1: 27}
 
 
 def test_an_answer_with_anothers_item_is_a_fault() -> None:

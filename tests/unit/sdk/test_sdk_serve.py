@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from penstock.serve import MAX_BODY_BYTES, bounded_front
 from penstock_wire.http import Request, Response, UpstreamError
+from penstock_wire.memory_limit import most_kept
 from tests.support.aiohttp_http import AiohttpUpstream
 from tests.support.ports import free_port
 from tests.support.waiting import SECONDS
@@ -295,3 +297,12 @@ async def test_init_kwargs_are_a_json_object(start: Start, value: str) -> None:
     code, errors = await (await start("models:Double", "--init-kwargs", value)).end()
     assert code == 2
     assert "argument --init-kwargs: expected a JSON object, found" in errors
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 40, 1 << 30, 128 << 20])
+def test_two_of_the_longest_bodies_fit_into_what_a_server_keeps(limit: int | None) -> None:
+    """A third of its container's limit; and no body is longer than a sidecar's largest batch."""
+    front = bounded_front(limit)
+    assert 2 * front.max_body_bytes <= front.memory.most
+    assert front.memory.most == (2 * MAX_BODY_BYTES if limit is None else most_kept(limit))
+    assert front.max_body_bytes <= MAX_BODY_BYTES
