@@ -110,3 +110,12 @@ def test_a_backend_has_the_same_targets_in_all_endpoints_that_name_it(others: li
             DocumentError, match="endpoint two, backend stable: expected the targets that another"
         ):
             decode_settings(document)
+
+
+def test_beside_an_operator_no_document_says_where_pods_are() -> None:
+    """The file is a ConfigMap's: whoever writes it would lead clients to any host."""
+    backend = {"name": "stable", "targets": ["192.0.2.1:80"]}
+    for place in ({"backends": [backend]}, {"backends": [{"name": "b"}], "mirrors": [backend]}):
+        document = json.dumps({"v": 1, "version": 2**53 - 1, "endpoints": [{"name": "e", **place}]}).encode()
+        with pytest.raises(DocumentError, match="targets: expected none beside an operator"):
+            decode_settings(document, targets=False)
