@@ -15,7 +15,7 @@ from penstock_operator.desired.objects import stamped
 from penstock_operator.errors import NameTaken, Rejected
 from penstock_operator.kinds import CHILDREN, CONFIG_MAP, PARENTS, ROLE_BINDING, Kind, kind_of
 from penstock_operator.kube.cluster import Cluster, NoObserver, Obj, WriteObserver
-from penstock_operator.store import Key, Store, key_of, owner_uids
+from penstock_operator.store import UNREADABLE, Key, Store, key_of, owner_uids
 
 _NOTHING: Obj = {"metadata": {}}
 _SPARE = 100
@@ -95,6 +95,9 @@ class Applier:
         if live is not None:
             if not _ours(live, owners, shared=shared):
                 raise NameTaken(kind.kind, key.namespace, key.name, _whose(live))
+            if UNREADABLE in live:
+                why = f"it is not written, as it cannot be compared: {live[UNREADABLE]}"
+                raise Rejected(413, f"{why}; make it smaller, or delete it")
             mark = _mark(wanted, live)
             if self._settled.get(key) == mark:
                 return live

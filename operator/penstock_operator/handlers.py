@@ -18,10 +18,13 @@ from typing import Any, Protocol, cast
 
 import aiohttp
 import kopf
+import msgspec
 
 from penstock_operator import nesting
 from penstock_operator.kinds import GROUP, PARENTS, WATCHED_CHILDREN, Kind
 from penstock_operator.kube.cluster import PAGE, Credentials, Obj
+from penstock_operator.kube.pages import Answer, Pages
+from penstock_operator.store import reduced
 
 _BACKOFF = (0.5, 1.0, 2.0, 5.0, 10.0)
 LOGIN_BACKOFF = 2.0
@@ -219,7 +222,8 @@ class Watches:
             if event["type"] == "DELETED":
                 self._hand(self._sink.remove, obj)
             elif not self._sink.knows(kind, obj):
-                self._hand(self._sink.put, obj)
+                # NB: before it waits for our loop, which can be busy for long.
+                self._hand(self._sink.put, reduced(obj))
 
     def _hand(self, act: Callable[..., None], *args: Any) -> None:
         try:
@@ -232,7 +236,7 @@ class Watches:
 
 
 def _session(credentials: Credentials) -> kopf.AiohttpSession:
-    """Make a session from credentials as kopf does, but with answers that are bounded in depth."""
+    """Make a session from credentials as kopf does, but with answers that are bounded in depth and bytes."""
     scheme, _, token = credentials.authorization.partition(" ")
     info = kopf.ConnectionInfo(
         server=credentials.server,
@@ -247,22 +251,24 @@ def _session(credentials: Credentials) -> kopf.AiohttpSession:
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
         response_class=_Answer,
+        middlewares=(Pages(),),
     )
     return kopf.AiohttpSession(server=credentials.server, aiohttp_session=session)
 
 
-class _Answer(aiohttp.ClientResponse):
-    """An answer of the apiserver, whole or a watch, cut to the depth that a parser can read.
+class _Answer(Answer):
+    """An answer of the apiserver, whole or a watch: cut to what a parser can read, and to what is kept.
 
-    kopf parses both by itself, and a RecursionError there would end all watches, again after each start.
+    kopf parses both by itself, and a RecursionError there would end all watches, again after each start. It
+    holds what it has parsed until the garbage collector runs, which counts objects, not bytes.
     """
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         """See `aiohttp.ClientResponse`."""
         await super().start(connection)
         # NB: values of Kubernetes' own types are never deep, and the check costs 0.2 ms an event.
-        if self.url.path.startswith(f"/apis/{GROUP}/"):
-            self.content = cast("aiohttp.StreamReader", _Lines(self.content))
+        ours = self.url.path.startswith(f"/apis/{GROUP}/")
+        self.content = cast("aiohttp.StreamReader", _Lines(self.content, nesting.cut if ours else bytes))
         return self
 
     async def json(self, **more: Any) -> Any:
@@ -271,14 +277,34 @@ class _Answer(aiohttp.ClientResponse):
 
 
 def _loads(text: str) -> Any:
-    return nesting.decode(text.encode())
+    answer = nesting.decode(text.encode())
+    if len(text) > nesting.LONG and isinstance(answer.get("items"), list):
+        kind = {"kind": answer["kind"].removesuffix("List"), "apiVersion": answer.get("apiVersion")}
+        answer["items"] = [reduced({**kind, **item}) for item in answer["items"]]
+    return answer
+
+
+def _event(line: bytes) -> bytes:
+    """Return a line of a watch; if it is long, with what is kept of its object."""
+    if len(line) <= nesting.LONG:
+        return line
+    event = nesting.decode(line)
+    if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
+        event["object"] = reduced(event["object"])
+    return msgspec.json.encode(event)
 
 
 class _Lines:
-    """A `StreamReader` that bounds the depth of each line if it is read in chunks, as a watch is."""
+    """A `StreamReader` that bounds each line if it is read in chunks, as a watch is.
 
-    def __init__(self, content: aiohttp.StreamReader) -> None:
+    Args:
+        content: the one that is read.
+        cut: bounds the depth of a line.
+    """
+
+    def __init__(self, content: aiohttp.StreamReader, cut: Callable[[bytes], bytes]) -> None:
         self._content = content
+        self._cut = cut
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
@@ -290,10 +316,10 @@ class _Lines:
             whole, newline, rest = piece.rpartition(b"\n")
             if newline:
                 lines = b"".join([*begun, whole]).split(b"\n")
-                yield b"".join([nesting.cut(line) + newline for line in lines])
+                yield b"".join([_event(self._cut(line)) + newline for line in lines])
                 begun.clear()
             begun.append(rest)
-        yield nesting.cut(b"".join(begun))
+        yield self._cut(b"".join(begun))
 
 
 class KopfLog(logging.Handler):

@@ -1,15 +1,19 @@
-"""Limits on the depth and number of values in JSON from the apiserver.
+"""Limits on the depth, number and bytes of values in JSON from the apiserver.
 
 The apiserver admits 10 000 levels in a field of any type; Python's parsers, and code that walks a value by
 recursion, raise RecursionError at about 1000. Such an object must not affect the others of its page or watch,
 so levels below `CUT` are cut off before parsing, and `Store` keeps a stub of an object of more than `LEVELS`.
 It also keeps a stub of a resource of more than `VALUES`: 1.5 MB, etcd's limit for an object, can be half a
-million empty lists, and one look at these blocks the loop for half a second.
+million empty lists, and one look at these blocks the loop for half a second. It keeps a stub, too, of any
+object of more than `BYTES`, and of one for which its namespace has no room: a tenant must not fill the memory
+that all namespaces share.
 """
 
 from __future__ import annotations
 
+import gc
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +26,16 @@ recursion; pydantic has the lowest limit, 255 levels."""
 VALUES = 50_000
 """Values that the spec of a resource may have, in all its lists and maps together. A look at this many takes
 some tens of milliseconds."""
+
+BYTES = 1024 * 1024
+"""Bytes that the values of an object may take in this process, as it is kept. What is larger could not be
+rendered: a ConfigMap has 1 MiB at most, all annotations of an object 256 KiB."""
+
+LONG = 256 * 1024
+"""Bytes from which an answer, or a line of a watch, is long."""
+_COLLECTED_BYTES = 8 * 1024 * 1024
+"""Bytes of long answers after which the garbage collector runs."""
+_uncollected = 0
 
 CUT = LEVELS + 72
 """Levels of an answer that are parsed if it has too many: more than `LEVELS` for each object in its lists and
@@ -39,6 +53,56 @@ class TooDeep(ValueError):
 
 class TooMany(ValueError):
     """A resource has more values than are read."""
+
+
+class TooLarge(ValueError):
+    """An object has more bytes than are kept."""
+
+
+def check_bytes(obj: Mapping[str, Any], most: int = BYTES) -> int:
+    """Return how many bytes an object's values take.
+
+    Args:
+        obj: a Kubernetes object, as it is to be kept.
+        most: bytes that it may have.
+
+    Raises:
+        TooLarge: it has more; the message names the field with most of them.
+    """
+    sizes = {
+        f"{part}.{name}": weigh(member, most)
+        for part, members in obj.items()
+        if isinstance(members, dict)
+        for name, member in members.items()
+    }
+    total = sum(sizes.values())
+    if total > most:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise TooLarge(
+            f"{largest}: expected at most {most >> 10} KiB in an object, found {total >> 10} KiB or more"
+        )
+    return total
+
+
+def weigh(value: Any, most: int) -> int:
+    """How many bytes a value takes in this process, with all in its lists and maps; inexact beyond `most`.
+
+    Texts and numbers that are shared count each time.
+
+    Args:
+        value: from a parser.
+        most: where weighing ends.
+    """
+    total, waiting = 0, [value]
+    while waiting and total <= most:
+        member = waiting.pop()
+        total += sys.getsizeof(member)
+        if isinstance(member, dict):
+            total += sum(map(sys.getsizeof, member))
+            waiting += member.values()
+        elif isinstance(member, list):
+            waiting += member
+    return total
 
 
 def check_count(spec: Any, most: int = VALUES) -> None:
@@ -84,6 +148,14 @@ def decode(data: bytes) -> Any:
     Raises:
         msgspec.MsgspecError: it is not JSON.
     """
+    global _uncollected
+    if len(data) > LONG:
+        # NB: the calls that led here leave cycles, which hold what is parsed until the next collection, and
+        # that comes by the number of objects: a hundred answers of a megabyte would wait for it.
+        _uncollected += len(data)
+        if _uncollected > _COLLECTED_BYTES:
+            _uncollected = 0
+            gc.collect()
     try:
         return msgspec.json.decode(data)
     except RecursionError:

@@ -25,6 +25,16 @@ _SHARED = 64
 """Characters up to which a text is shared between objects."""
 _PARENT_KINDS = frozenset(kind.kind for kind in PARENTS)
 
+NAMESPACE_BYTES = 64 * 1024 * 1024
+"""Bytes that all objects of a namespace may take together (see `nesting.weigh`), their stubs not counted."""
+
+_BYTES = {CONFIG_MAP.kind: 4 * nesting.BYTES}
+"""Bytes that an object of a kind may take, if not `nesting.BYTES`: the settings in a ConfigMap are one text,
+which takes four bytes a character if one of them needs that."""
+
+_ANNOTATIONS = frozenset({labels.DESIRED_HASH, labels.RENDERED, labels.DELETION_COST, labels.RELEASE})
+"""The annotations that are read."""
+
 _RENDERED_KEYS = frozenset({names.SETTINGS_KEY, names.AUTHORITIES_KEY})
 """Keys of the ConfigMaps that we render."""
 
@@ -32,8 +42,9 @@ UNREADABLE = "penstock.dev/unreadable"
 """Member of a stub with the reason why its object cannot be read."""
 _STUB_METADATA = (
     "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
-    "labels", "annotations", "ownerReferences",
 )  # fmt: skip
+_STUB_BYTES = 16 * 1024
+"""Bytes up to which a stub has its object's labels, annotations, owners and status, each."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -81,6 +92,10 @@ class Store:
         self._by_owner: dict[str, set[Key]] = {}
         self._by_label: dict[tuple[str, str, str, str], dict[str, Obj]] = {}
         self._epochs: dict[tuple[str, str], int] = {}
+        self._bytes: dict[Key, int] = {}
+        self._spent: dict[str, int] = {}
+        self._waiting: dict[Key, int] = {}
+        """Bytes of the objects for which their namespaces had no room."""
         # NB: the answer to one of our writes can arrive after the watch has shown the object's deletion;
         # without the deleted uids (uid -> last version) the object would be back until the next re-list. A
         # later version of the same uid exists: its label was removed and added again.
@@ -184,11 +199,12 @@ class Store:
         died = self._dead.get(metadata.get("uid") or "")
         if died is not None and version_of(obj) <= died:
             return Change(old, old)
-        if old is not None and not _newer(obj, old):
+        again = self.has_room(key) and version_of(obj) == version_of(self._objects[key])
+        if old is not None and not _newer(obj, old) and not again:
             return Change(old, old)
-        obj = _taken_in(obj, old)
         if old is not None:
             self._unlink(key, old)
+        obj = self._taken_in(key, obj, old)
         self._objects[key] = obj
         self._bump(key)
         self._by_namespace.setdefault((key.kind, key.namespace), {})[key.name] = obj
@@ -227,11 +243,51 @@ class Store:
         self._bump(key)
         return Change(old, None)
 
+    def has_room(self, key: Key) -> bool:
+        """Whether an object is a stub for want of room in its namespace, and there is room for it now.
+
+        Args:
+            key: the object.
+        """
+        size = self._waiting.get(key)
+        return size is not None and self._spent.get(key.namespace, 0) + size <= NAMESPACE_BYTES
+
+    def _taken_in(self, key: Key, obj: Obj, old: Obj | None) -> Obj:
+        """Return the object to keep: its content, or a stub if that cannot be read or is too much.
+
+        One object must not keep the others out, so this catches every error that an object can cause.
+        """
+        kept, size = _reduced(obj)
+        if UNREADABLE in kept:
+            return kept
+        spent = self._spent.get(key.namespace, 0) + size
+        if spent > NAMESPACE_BYTES:
+            self._waiting[key] = size
+            return _stub(
+                kept,
+                f"its namespace is full: expected at most {NAMESPACE_BYTES >> 20} MiB for all resources and "
+                f"their objects together, found {size >> 10} KiB more with this one; it is read within ten "
+                "minutes after there is room",
+            )
+        try:
+            shared = sharing(kept) if old is None or UNREADABLE in old else adopting(kept, old)
+        except nesting.TooDeep:
+            return _stub(kept, _too_deep(kept))
+        except Exception as error:
+            return _stub(kept, _cannot_be_read(error))
+        self._bytes[key], self._spent[key.namespace] = size, spent
+        return shared
+
     def _bump(self, key: Key) -> None:
         at = (key.kind, key.namespace)
         self._epochs[at] = self._epochs.get(at, 0) + 1
 
     def _unlink(self, key: Key, old: Obj) -> None:
+        self._waiting.pop(key, None)
+        if size := self._bytes.pop(key, 0):
+            self._spent[key.namespace] -= size
+            if not self._spent[key.namespace]:
+                del self._spent[key.namespace]
         group = self._by_namespace[(key.kind, key.namespace)]
         del group[key.name]
         if not group:
@@ -278,6 +334,8 @@ def parent_changed(change: Change) -> bool:
         return False
     if change.old is None or change.new is None:
         return True
+    if change.old.get(UNREADABLE) != change.new.get(UNREADABLE):
+        return True
     old, new = change.old["metadata"], change.new["metadata"]
     return any(
         old.get(field) != new.get(field)
@@ -301,22 +359,22 @@ def child_changed(change: Change) -> bool:
 def slim(obj: Obj) -> Obj:
     """Return the object without the parts that are never read.
 
-    These are managedFields, except the owners of a resource's replicas; a pod's annotations except its
-    deletion cost, and its spec except the node and the ServiceAccount; a ConfigMap's data, except keys that
-    we render in one that our resources own.
+    These are managedFields, except the owners of a resource's replicas; annotations of others; a pod's spec
+    except the node and the ServiceAccount; a ConfigMap's data, except keys that we render in one that our
+    resources own.
 
     Args:
         obj: from the cluster; it is not changed.
     """
     metadata = {name: member for name, member in obj["metadata"].items() if name != "managedFields"}
+    annotations = metadata.pop("annotations", None) or {}
+    if known := {name: text for name, text in annotations.items() if name in _ANNOTATIONS}:
+        metadata["annotations"] = known
     if obj["kind"] in _PARENT_KINDS:
         # NB: an entry of managedFields is nested as deeply as its field.
         owners = owners_of_replicas(obj)
         return {**obj, "metadata": metadata | ({"managedFields": owners} if owners else {})}
     if obj["kind"] == POD.kind:
-        annotations = metadata.pop("annotations", None) or {}
-        if labels.DELETION_COST in annotations:
-            metadata["annotations"] = {labels.DELETION_COST: annotations[labels.DELETION_COST]}
         if "spec" not in obj:
             return {**obj, "metadata": metadata}
         spec = obj["spec"]
@@ -404,22 +462,42 @@ def _adopted(value: Any, known: Any, levels: int) -> Any:
     return known if known is not None and value == known else sharing(value, levels)
 
 
-def _taken_in(obj: Obj, old: Obj | None) -> Obj:
-    """Return the object to keep: its content, or a stub if that cannot be read.
+def reduced(obj: Obj) -> Obj:
+    """Return what is kept of an object: the parts that are read; a stub if it cannot be read or is too large.
 
-    One object must not keep the others out, so this catches every error that an object can cause.
+    Any thread can call this, and should before it hands an object on: the rest is free at once.
+
+    Args:
+        obj: from the cluster; it is not changed.
     """
+    return _reduced(obj)[0]
+
+
+def _reduced(obj: Obj) -> tuple[Obj, int]:
+    """Do as `reduced`; return the bytes, too, 0 of a stub."""
+    if UNREADABLE in obj:
+        return obj, 0
     try:
         kept = slim(obj)
         if obj["kind"] in _PARENT_KINDS:
             nesting.check_count(obj.get("spec"))
-        return sharing(kept) if old is None else adopting(kept, old)
-    except nesting.TooDeep:
-        why = f"below {nesting.where(kept)}: expected at most {nesting.LEVELS} levels of nesting, found more"
-    except nesting.TooMany as error:
+        return kept, nesting.check_bytes(kept, _BYTES.get(obj["kind"], nesting.BYTES))
+    except (nesting.TooMany, nesting.TooLarge) as error:
         why = str(error)
     except Exception as error:
-        why = f"it cannot be read: {type(error).__name__}: {error}"
+        why = _cannot_be_read(error)
+    return _stub(obj, why), 0
+
+
+def _cannot_be_read(error: Exception) -> str:
+    return f"it cannot be read: {type(error).__name__}: {error}"
+
+
+def _too_deep(kept: Obj) -> str:
+    return f"below {nesting.where(kept)}: expected at most {nesting.LEVELS} levels of nesting, found more"
+
+
+def _stub(obj: Obj, why: str) -> Obj:
     metadata = obj["metadata"]
     stub: Obj = {
         "apiVersion": obj.get("apiVersion"),
@@ -427,9 +505,19 @@ def _taken_in(obj: Obj, old: Obj | None) -> Obj:
         "metadata": {name: metadata[name] for name in _STUB_METADATA if name in metadata},
         UNREADABLE: why,
     }
+    annotations = metadata.get("annotations") or {}
+    known = {name: text for name, text in annotations.items() if name in _ANNOTATIONS}
+    for name, members in {**metadata, "annotations": known}.items():
+        if name in ("labels", "annotations", "ownerReferences") and _is_small(members):
+            stub["metadata"][name] = members
     with suppress(Exception):
-        stub["status"] = sharing(obj.get("status") or {})
+        if _is_small(obj.get("status")):
+            stub["status"] = sharing(obj.get("status") or {})
     return stub
+
+
+def _is_small(value: Any) -> bool:
+    return nesting.weigh(value, _STUB_BYTES) <= _STUB_BYTES
 
 
 def _label_keys(key: Key, obj: Obj) -> list[tuple[str, str, str, str]]:

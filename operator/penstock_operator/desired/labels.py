@@ -24,6 +24,9 @@ WARMUP = "penstock.dev/warmup"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """Kubernetes' annotation of a pod: a ReplicaSet removes the ready pods of the lowest cost first."""
 
+RELEASE = "penstock.dev/release"
+"""Annotation of a TrafficSplit by which a user steers its release."""
+
 MANAGED = contract.MANAGED_BY
 """Value of MANAGED_BY; `MANAGED_BY=MANAGED` selects all children."""
 

@@ -22,6 +22,7 @@ from kubernetes.aio.client.configuration import Configuration
 from penstock_operator import nesting
 from penstock_operator.errors import ClusterError, ConfigError, NotFound, cluster_error
 from penstock_operator.kinds import Kind
+from penstock_operator.kube.pages import Answer, Pages
 
 T = TypeVar("T")
 Obj = dict[str, Any]
@@ -35,7 +36,7 @@ SCALE_MANAGER = "penstock-autoscaler"
 """Field manager of replicas that the built-in autoscaler chose."""
 
 PAGE = 100
-"""Objects in a page of a list: only one page at a time is in memory, as text and parsed."""
+"""Most objects in a page of a list (see `pages`): only one page is in memory, as text and parsed."""
 
 _ANEW = 3
 """How often a list with expired pages is begun again before that is an error."""
@@ -366,7 +367,7 @@ class KubernetesCluster:
             answer = await self._client.rest_client.request(  # type: ignore[no-untyped-call]
                 method, url, headers=headers, body=body, _request_timeout=self._timeout
             )
-            data = await answer.read()
+            data = await answer.response.take()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise cluster_error(0, f"{method} {path}: {type(error).__name__}: {error}") from error
         if answer.status < 300:
@@ -431,7 +432,11 @@ async def login(kubeconfig: str | None) -> Configuration:
     """
     configuration = Configuration()
     # NB: with trust_env, a thread looks up the environment's proxies for every single request.
-    configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
+    configuration.client_session_kwargs = {
+        "trust_env": bool(getproxies()),
+        "response_class": Answer,
+        "middlewares": (Pages(),),
+    }
     try:
         if kubeconfig:
             await kube_config.load_kube_config(  # type: ignore[no-untyped-call]

@@ -21,6 +21,7 @@ from penstock_operator.api import ModelBackend, TrafficSplit
 from penstock_operator.api.defaults import batching_spec
 from penstock_operator.api.strategy import ReleaseMetric, Strategy, Verdict
 from penstock_operator.autoscaling import Floor, target_of
+from penstock_operator.desired import labels
 from penstock_operator.desired.traffic import SplitPlan
 from penstock_operator.kinds import BACKEND, SPLIT
 from penstock_operator.kube.cluster import Obj
@@ -39,9 +40,6 @@ from penstock_operator.status import pods as pods_status
 from penstock_operator.store import Key
 from penstock_wire import durations
 from penstock_wire.control.report import FIRST_BYTE_SECONDS
-
-ANNOTATION = "penstock.dev/release"
-"""Annotation by which a user promotes, aborts or pauses a release."""
 
 MOST_ASKED = 4
 """Queries of a namespace that run at once; the others wait for their turn."""
@@ -98,7 +96,7 @@ def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObse
         candidate=_seen(ctx, split, strategy.candidate),
         applied=applied,
         verdicts=verdicts,
-        action=split.metadata.annotations.get(ANNOTATION, "")[:LONGEST_ACTION] or None,
+        action=split.metadata.annotations.get(labels.RELEASE, "")[:LONGEST_ACTION] or None,
     )
     advance = machine.advance(strategy, before, seen)
     if trial is not None and before is not None and verdicts is None and _cut(before, advance.release):

@@ -152,7 +152,7 @@ async def relist_kind(
             dropped += 1
     for key, _, version in live:
         known = store.get(kind, key.namespace, key.name)
-        if known is not None and version_of(known) >= version:
+        if known is not None and version_of(known) >= version and not store.has_room(key):
             continue
         fresh = await cluster.get(kind, key.namespace, key.name)
         if fresh is not None:

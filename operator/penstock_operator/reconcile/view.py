@@ -116,7 +116,8 @@ class View:
             known = (stored, _parsed(stored))
             self._parsed[key] = known
         if isinstance(known[1], ResourceError):
-            raise known[1]
+            # NB: a new one: an error holds the frames of all who saw it, and with them an object's versions.
+            raise ResourceError(*known[1].args)
         return known[1]
 
     def forget(self, key: Key) -> None:
@@ -462,6 +463,6 @@ def _parsed(stored: Obj) -> Resource | ResourceError:
     try:
         return _MODELS[key.kind].parse(stored)
     except ResourceError as error:
-        return error
+        return ResourceError(*error.args)  # without the frames that it was raised in
     except Exception as error:  # one bad resource must not stop reading its neighbours
         return ResourceError(f"{key}: it cannot be read: {type(error).__name__}: {error}")
