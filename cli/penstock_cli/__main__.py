@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock_wire.extras import needs
+from penstock_wire.version import ShowVersion
 
 with needs("kubectl-penstock", "cli"):
     from penstock_cli.cluster import Cluster, CommandError
@@ -32,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     _add_common(common)
     whole = argparse.ArgumentParser(prog="kubectl penstock", description="What Penstock does, and why.")
     _add_common(whole)
+    whole.add_argument("--version", action=ShowVersion)
     commands = whole.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
     for name, command in COMMANDS.items():
         text = command.__doc__ or ""

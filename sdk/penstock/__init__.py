@@ -54,6 +54,16 @@ from penstock.in_process.decorator import batch
 from penstock.multiplexed import multiplexed
 from penstock.response import Response
 
+
+def __getattr__(name: str) -> str:
+    """Return `__version__`, which is read from the installation when it is asked for."""
+    if name == "__version__":
+        from penstock_wire.version import version
+
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "END",
     "AnswerError",

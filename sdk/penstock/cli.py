@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock_wire.extras import needs
+from penstock_wire.version import ShowVersion
 
 with needs("penstock", "run"):
     from penstock import export
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     parser = argparse.ArgumentParser(prog="penstock", description="Batched model serving: on this machine.")
+    parser.add_argument("--version", action=ShowVersion)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",

@@ -164,7 +164,10 @@ class Client:
             if current and state.get("status") == "True":
                 return resource
             if time.monotonic() >= end:
-                why = f"{state.get('status', 'none')} {state.get('reason', '')}: {state.get('message', '')}"
+                why = "no such condition yet; does the operator run?"
+                if state:
+                    why = f"{state['status']} ({state['reason']}) {state.get('message') or ''}".rstrip()
+                    why += "" if current else ", of an older generation"
                 raise TimeoutError(
                     f"{kind} {name}: expected the condition {condition} within {timeout:g} s, found {why}"
                 )

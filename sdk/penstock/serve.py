@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock_wire.extras import needs
+from penstock_wire.version import ShowVersion
 
 with needs("penstock.serve", "sdk"):
     from penstock.arguments import json_object
@@ -81,6 +82,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m penstock.serve", description=__doc__)
     # NB: no PENSTOCK_PORT environment variable here: Kubernetes sets one in every pod of a namespace that has
     # a Service named "penstock".
+    parser.add_argument("--version", action=ShowVersion)
     parser.add_argument("target", help="what to serve: module:Class or module:function")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(

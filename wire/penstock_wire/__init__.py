@@ -8,6 +8,6 @@ read), `item_problem` (the answer where only some items have one) and `item_stre
 items), `method_names` (the method that a request calls), `call_chain` (the calls that a request is part of).
 Then modules for every process: `process` (the command line), `addresses`, `durations`, `quantities` (numbers
 of bytes), `timers` and `exact_timer`, `request_ids`, `access_log`, `closed_paths` (paths closed to requests
-from outside), `extras` (the extra that a command needs), `memory_limit` (what connections may keep),
+from outside), `extras` (the extra that a command needs), `version`, `memory_limit` (what connections keep),
 `exposition` (pages of metrics), `tracing` (OpenTelemetry), `build` and `_mypyc` (compiled modules).
 """

@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock_wire.addresses import join
 from penstock_wire.durations import parse_ms
+from penstock_wire.version import ShowVersion
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _ADDRESS = re.compile(r"^(?P<host>\[[0-9a-fA-F:]+\]|[^:\[\]]+):(?P<port>[0-9]{1,5})$")
@@ -81,6 +82,10 @@ def duration(text: str) -> float:
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose flags also come from `PENSTOCK_<FLAG>` environment variables."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.add_argument("--version", action=ShowVersion)
 
     def flag(self, name: str, **options: Any) -> None:
         """Add `--name`; its environment variable applies if the command line has none."""

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import penstock
 from penstock_cli.__main__ import COMMANDS, run
 from penstock_cli.commands.top import page
 from penstock_cli.commands.why import REASONS, TERMS, VERDICTS, explain
@@ -281,6 +285,19 @@ async def test_an_error_is_one_line_that_says_what_could_not_be_done(
     for line, words in zip(lines[2:5], ("elsewhere", "none", "refused"), strict=True):
         assert line.startswith("kubectl-penstock: cannot ")
         assert words in line
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("penstock", "penstock.serve", "penstock_cli"),
+        *("penstock_operator", "penstock_router", "penstock_sidecar"),
+    ],
+)
+def test_every_program_says_its_version(module: str) -> None:
+    command = [sys.executable, "-m", module, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == penstock.__version__ == metadata.version("penstock")
 
 
 def test_a_number_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
