@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+import io
 import json
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from tests.support.sidecar_process import Reply
 REQUESTS = 200
 AT_ONCE = 20
 ROUNDS = 3
+PNG = {"content-type": "image/png"}  # which no protocol reads: it is sent on as it comes
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.name)
@@ -36,6 +39,23 @@ async def test_an_exception_fails_no_request_but_the_one_that_meets_it(
         failed.append(sum(not _good(number, reply) for number, reply in replies.items()))
     _note(request.config, server.name, failed)
     assert (failed, bad) == ([0] * ROUNDS, [server.status] * ROUNDS)
+
+
+@pytest.mark.parametrize("name", ["granian", "uvicorn, httptools"])
+async def test_a_refusal_without_a_look_at_the_body_reaches_the_client(name: str, tmp_path: Path) -> None:
+    """Some of them then reset the connection, while the sidecar is still sending."""
+    pair = ForeignPair(tmp_path, next(server for server in SERVERS if server.name == name))
+    statuses: collections.Counter[int] = collections.Counter()
+    try:
+        await pair.start()
+        for size in (300_000, 3_000_000, 20_000_000):
+            for _ in range(5):
+                asked = [pair.ask("/refuse", headers=PNG, data=io.BytesIO(b"a" * size)) for _ in range(4)]
+                replies = await asyncio.gather(*asked)
+                statuses.update(reply.status for reply in replies)
+    finally:
+        await pair.stop()
+    assert statuses == {413: 60}
 
 
 async def _load(pair: ForeignPair, bad_at: int) -> dict[int, Reply]:

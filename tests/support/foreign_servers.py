@@ -66,6 +66,7 @@ SERVERS = (
         status=422,
     ),
     ForeignServer("hypercorn", _python("hypercorn", "asgi:app", bind=_BIND)),
+    ForeignServer("granian", _python("granian", "--interface=asgi", "asgi:app", bind=_UVICORN)),
     ForeignServer("gunicorn, sync", _python("gunicorn", "wsgi:app", "--workers=2", bind=_BIND)),
     ForeignServer("gunicorn, threads", _python("gunicorn", "wsgi:app", "--threads=8", bind=_BIND)),
     ForeignServer(
@@ -122,6 +123,6 @@ def versions() -> dict[str, str]:
     pinned = dict(
         line.split(" ")[0].split("==") for line in (FOLDER / "requirements.txt").read_text().splitlines()
     )
-    return {name: pinned[name] for name in ("uvicorn", "hypercorn", "gunicorn", "uvicorn-worker")} | {
-        "python": sys.version.split()[0]
-    }
+    return {
+        name: pinned[name] for name in ("uvicorn", "hypercorn", "granian", "gunicorn", "uvicorn-worker")
+    } | {"python": sys.version.split()[0]}

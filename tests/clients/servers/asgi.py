@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 SECONDS = 0.01
 
@@ -24,6 +24,11 @@ async def predict(body: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {"predictions": [{"got": instance} for instance in body["instances"]]}
 
 
+async def refuse(_: Request) -> Response:
+    """Refuse a body without reading it."""
+    return Response("too large", 413)
+
+
 async def explain(_: Request, error: Exception) -> JSONResponse:
     """Answer an exception as the client's fault; Starlette raises it again behind that answer."""
     return JSONResponse({"error": str(error)}, 422)
@@ -34,3 +39,4 @@ explained = FastAPI(exception_handlers={Exception: explain})
 for each in (app, explained):
     each.get("/")(ready)
     each.post("/predict")(predict)
+    each.post("/refuse")(refuse)
