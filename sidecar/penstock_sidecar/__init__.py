@@ -11,7 +11,7 @@ The packages, from the floor upwards; each imports only from those before it:
 - `passthrough`: sends requests that are not batched, one by one.
 
 Then the modules of the process, in this order: `interfaces` (what the packages expect of each other),
-`path_guard` (paths that only the sidecar may request),
+`path_guard` (paths that only the sidecar may request), `known_routers` (whose fields count as a router's),
 `handler` (a request from its arrival to its answer), `drain` (how a pod leaves), `metrics`, `access_log`,
 `tracing`, `admin` (the admin port), `config` (the command line), `app` (wires all of it) and `__main__`.
 """

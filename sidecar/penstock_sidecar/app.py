@@ -18,6 +18,7 @@ from penstock_sidecar.config import Config
 from penstock_sidecar.drain import Drain, refusal
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.interfaces import RequestPath
+from penstock_sidecar.known_routers import KnownRouters
 from penstock_sidecar.metrics import Metrics, most_telling
 from penstock_sidecar.model.client import Model
 from penstock_sidecar.model.readiness import Readiness
@@ -86,6 +87,7 @@ class Sidecar:
         self._data = H1Front(max_body_bytes=self._max_body_bytes, memory=memory)
         self._admin = H1Front(max_body_bytes=64 * 1024, memory=memory)
         self._upstream = H1Upstream(memory=memory)
+        self._routers = KnownRouters()
         self._listener_identity = ListenerIdentity(*config.model)
         self._model = Model(
             host=config.model[0],
@@ -153,6 +155,7 @@ class Sidecar:
                 make=self._report,
                 on_settings=self._source.offer,
                 on_alone=self._source.alone,
+                on_routers=self._routers.are,
             )
         self._beat = time.monotonic()
         self._hung = (0.0, -math.inf)  # the last turn of more than `LONGEST_TURN`: its seconds, its end
@@ -176,6 +179,7 @@ class Sidecar:
             pod=config.pod,
             first=self._arrived_while_idle,
             on_room=lambda: self._hops.changed(),
+            trusts=self._routers.trusts,
         )
 
     def _batching(self, config: Config) -> Dispatcher:
@@ -218,6 +222,7 @@ class Sidecar:
             pod=config.pod,
             first=self._arrived_while_idle,
             max_body_bytes=self._max_body_bytes,
+            trusts=self._routers.trusts,
         )
         self._service, self._streams = handler.begin, handler.streams
         return dispatcher

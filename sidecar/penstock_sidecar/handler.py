@@ -68,6 +68,7 @@ class SidecarHandler:
         pod: name of the pod, for error documents.
         first: called when a request arrives while nothing is queued or ongoing.
         max_body_bytes: a larger body of a batched request is refused by the front.
+        trusts: whether the fields of a router count in requests from an address.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class SidecarHandler:
         pod: str = "",
         first: Callable[[], None] = lambda: None,
         max_body_bytes: int = MAX_BODY_BYTES,
+        trusts: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._max_body_bytes = max_body_bytes
         self._dispatcher = dispatcher
@@ -92,6 +94,7 @@ class SidecarHandler:
         self._clock = clock
         self._responder = ErrorResponder(backend=backend, pod=pod, queued=lambda: dispatcher.queued)
         self._first = first
+        self._trusts = trusts
         self._passthrough = passthrough
         self._ids = RequestIds()
 
@@ -107,7 +110,7 @@ class SidecarHandler:
         if length is None or not STREAM_BYTES < length <= self._max_body_bytes:
             return False
         admission, now = self._admission, self._clock()
-        fields = self._keys.read_of(request)
+        fields = self._read(request)
         if fields.timeout_ms is not None and fields.timeout_ms < 0:
             return True
         deadline, expires = admission.deadlines(now, fields.timeout_ms, held=fields.held)
@@ -118,7 +121,7 @@ class SidecarHandler:
         admission, keys = self._admission, self._keys
         request = exchange.request
         arrived = self._clock()
-        fields = keys.read_of(request)
+        fields = self._read(request)
         request_id = self._ids.of(fields.request_id)
         size = 0
         try:
@@ -147,7 +150,7 @@ class SidecarHandler:
             if parsed.fields is not None:
                 request.headers = parsed.fields
                 request.shared = None
-                fields = keys.read(parsed.fields)
+                fields = self._of_sender(keys.read(parsed.fields), request)
             items = parsed.items
             if items and not parsed.lone:
                 key = keys.key(request.method, request.target, fields.fields, parsed.parameters, fields.share)
@@ -220,6 +223,15 @@ class SidecarHandler:
         """Drop an accepted request whose client went away."""
         self._observer.ended(499, Reason.CLIENT_GONE, work.size)
         self._dispatcher.leave(work)
+
+    def _read(self, request: Request) -> RequestFields:
+        return self._of_sender(self._keys.read_of(request), request)
+
+    def _of_sender(self, fields: RequestFields, request: Request) -> RequestFields:
+        """The fields, without those of a router if another has sent them."""
+        if (fields.retry or fields.held or fields.sticky) and not self._trusts(request.peer):
+            return fields.of_client()
+        return fields
 
     def _arrived(self, items: int, fields: RequestFields) -> None:
         if not fields.retry:

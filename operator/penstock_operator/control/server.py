@@ -19,6 +19,7 @@ from penstock_operator.control.metrics_page import MetricsPage
 from penstock_operator.control.rate_limit import RateLimit
 from penstock_operator.control.recommendation import PATH as RECOMMENDATION
 from penstock_operator.control.report_interval import interval_of
+from penstock_operator.control.router_addresses import RouterAddresses
 from penstock_operator.desired import names
 from penstock_operator.desired.settings import Versioned, lacks
 from penstock_operator.errors import ReportRefused
@@ -145,6 +146,8 @@ class ControlServer:
         self._turns = RateLimit(clock, burst=BURST, per_second=PER_SECOND)
         self._refusals = RateLimit(clock, burst=BURST, per_second=PER_SECOND)
         self._settings = settings
+        self._own_addresses = own_addresses
+        self._routers = RouterAddresses(store, clock)
         self._reported = reported
         self._leads = leads
         self._interval = interval
@@ -377,6 +380,7 @@ class ControlServer:
             news = self._reports.router(caller.namespace, report, endpoint=caller.endpoint, every=every)
             own = names.dedicated_router_settings(caller.endpoint)
             record = own if caller.endpoint else names.ROUTER_SETTINGS
+            self._routers.note(caller.namespace, caller.pod)
         else:
             news = self._reports.sidecar(caller.namespace, caller.backend, report, every=every)
             record = names.backend_settings(caller.backend)
@@ -391,6 +395,7 @@ class ControlServer:
             next_report_ms=round(every * 1000),
             settings=msgspec.Raw(current.document) if current is not None and behind else None,
             authorities=authorities if knows is not None and knows != known else None,
+            routers=self._routers.of(caller.namespace) if kind == "sidecar" and self._own_addresses else (),
         )
         return Response(200, _JSON, wire.encode(answer))
 

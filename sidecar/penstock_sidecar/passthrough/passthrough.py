@@ -127,6 +127,7 @@ class Passthrough:
         pod: name of the pod, for error documents.
         first: called when a request arrives while nothing is queued or ongoing.
         on_room: called when `free`, or the queue, may have changed.
+        trusts: whether the fields of a router count in requests from an address.
 
     `slots` requests may be with the model at once; `refusing` is the error of new requests while they are
     refused; `open_streams` and `open_tunnels` are the numbers of both.
@@ -143,6 +144,7 @@ class Passthrough:
         pod: str = "",
         first: Callable[[], None] = lambda: None,
         on_room: Callable[[], None] = lambda: None,
+        trusts: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._open = open
@@ -150,6 +152,7 @@ class Passthrough:
         self._clock = clock
         self._first = first
         self._on_room = on_room
+        self._trusts = trusts
         self._line: DeadlineQueue[_Call] = DeadlineQueue()
         self._calls: set[_Call] = set()
         self._tunnels: set[_Call] = set()
@@ -308,12 +311,8 @@ class Passthrough:
             elif call.task is not None:
                 call.task.cancel()
                 await asyncio.wait({call.task})
-                self._tell(
-                    call,
-                    PenstockError(
-                        Reason.MODEL_UNREACHABLE, "the sidecar was stopped before the model answered"
-                    ),
-                )
+                stopped = "the sidecar was stopped before the model answered"
+                self._tell(call, PenstockError(Reason.MODEL_UNREACHABLE, stopped))
 
     def begin(self, exchange: Exchange) -> None:
         """Take a request (a `Service`)."""
@@ -328,10 +327,11 @@ class Passthrough:
                 self._refuse(exchange, bad_timeout(headers), request_id)
                 return
             milliseconds = min(milliseconds, asked)
-        retry = get(headers, RETRY) is not None
+        routed = self._trusts(request.peer)
+        retry = routed and get(headers, RETRY) is not None
         call = self.take(exchange, request_id, arrived, arrived + milliseconds / 1000, retry=retry)
         # NB: a router keeps only a stream's first bytes, so it may be unable to send it to another pod.
-        if call is not None and request.stream is None and get(headers, STICKY) is None:
+        if call is not None and request.stream is None and not (routed and get(headers, STICKY) is not None):
             request.recall = call.recall
 
     def take(

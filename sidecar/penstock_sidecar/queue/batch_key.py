@@ -111,6 +111,13 @@ class RequestFields:
         self.held = False
         """Whether a router held it for a pod."""
 
+    def of_client(self) -> RequestFields:
+        """The same, without what only a router may say."""
+        own = RequestFields(self.level)
+        own.fields, own.shared, own.share = self.fields, self.shared, self.share
+        own.request_id, own.timeout_ms = self.request_id, self.timeout_ms
+        return own
+
 
 class Keys:
     """Reads header fields under a policy, and makes keys, one object for equal values.

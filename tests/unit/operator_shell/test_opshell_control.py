@@ -52,7 +52,8 @@ async def server(request: pytest.FixtureRequest, authority: pki.Issued) -> Async
 async def test_a_report_of_the_right_pod_is_taken(server: Harness) -> None:
     """It is reviewed with our audience, cached, recorded, and answered without settings that the pod has."""
     status, answer = await server.post(sidecar(items=Items(queued=3, ongoing=2)))
-    assert (status, answer) == (200, {"v": 1, "nextReportMs": 1000, "settings": None, "authorities": None})
+    ours = {"v": 1, "nextReportMs": 1000, "settings": None, "authorities": None, "routers": []}
+    assert (status, answer) == (200, ours)
     assert server.reviews[0]["spec"] == {"token": token(), "audiences": ["penstock-operator"]}
     assert server.reported == [("n", "m", True)]
     assert server.reports.of_backend("n", "m")["m-1"].items.queued == 3
@@ -196,10 +197,34 @@ async def test_a_sidecar_does_not_speak_as_a_router_nor_the_other_way(server: Ha
     assert (await server.post(report, kind="router"))[1]["reason"] == "wrong_role"
     server.status = verdict(name="r-1", uid="uid-r")
     own = encode(RouterReport(pod="r-1", uid="uid-r", seq=1, state="ready"))
-    assert (await server.post(own, kind="router", bearer=token(mark="r")))[0] == 200
+    status, answer = await server.post(own, kind="router", bearer=token(mark="r"))
+    assert (status, answer["routers"]) == (200, [])
     assert (await server.post(sidecar(pod="r-1", uid="uid-r"), bearer=token(mark="r")))[1][
         "reason"
     ] == "wrong_role"
+
+
+@pytest.mark.parametrize("checked", [True, False])
+async def test_a_sidecar_learns_the_addresses_of_its_namespaces_routers(checked: bool) -> None:
+    """Of both families, while they report; unless addresses mean nothing, since a hop replaces them."""
+    harness = Harness(check_peer=checked)
+    _, port = await harness.server.start("127.0.0.1", 0)
+    harness.url = f"http://127.0.0.1:{port}"
+    router = pod("r-1", "uid-r", app="penstock-router")
+    router["metadata"]["resourceVersion"] = "2"
+    router["status"]["podIPs"].append({"ip": "fd00::7"})
+    harness.store.put(router)
+    async with aiohttp.ClientSession() as harness.session:
+        assert (await harness.post(sidecar()))[1]["routers"] == []
+        harness.status = verdict(name="r-1", uid="uid-r")
+        report = encode(RouterReport(pod="r-1", uid="uid-r", seq=1, state="ready"))
+        assert (await harness.post(report, kind="router", bearer=token(mark="r")))[0] == 200
+        known = ["127.0.0.1", "fd00::7"] if checked else []
+        assert (await harness.post(sidecar(2)))[1]["routers"] == known
+        harness.clock.turn(61.0)
+        harness.status = verdict()
+        assert (await harness.post(sidecar(3)))[1]["routers"] == []
+    await harness.server.stop()
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from penstock_sidecar.access_log import logged
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.handler import SidecarHandler
+from penstock_sidecar.known_routers import KnownRouters
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.passthrough.passthrough import Passthrough
 from penstock_sidecar.protocols import PROTOCOLS
 from penstock_sidecar.tracing import Tracing
 from penstock_wire.access_log import AccessLog
 from penstock_wire.control.settings import Batching, Settings
-from penstock_wire.headers import NOT_ADMITTED, STICKY, get
+from penstock_wire.headers import NOT_ADMITTED, RETRY, STICKY, get
 from penstock_wire.http import Request, Service
 from tests.support import fake_loop
 from tests.support.fake_loop import settle
@@ -54,14 +55,33 @@ async def test_who_waits_until_nothing_is_queued_learns_of_what_was_handed_back(
         passthrough=passthrough,
         observer=metrics,
         clock=time.monotonic,
+        trusts=lambda peer: routers.trusts(peer),
     )
     fields = ((b"host", b"a"), (b"content-type", b"application/json"))
+    routers = KnownRouters()
     sticky = Request("POST", "/predict", (*fields, (STICKY, b"1")), b'{"instances": [1]}')
     sticking = HeldExchange(sticky, [])
     handler.begin(sticking)
     assert sticky.recall is None, "it has come here by its key"
     assert sticking.gone is not None
     sticking.gone()
+    assert metrics.totals(batches=0, batch_items=0).arrived == 1
+    # Once a request has come from a router that the operator names, such fields of others count for nothing.
+    routers.are(["10.0.0.1", "fd00::1"])
+    for peer, counts in (
+        ("10.0.0.9", True),
+        ("::ffff:10.0.0.1", True),
+        ("10.0.0.9", False),
+        ("fd00::1", True),
+    ):
+        claims = (*fields, (STICKY, b"1"), (RETRY, b"1"))
+        claiming = HeldExchange(Request("POST", "/p", claims, b'{"instances": [1]}', peer), [])
+        before = metrics.totals(batches=0, batch_items=0).arrived
+        handler.begin(claiming)
+        arrived = metrics.totals(batches=0, batch_items=0).arrived - before
+        assert (claiming.request.recall is None, arrived == 0) == (counts, counts), peer
+        assert claiming.gone is not None
+        claiming.gone()
     left = Request("POST", "/predict", fields, b'{"instances": [1]}')
     leaving = HeldExchange(left, [])
     handler.begin(leaving)

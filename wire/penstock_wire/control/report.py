@@ -302,12 +302,14 @@ class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         next_report_ms: time until the next report.
         settings: the settings document as one JSON object, if the reporter has another.
         authorities: certificates that can sign the operator's, PEM, if the reporter has others.
+        routers: to a sidecar, the addresses of its namespace's routers; empty if they are not known.
     """
 
     v: int = documents.VERSION
     next_report_ms: int = 1000
     settings: msgspec.Raw | None = None
     authorities: str | None = None
+    routers: tuple[str, ...] = ()
 
 
 def decode_sidecar(data: bytes) -> SidecarReport:
@@ -327,6 +329,7 @@ class _ReadAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     next_report_ms: int = 1000
     settings: msgspec.Raw = msgspec.Raw(b"null")
     authorities: str | None = None
+    routers: tuple[str, ...] = ()
 
 
 def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
@@ -343,6 +346,7 @@ def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
         next_report_ms=read.next_report_ms,
         settings=None if settings is None else msgspec.Raw(settings),
         authorities=read.authorities,
+        routers=read.routers,
     )
     return answer, settings
 

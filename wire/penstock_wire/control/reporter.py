@@ -43,6 +43,7 @@ class Reporter:
         on_settings: takes the bytes of an answer's settings document.
         on_alone: called when no operator answers as it should, and when an answer brings no settings; not if
             it cannot prove who it is: an operator is there, and the mounted files disagree with it.
+        on_routers: takes the addresses of routers, if an answer has them.
 
     Raises:
         ValueError: the URL cannot be used.
@@ -58,6 +59,7 @@ class Reporter:
         on_settings: Callable[[bytes], object],
         on_alone: Callable[[], None] = lambda: None,
         authorities: Path | None = None,
+        on_routers: Callable[[tuple[str, ...]], None] = lambda _: None,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -79,6 +81,7 @@ class Reporter:
         self._make = make
         self._on_settings = on_settings
         self._on_alone = on_alone
+        self._on_routers = on_routers
         self._now = asyncio.Event()
         self._sequence = 0
         self._told = ""
@@ -143,6 +146,8 @@ class Reporter:
             self._trust.verified()
             if document.authorities is not None:
                 self._trust.take(document.authorities)
+        if document.routers:
+            self._on_routers(document.routers)
         if settings is not None:
             self._on_settings(settings)
         else:

@@ -1,0 +1,56 @@
+"""The addresses of the routers that report, for the sidecars of their namespaces: whom these may believe."""
+
+from __future__ import annotations
+
+from penstock_operator.clock import Clock
+from penstock_operator.kinds import POD
+from penstock_operator.store import Store
+
+FRESH = 60.0
+"""Seconds after its last report for which a router is one."""
+
+
+class RouterAddresses:
+    """The addresses of pods that have reported as routers, and so were authenticated as such.
+
+    Args:
+        store: has the pods.
+        clock: time.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._seen: dict[str, dict[str, float]] = {}  # when each pod reported last, by namespace
+        self._pruned = 0.0
+
+    def note(self, namespace: str, pod: str) -> None:
+        """Note that a router has reported.
+
+        Args:
+            namespace: its namespace.
+            pod: its name.
+        """
+        now = self._clock.time()
+        self._seen.setdefault(namespace, {})[pod] = now
+        if now > self._pruned + FRESH:
+            self._pruned = now
+            fresh = {where: self._fresh(where) for where in self._seen}
+            self._seen = {where: pods for where, pods in fresh.items() if pods}
+
+    def of(self, namespace: str) -> tuple[str, ...]:
+        """The addresses of a namespace's routers; empty if none has reported.
+
+        Args:
+            namespace: where.
+        """
+        addresses: set[str] = set()
+        for name in self._fresh(namespace):
+            status = (self._store.get(POD, namespace, name) or {}).get("status") or {}
+            addresses.update([entry["ip"] for entry in status.get("podIPs") or () if entry.get("ip")])
+            addresses.update([status["podIP"]] if status.get("podIP") else ())
+        return tuple(sorted(addresses))
+
+    def _fresh(self, namespace: str) -> dict[str, float]:
+        since = self._clock.time() - FRESH
+        return {pod: at for pod, at in self._seen.get(namespace, {}).items() if at >= since}
