@@ -150,7 +150,7 @@ async def test_a_start_with_the_worst_of_each_kind_needs_little_of_the_charts_me
     assert limit.endswith("Mi")
     async with TinyApiserver() as server:
         pod_spec = {"containers": [{"name": "c", "image": "i", "args": [TOO_MUCH]}]}
-        for number in range(12):
+        for number in range(8):
             name = f"x{number}"
             for hostile in (
                 backend(f"a{name}", suspend=True, userConfig={"a": TOO_MUCH}),
@@ -172,7 +172,7 @@ async def test_a_start_with_the_worst_of_each_kind_needs_little_of_the_charts_me
                     if kind == "ModelBackend"
                 ),
                 "a status of each backend",
-                seconds=60,
+                seconds=120,
             )
             assert ("Deployment", "n", "good-backend") in server.cluster.objects
             assert peak_of(process.process.pid) < int(limit.removesuffix("Mi")) // 2
