@@ -409,7 +409,7 @@ def _model_loaded(
     if model.state == "Loaded":
         reports = _reports_of(seen, pods.living(seen.pods))
         if warning := next((report.warning for report in reports if report.warning), ""):
-            return condition("ModelLoaded", "True", "RefusesBatches", warning[:_SAID])
+            return condition("ModelLoaded", "True", "RefusesBatches", conditions.cut(warning, _SAID))
         return condition("ModelLoaded", "True", "Loaded")
     if wrong is not None:
         return condition("ModelLoaded", "False", wrong.reason, wrong.message)

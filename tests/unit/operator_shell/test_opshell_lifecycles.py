@@ -8,7 +8,7 @@ from tests.support.reasons import in_code
 
 OF_OTHERS = {
     *("PodsReady", "Loaded", "Loading", "NoPod", "NoReadyPod", "Waking", "Accepted", "Listening"),
-    "NoReconfigurePath",
+    *("NoReconfigurePath", "RefusesBatches"),
     *(
         "FollowingLoad",
         "ForeignScaler",
