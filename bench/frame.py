@@ -18,9 +18,6 @@ MAX_BATCH = 32
 QUICK_A, QUICK_B = 1.0, 0.01
 # NB: of the quick one, half the capacity is over 8 000 requests a second: our generator would be late.
 MIDDLE_A, MIDDLE_B = 2.0, 0.05
-SLOW_A, SLOW_B = 5.0, 0.25
-CAPACITY = MAX_BATCH / (SLOW_A + SLOW_B * MAX_BATCH) * 1000
-OBJECTIVE_MS = 2 * (SLOW_A + SLOW_B * MAX_BATCH) + 50
 CONNECTIONS = (1, 4, 16, 64, 256)
 LOADS = (25, 60, 90, 110, 150)
 WAITS_MS = (0, 1, 5, 20)
@@ -28,6 +25,36 @@ TURNS = 5  # at one connection: few requests a second, so that one stall of the 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 # NB: closed loops are bound by their connections; what is measured is not how many may wait.
 WIDE: dict[str, Any] = {"maxQueuedItems": 4096}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """A model under open loops of shares of its capacity.
+
+    Args:
+        part: under which its figures stand.
+        a: milliseconds of a batch.
+        b: milliseconds of each item in it.
+    """
+
+    part: str
+    a: float
+    b: float
+
+    @property
+    def capacity(self) -> float:
+        """Items a second that it answers in full batches."""
+        return MAX_BATCH / (self.a + self.b * MAX_BATCH) * 1000
+
+    @property
+    def objective_ms(self) -> float:
+        """Two full batches, and 50 ms."""
+        return 2 * (self.a + self.b * MAX_BATCH) + 50
+
+
+SLOW = Offered(part="goodput", a=5.0, b=0.25)
+LONG = Offered(part="long_goodput", a=40.0, b=0.3125)
+"""Of 50 ms for a full batch: at its 640 items a second, what HTTP costs a server hardly counts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +152,9 @@ class Bench:
                     self.figures.add(f"latency/{name}/one/added_{word}", added, "ms")
                     self.say(f"latency of the {name} at one connection: added {word} {added:.3f} ms")
 
-    def open_loop(self, subject: str, server: Server, percent: int, number: int) -> None:
+    def open_loop(
+        self, subject: str, server: Server, percent: int, number: int, offered: Offered = SLOW
+    ) -> None:
         """One open-loop measurement under `goodput/subject/percent/…`.
 
         Args:
@@ -133,20 +162,21 @@ class Bench:
             server: where it answers.
             percent: the load, of the model's capacity.
             number: the round's, which the arrivals are drawn from.
+            offered: of which model the load is a share.
         """
-        key = f"goodput/{subject}/{percent}"
+        key = f"{offered.part}/{subject}/{percent}"
         with self.counting(key):
             result = loads.open_loop(
                 server,
-                CAPACITY * percent / 100,
+                offered.capacity * percent / 100,
                 max(3.0, self.seconds + 1),
                 core=self.load_core,
-                objective_ms=OBJECTIVE_MS,
+                objective_ms=offered.objective_ms,
                 seed=number + 1,
             )
             self.figures.add(f"{key}/rate", result["goodput_per_s"], "items/s")
             self.figures.add(f"{key}/offered", result["offered_per_s"], "items/s")
-            limit = min(result["offered_per_s"], CAPACITY)
+            limit = min(result["offered_per_s"], offered.capacity)
             self.figures.add(f"{key}/share", result["goodput_per_s"] / limit, "of min(offered, capacity)")
             self.figures.add(f"{key}/p99", result["latency_p99_ms"], "ms")
             for word in ("refused", "error", "timeout", "lost"):

@@ -16,15 +16,15 @@ from bench.bad_requests import bad_requests
 from bench.frame import (
     CONNECTIONS,
     LOADS,
+    LONG,
     MAX_BATCH,
     MIDDLE_A,
     MIDDLE_B,
-    OBJECTIVE_MS,
     SIZES,
-    SLOW_A,
-    SLOW_B,
+    SLOW,
     WIDE,
     Bench,
+    Offered,
     attempt,
 )
 from bench.ledger import quantile
@@ -135,18 +135,24 @@ def free(bench: Bench, _round: int) -> None:
         )
 
 
-def goodput(bench: Bench, number: int) -> None:
+def goodput(bench: Bench, number: int, offered: Offered = SLOW) -> None:
     """Open loop at 25 … 150 % of capacity: answers within the objective, and how quickly it refuses."""
     with (
-        processes.model(SLOW_A, SLOW_B, core=bench.server_core) as model,
+        processes.model(offered.a, offered.b, core=bench.server_core) as model,
         processes.sidecar(
             model,
             core=bench.server_core,
-            batching={"maxBatchSize": MAX_BATCH, "latencyObjectiveMs": round(OBJECTIVE_MS)},
+            batching={"maxBatchSize": MAX_BATCH, "latencyObjectiveMs": round(offered.objective_ms)},
         ) as sidecar,
     ):
         for percent in LOADS:
-            bench.open_loop("sidecar", sidecar, percent, number)
+            bench.open_loop("sidecar", sidecar, percent, number, offered)
+
+
+def long_goodput(bench: Bench, number: int) -> None:
+    """The same with a model of 50 ms, the peers after the sidecar: there the queue decides, not HTTP."""
+    goodput(bench, number, LONG)
+    peer_goodput(bench, number, LONG)
 
 
 def idle(bench: Bench, _round: int) -> None:
@@ -203,6 +209,7 @@ PARTS: dict[str, Callable[[Bench, int], None]] = {
         free,
         goodput,
         peer_goodput,
+        long_goodput,
         idle,
         hold,
         hold_goodput,

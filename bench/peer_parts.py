@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from bench import loads, processes
-from bench.frame import LOADS, MAX_BATCH, OBJECTIVE_MS, QUICK_A, QUICK_B, SLOW_A, SLOW_B, Bench, attempt
+from bench.frame import LOADS, MAX_BATCH, QUICK_A, QUICK_B, SLOW, Bench, Offered, attempt
 from bench.peers.catalogue import PEERS
 from bench.processes import Server
 
@@ -61,7 +61,7 @@ def _cost(bench: Bench, name: str, server: Server) -> None:
     bench.say(f"{name}: {resident:.0f} MB ({proportional:.0f} with shared pages parted), idle {share:.1f} %")
 
 
-def peer_goodput(bench: Bench, number: int) -> None:
+def peer_goodput(bench: Bench, number: int, offered: Offered = SLOW) -> None:
     """Open loop at 25 … 150 % of capacity for each peer; in round 0 alone, for starting them takes long."""
     if number:
         return
@@ -69,11 +69,15 @@ def peer_goodput(bench: Bench, number: int) -> None:
         with (
             attempt(bench, name),
             PEERS[name].serve(
-                SLOW_A, SLOW_B, core=bench.server_core, max_batch=MAX_BATCH, objective_ms=OBJECTIVE_MS
+                offered.a,
+                offered.b,
+                core=bench.server_core,
+                max_batch=MAX_BATCH,
+                objective_ms=offered.objective_ms,
             ) as server,
         ):
             loads.warm(server, 16, core=bench.load_core, items=1)
             for percent in LOADS:
                 # NB: what it still holds of the last load is not this one's: it answers one more first.
                 processes.asked(server, seconds=_BACKLOG_SECONDS)
-                bench.open_loop(name, server, percent, number)
+                bench.open_loop(name, server, percent, number, offered)

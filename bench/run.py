@@ -22,15 +22,13 @@ from typing import Any
 from bench import foreign, instructions, product, report, table, venvs
 from bench.figures import Figures
 from bench.frame import (
-    CAPACITY,
+    LONG,
     MAX_BATCH,
     MIDDLE_A,
     MIDDLE_B,
-    OBJECTIVE_MS,
     QUICK_A,
     QUICK_B,
-    SLOW_A,
-    SLOW_B,
+    SLOW,
     Bench,
 )
 from bench.parts import PARTS
@@ -38,7 +36,7 @@ from bench.peers.catalogue import PEERS
 from bench.processes import DidNotStartError
 
 RESULTS = Path(__file__).parent / "results"
-QUICK_PARTS = [name for name in PARTS if name not in ("peer_goodput", "size")]
+QUICK_PARTS = [name for name in PARTS if name not in ("peer_goodput", "long_goodput", "size")]
 
 
 def machine() -> dict[str, Any]:
@@ -170,9 +168,10 @@ def results(bench: Bench, described: dict[str, Any], *, rounds: int) -> dict[str
             "max_batch": MAX_BATCH,
             "quick_model_ms": [QUICK_A, QUICK_B],
             "middle_model_ms": [MIDDLE_A, MIDDLE_B],
-            "slow_model_ms": [SLOW_A, SLOW_B],
-            "capacity_per_s": CAPACITY,
-            "objective_ms": OBJECTIVE_MS,
+            "slow_model_ms": [SLOW.a, SLOW.b],
+            "capacity_per_s": SLOW.capacity,
+            "objective_ms": SLOW.objective_ms,
+            "long_model_ms": [LONG.a, LONG.b],
             "cores": "servers and model on one, load on the other; part free: its model on the load's",
         },
         "versions": {peer.name: peer.version for peer in PEERS.values()}

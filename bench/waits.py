@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bench import loads, processes
-from bench.frame import MAX_BATCH, OBJECTIVE_MS, SLOW_A, SLOW_B, WAITS_MS, WIDE, Bench
+from bench.frame import MAX_BATCH, SLOW, WAITS_MS, WIDE, Bench
 
 HELD = (1, 2, 4, 8, 12, 16, 24, 32, 64, 256)
 """Connections at which holding is held against none."""
@@ -70,10 +70,10 @@ def hold(bench: Bench, round_number: int) -> None:
 
 def hold_goodput(bench: Bench, number: int) -> None:
     """Measure goodput above capacity with holding and without, in one process by turns."""
-    batching = {"maxBatchSize": MAX_BATCH, "latencyObjectiveMs": round(OBJECTIVE_MS)}
+    batching = {"maxBatchSize": MAX_BATCH, "latencyObjectiveMs": round(SLOW.objective_ms)}
     ways = {"holding": batching, "without-holding": {**batching, "batchWaitTimeoutMs": 0}}
     with (
-        processes.model(SLOW_A, SLOW_B, core=bench.server_core) as model,
+        processes.model(SLOW.a, SLOW.b, core=bench.server_core) as model,
         processes.sidecar(model, core=bench.server_core, batching=batching) as sidecar,
     ):
         for percent in OVERLOADS:
