@@ -162,6 +162,9 @@ async def test_a_start_with_the_worst_of_each_kind_needs_little_of_the_charts_me
                 if hostile["metadata"]["name"][0] == "c":
                     hostile["metadata"]["annotations"] = {"theirs": "x" * 250_000}
                 server.cluster.user_applies(hostile)
+        for number in range(40):
+            hostile = backend(f"d{number}", suspend=True, userConfig={"a": TOO_MUCH})
+            server.cluster.user_applies(hostile)
         server.cluster.user_applies(backend("good"))
         process = await Process.start(server, tmp_path)
         try:
