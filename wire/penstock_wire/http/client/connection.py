@@ -33,7 +33,6 @@ from penstock_wire.http import (
     Opened,
     PeerSilent,
     Request,
-    RequestUnread,
     Response,
     UpstreamError,
     UpstreamTimeout,
@@ -49,7 +48,7 @@ from penstock_wire.http.client.head import (
     switches_to,
 )
 from penstock_wire.http.client.interfaces import Pool
-from penstock_wire.http.client.peer_liveness import is_silence, undelivered, was_reset
+from penstock_wire.http.client.peer_liveness import ended_early, is_silence, undelivered, was_reset
 from penstock_wire.http.client.request_stream import framed
 from penstock_wire.http.head_cache import KnownAnswers
 from penstock_wire.http.memory import PIECE_BYTES, MemoryBound
@@ -96,7 +95,6 @@ class Connection(Carrier):
         self._head_only = False
         self._is_long = False  # the request's body, so its server can have left it unread
         self._spent = False  # the parser cannot read another message
-        self._status = 0
         self._over = False  # the answer is complete, but the bytes received with it are not read yet
         self._pump: asyncio.Task[None] | None = None  # sends the request's stream
         self._asking = False  # a reader waits for the next piece of the answer
@@ -105,14 +103,13 @@ class Connection(Carrier):
         self._in_head = True
         self._is_common = False  # its first bytes are `_COMMON`
         self._pieces: list[bytes] = []
-        self._body_bytes = 0
+        self._status = self._body_bytes = 0
         self._bytes_since_progress = 0  # received since the last final head or piece of a body
         self._past_parser = 0  # bytes of a body that bypass the parser; 0 = it reads
         self._length: int | None = None
         self._to_the_end = False  # the body ends with the connection
         self._paused = False
-        self._timeout = 0.0
-        self._idle_timeout = 0.0
+        self._timeout = self._idle_timeout = 0.0
         self._deadline = math.inf
         self._timer = EarliestTimer(self._look, time.monotonic)
 
@@ -272,10 +269,9 @@ class Connection(Carrier):
         self._timer.ring_at(deadline)
 
     def _look(self) -> None:
-        if self._deadline == math.inf:
-            return
         if self._deadline > time.monotonic():
-            self._expect_by(self._deadline)
+            if self._deadline != math.inf:
+                self._expect_by(self._deadline)
             return
         if self._state == _BODY and self._streamed:
             what, seconds = "nothing more", self._idle_timeout
@@ -296,8 +292,8 @@ class Connection(Carrier):
         """See `asyncio.Protocol`."""
         self.reusable = False
         self._pool.forget(self)
-        if error is not None and (self._state == _HEAD or self._state == _BODY):
-            self._read_rest()
+        for data in undelivered(self.transport, error):
+            self.data_received(data)
         if self._to_the_end and error is None:
             self._complete()
             self._hand_over()
@@ -310,12 +306,6 @@ class Connection(Carrier):
             self.fail(self._ended_early(reset=isinstance(error, (ConnectionResetError, BrokenPipeError))))
         self._timer.cancel()
         self.resume_writing()
-
-    def _read_rest(self) -> None:
-        """Read what came before a write failed: the answer can be there."""
-        for data in undelivered(self.transport):
-            if self._state != _IDLE:
-                self.data_received(data)
 
     def eof_received(self) -> bool:
         """See `asyncio.Protocol`."""
@@ -332,11 +322,8 @@ class Connection(Carrier):
         return False
 
     def _ended_early(self, *, reset: bool) -> ConnectionLost:
-        # NB: a kernel resets a connection if its socket is closed with bytes unread, or before they came. A
-        # server that reads a request and then ends leaves an orderly end.
-        if reset and self._kept and self._state == _HEAD and not self._bytes_since_progress:
-            return RequestUnread(f"{self.where} closed the connection before it had read the request")
-        return ConnectionLost(f"the connection to {self.where} ended before a complete answer")
+        unread = reset and self._kept and self._state == _HEAD and not self._bytes_since_progress
+        return ended_early(self.where, unread=unread)
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -384,12 +371,10 @@ class Connection(Carrier):
 
     def _take(self, data: bytes) -> bool:
         """Take a whole answer with a head that came before, as the parser would; else return False."""
-        if self._head_only or self._streamed:
+        if self._head_only or self._streamed or self._is_long:
             return False
         head = self._known.find(data)
         if head is None or (self._opened is not None and head.length > self._whole_bytes):
-            return False
-        if self._is_long and head.status >= 400:
             return False
         body = data[len(data) - head.length :] if head.length else b""
         self._stop_sending()
@@ -489,9 +474,8 @@ class Connection(Carrier):
             raise AnswerUnreadable(f"{self.where}: {error}") from error
         if not parser.should_keep_alive():
             self.reusable = False
-        # NB: many servers end the connection some ms after the answer to an unhandled exception (uvicorn logs
-        # it first), or after one to a body that they have not read (hyper), without a sign in its head.
-        # Penstock's own answers are reliable in this.
+        # NB: many servers end the connection some ms after an answer to an exception (uvicorn logs it first)
+        # or to a body that they have not read (hyper), without a sign in it. Ours are reliable in this.
         if status >= (400 if self._is_long else 500) and not any(name == REASON for name, _ in self._fields):
             self.reusable = False
         if status == 204 and (chunked or length):  # a body that is not allowed can still come
@@ -583,8 +567,7 @@ class Connection(Carrier):
     def _release(self) -> None:
         """Go back to the pool, or end."""
         self._over = False
-        if self._is_long and self.transport.get_write_buffer_size():  # nobody waits for the rest to be read
-            self.reusable = False
+        self.reusable = self.reusable and not (self._is_long and self.transport.get_write_buffer_size())
         self._kept = True
         self._waiter = self._interim = None
         self._state = _IDLE
@@ -607,8 +590,11 @@ class Connection(Carrier):
         body = self._body = Body(self)
         body.feed(rest)
         upgrade = next((value for name, value in self._framing if name == b"upgrade"), self._upgrade)
-        fields = forwarded(self._framing, self._fields)
-        headers = (*fields, (b"connection", b"upgrade"), (b"upgrade", upgrade))
+        headers = (
+            *forwarded(self._framing, self._fields),
+            (b"connection", b"upgrade"),
+            (b"upgrade", upgrade),
+        )
         answer = Answer(101, headers, None, body)
         answer.tunnel = UpstreamTunnel(self, body)
         self._resolve(answer)

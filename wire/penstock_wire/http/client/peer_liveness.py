@@ -23,6 +23,8 @@ import struct
 import sys
 import termios
 
+from penstock_wire.http import ConnectionLost, RequestUnread
+
 PROBE_SECONDS = 1
 _ERRORS = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
 _UNACKNOWLEDGED_AT, _LAST_ACK_AT = 24, 56
@@ -97,14 +99,28 @@ def nothing_waits(transport: asyncio.BaseTransport) -> bool:
     return not poll.poll(0)
 
 
-def undelivered(transport: asyncio.BaseTransport) -> list[bytes]:
-    """Take what has come from the peer and its transport has not delivered.
+def ended_early(where: str, *, unread: bool) -> ConnectionLost:
+    """Make the error of a connection that ended before a complete answer.
+
+    Args:
+        where: host and port of the peer.
+        unread: it was a kept one and was reset before the first byte of an answer. A kernel resets a
+            connection if its socket is closed with bytes unread, or before they came. A server that reads a
+            request and then ends leaves an orderly end.
+    """
+    if unread:
+        return RequestUnread(f"{where} closed the connection before it had read the request")
+    return ConnectionLost(f"the connection to {where} ended before a complete answer")
+
+
+def undelivered(transport: asyncio.BaseTransport, error: Exception | None) -> list[bytes]:
+    """Take what has come from the peer and its transport, ended by an error, has not delivered.
 
     A transport that cannot write is over: it reads no more. But a server that answers before it has read a
     request, and closes, has sent its answer before the reset that such a write meets. With TLS, nothing.
     """
     pieces: list[bytes] = []
-    if transport.get_extra_info("sslcontext") is not None:
+    if error is None or transport.get_extra_info("sslcontext") is not None:
         return pieces
     with contextlib.suppress(OSError):  # at the latest when nothing is left
         while piece := os.read(transport.get_extra_info("socket").fileno(), _READ_BYTES):
