@@ -91,6 +91,8 @@ class Store:
         self._by_namespace: dict[tuple[str, str], dict[str, Obj]] = {}
         self._by_owner: dict[str, set[Key]] = {}
         self._by_label: dict[tuple[str, str, str, str], dict[str, Obj]] = {}
+        self._by_address: dict[str, list[str]] = {}
+        """The namespace of each pod that has an address, by the address."""
         self._epochs: dict[tuple[str, str], int] = {}
         self._bytes: dict[Key, int] = {}
         self._spent: dict[str, int] = {}
@@ -163,6 +165,17 @@ class Store:
         objects = self._by_label.get((kind.kind, namespace, label, value), {})
         return [objects[name] for name in sorted(objects)]
 
+    def namespace_of(self, address: str) -> str:
+        """The namespace whose pod has an address; empty if it is of none, or of several.
+
+        Pods in their node's network do not count, nor do those that have ended.
+
+        Args:
+            address: in its canonical form.
+        """
+        namespaces = set(self._by_address.get(address, ()))
+        return namespaces.pop() if len(namespaces) == 1 else ""
+
     def epoch(self, kind: Kind, namespace: str) -> int:
         """A number for caches that rises with every change of an object of a kind in a namespace.
 
@@ -212,6 +225,8 @@ class Store:
             self._by_owner.setdefault(uid, set()).add(key)
         for at in _label_keys(key, obj):
             self._by_label.setdefault(at, {})[key.name] = obj
+        for address in _addresses(obj):
+            self._by_address.setdefault(address, []).append(key.namespace)
         return Change(old, obj)
 
     def remove(self, obj: Obj) -> Change:
@@ -297,6 +312,11 @@ class Store:
             del labelled[key.name]
             if not labelled:
                 del self._by_label[at]
+        for address in _addresses(old):
+            namespaces = self._by_address[address]
+            namespaces.remove(key.namespace)
+            if not namespaces:
+                del self._by_address[address]
         for uid in owner_uids(old):
             keys = self._by_owner.get(uid)
             if keys is not None:
@@ -525,6 +545,16 @@ def _label_keys(key: Key, obj: Obj) -> list[tuple[str, str, str, str]]:
         return []
     own = obj["metadata"].get("labels") or {}
     return [(key.kind, key.namespace, label, own[label]) for label in INDEXED_LABELS if label in own]
+
+
+def _addresses(obj: Obj) -> set[str]:
+    """The addresses that are a pod's own."""
+    status = obj.get("status") or {}
+    if obj["kind"] != POD.kind or status.get("phase") in ("Succeeded", "Failed"):
+        return set()
+    own = {status.get("podIP"), *(entry.get("ip") for entry in status.get("podIPs") or ())}
+    nodes = {status.get("hostIP"), *(entry.get("ip") for entry in status.get("hostIPs") or ())}
+    return {address for address in own - nodes if address}
 
 
 def _essence(obj: Obj) -> Obj:

@@ -75,7 +75,8 @@ UNFINISHED_BUDGET = 32 * 1024 * 1024
 the connections and the larger bodies that is 400 MiB, of the 512 MiB that the chart gives."""
 
 BODY_BUDGET = 64 * 1024 * 1024
-"""Bytes of larger bodies that are being received, of all pods together; a pod has one at a time."""
+"""Bytes of larger bodies that are being received, of all pods together; a pod has one at a time, and those of
+a namespace begin or grow only while they have no more than is left beside all (see `acceptor`)."""
 
 _KINDS = {contract.REPORTS_PATH + kind: kind for kind in ("sidecar", "router")}
 _JSON = ((b"content-type", b"application/json"),)
@@ -112,7 +113,8 @@ class ControlServer:
         leads: whether this process leads; a standby refuses reports.
         interval: seconds between two reports of a pod, now.
         plain: whether reports in plain text are taken.
-        own_addresses: whether each pod has its own address; else one address may have all connections.
+        own_addresses: whether each pod has its own address; else one address may have all connections, as may
+            the pods of one namespace.
         observer: counts reports.
         metrics: makes the text of /metrics.
         recommendation: answers for one backend (`Recommendations.answer`).
@@ -166,18 +168,21 @@ class ControlServer:
                 max_connections=MAX_CONNECTIONS,
                 max_per_address=most,
                 evicting=evicting,
+                group=group,
                 max_head_bytes=MAX_HEAD_BYTES,
                 max_unfinished_bytes=UNFINISHED_BUDGET,
                 pipelining=False,
             )
-            for most, evicting in (
-                (MAX_PER_ADDRESS, True),
-                (MAX_PER_ADDRESS if own_addresses else MAX_CONNECTIONS, False),
+            for most, evicting, group in (
+                (MAX_PER_ADDRESS, True, None),
+                (MAX_PER_ADDRESS, False, store.namespace_of)
+                if own_addresses
+                else (MAX_CONNECTIONS, False, None),
             )
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._receiving: dict[str, int] = {}
-        """Bytes of the body that a pod is sending, by the pod's uid."""
+        self._receiving: dict[tuple[str, str], int] = {}
+        """Bytes of the body that a pod is sending, by the pod's namespace and uid."""
         self._probes: dict[str, Callable[[], Response]] = {
             contract.LIVE_PATH: self._livez,
             contract.READY_PATH: self._readyz,
@@ -323,13 +328,15 @@ class ControlServer:
         """
         if request.stream is None:
             return request.body
-        if caller.uid in self._receiving:
+        sender = (caller.namespace, caller.uid)
+        if sender in self._receiving:
             raise ReportRefused(429, "too_often", "expected one report at a time, found two")
         limit, announced = self._limit(caller, kind), request.length or 0
 
         def received(size: int) -> None:
-            self._receiving[caller.uid] = max(size, announced)
-            self._check_budget()
+            if max(size, announced) > self._receiving.get(sender, 0):
+                self._receiving[sender] = max(size, announced)
+                self._check_budget(caller.namespace)
 
         try:
             if announced > limit:
@@ -339,11 +346,12 @@ class ControlServer:
         except BodyTooLong:
             raise ReportRefused(413, "too_large", f"expected at most {limit} bytes") from None
         finally:
-            self._receiving.pop(caller.uid, None)
+            self._receiving.pop(sender, None)
 
-    def _check_budget(self) -> None:
-        if sum(self._receiving.values()) > BODY_BUDGET:
-            raise ReportRefused(503, "no_room", "too many reports are being received; wait")
+    def _check_budget(self, namespace: str) -> None:
+        own = sum(size for (of, _), size in self._receiving.items() if of == namespace)
+        if own > BODY_BUDGET - sum(self._receiving.values()):
+            raise ReportRefused(503, "no_room", f"too many reports of {namespace} are being received; wait")
 
     def _limit(self, caller: Caller, kind: str) -> int:
         """The most bytes of a report; a router's by the endpoints that exist, or that it reported last."""

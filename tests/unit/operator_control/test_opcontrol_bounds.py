@@ -257,21 +257,33 @@ async def send_part(server: Harness, name: str, length: int, part: int) -> tuple
 async def test_bodies_that_are_being_received_have_a_budget(
     server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pod sends one at a time; beyond the budget of all the next one is refused, and room comes back."""
-    monkeypatch.setattr("penstock_operator.control.server.BODY_BUDGET", 100_000)
+    """A pod sends one at a time; a namespace's have half of the budget, and what is left is for others.
+
+    What has begun goes on however much others send since; room comes back.
+    """
+    monkeypatch.setattr("penstock_operator.control.server.BODY_BUDGET", 130_000)
     server.store.put(pod("r-2", "uid-r2", app="penstock-router"))
+    elsewhere = pod("r-3", "uid-r3", app="penstock-router")
+    server.store.put(elsewhere | {"metadata": elsewhere["metadata"] | {"namespace": "other"}})
     server.status = verdict(name="r-1", uid="uid-r")
-    _, first = await send_part(server, "r", 60_000, 20_000)
+    begun, first = await send_part(server, "r", 60_000, 20_000)
     receiving = server.server._receiving
-    await until(lambda: receiving == {"uid-r": 60_000})
+    await until(lambda: receiving == {("n", "uid-r"): 60_000})
     again, second = await send_part(server, "r", 60_000, 20_000)
     assert (await asyncio.wait_for(again.readline(), SECONDS)).startswith(b"HTTP/1.1 429")
     server.status = verdict(name="r-2", uid="uid-r2")
     other, third = await send_part(server, "r2", 60_000, 20_000)
     assert (await asyncio.wait_for(other.readline(), SECONDS)).startswith(b"HTTP/1.1 503")
-    assert receiving == {"uid-r": 60_000}
+    assert receiving == {("n", "uid-r"): 60_000}
+    server.status = verdict(namespace="other", name="r-3", uid="uid-r3")
+    _, fourth = await send_part(server, "r3", 35_000, 20_000)
+    await until(lambda: receiving == {("n", "uid-r"): 60_000, ("other", "uid-r3"): 35_000})
+    first.write(b" " * 40_000)
+    assert (await asyncio.wait_for(begun.readline(), SECONDS)).startswith(b"HTTP/1.1 400"), "received whole"
     first.close()
+    fourth.close()
     await until(lambda: not receiving)
+    server.status = verdict(name="r-2", uid="uid-r2")
     own = encode(RouterReport(pod="r-2", uid="uid-r2", seq=1, state="ready")) + b" " * 50_000
     assert (await server.post(own, kind="router", bearer=token(mark="r2")))[0] == 200
     for writer in (first, second, third):

@@ -12,7 +12,7 @@ from penstock_operator.control import pki
 from penstock_operator.control.certificates import server_context, show
 from penstock_operator.control.rotation import DAY
 from penstock_wire.control.ca_trust import client_context
-from tests.support.control_server import Harness
+from tests.support.control_server import Harness, pod, sidecar
 from tests.support.waiting import SECONDS, until
 
 
@@ -98,6 +98,39 @@ async def test_one_address_leaves_room_for_others(
         other.close()
         for _, writer in silent:
             writer.close()
+    await harness.server.stop()
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["pods have addresses of their own", "one for all"])
+async def test_one_namespaces_pods_leave_room_for_others(
+    monkeypatch: pytest.MonkeyPatch, authority: pki.Issued, own: bool
+) -> None:
+    """They hold as many connections as they can, from many addresses; a pod of another namespace reports.
+
+    Where pods have no addresses of their own, their namespaces are not known, and all are let in.
+    """
+    monkeypatch.setattr("penstock_operator.control.server.MAX_CONNECTIONS", 20)
+    harness = Harness(check_peer=own)
+    for number in range(30):
+        stranger = pod(f"s-{number}", f"uid-s{number}", f"127.0.1.{number}")
+        harness.store.put(stranger | {"metadata": stranger["metadata"] | {"namespace": "strange"}})
+    context = server_context()
+    show(context, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=DAY))
+    _, port = await harness.server.start_reports("0.0.0.0", 0, context)
+    silent = []
+    for number in range(30):
+        silent.append(await asyncio.open_connection("127.0.0.1", port, local_addr=(f"127.0.1.{number}", 0)))
+    most = 10 if own else 20
+    for reader, _ in silent[most:]:
+        assert await asyncio.wait_for(reader.read(), SECONDS) == b""
+    assert not any(reader.at_eof() for reader, _ in silent[:most])
+    if own:
+        harness.url = f"https://127.0.0.1:{port}"
+        connector = aiohttp.TCPConnector(ssl=client_context(authority.certificate))
+        async with aiohttp.ClientSession(connector=connector) as harness.session:
+            assert (await harness.post(sidecar()))[0] == 200
+    for _, writer in silent:
+        writer.close()
     await harness.server.stop()
 
 

@@ -18,7 +18,7 @@ from penstock_operator.store import Change, Key, Store, child_changed, parent_ch
 def obj(
     kind: str = "Deployment", version: int = 1, uid: str = "u", name: str = "d", **more: Any
 ) -> dict[str, Any]:
-    metadata = {"namespace": "n", "name": name, "uid": uid, "resourceVersion": str(version), **more}
+    metadata = {"namespace": "n", "name": name, "uid": uid, "resourceVersion": str(version)} | more
     if kind == "Deployment":
         metadata.setdefault("ownerReferences", [{"kind": "ModelBackend", "name": "b", "uid": "b"}])
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": {"v": version}}
@@ -121,6 +121,40 @@ def test_owners_and_labels_are_indexed_and_unindexed() -> None:
     assert len(store.owned("b")) == 1
     store.forget(Key("Pod", "n", "p"), "u")
     assert store.owned("b") == []
+
+
+def test_an_address_leads_to_the_one_namespace_whose_pod_has_it() -> None:
+    """As long as the pod runs; not the node's, and not one that pods of two namespaces claim."""
+    store = Store()
+
+    def put(namespace: str, version: int, *own: str, **status: Any) -> dict[str, Any]:
+        pod = obj("Pod", version, uid=namespace, name="p", namespace=namespace)
+        ips = {"podIP": own[0], "podIPs": [{"ip": ip} for ip in own]} if own else {}
+        pod["status"] = {
+            "hostIP": "10.0.0.1",
+            "hostIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
+            **ips,
+            **status,
+        }
+        store.put(pod)
+        return pod
+
+    put("a", 1)
+    assert not store._by_address
+    put("a", 2, "10.1.0.1", "fd01::1")
+    put("b", 1, "10.0.0.1", "fd00::1")
+    assert [store.namespace_of(ip) for ip in ("10.1.0.1", "fd01::1", "10.0.0.1", "fd00::1")] == [
+        "a",
+        "a",
+        "",
+        "",
+    ]
+    put("b", 2, "10.1.0.1")
+    assert store.namespace_of("10.1.0.1") == ""
+    put("a", 3, "10.1.0.1", phase="Succeeded")
+    assert store.namespace_of("10.1.0.1") == "b"
+    store.remove(put("b", 3, "10.1.0.1"))
+    assert not store._by_address
 
 
 def test_a_pod_is_kept_without_its_spec_and_a_parent_with_who_owns_its_replicas() -> None:

@@ -28,8 +28,8 @@ MUCH = 30_000_000
 
 
 class Server:
-    def __init__(self, *, most: int, per_address: int, tls: bool, evicting: bool = False) -> None:
-        self.front = H1Front(max_connections=most, max_per_address=per_address, evicting=evicting)
+    def __init__(self, *, most: int, per_address: int, tls: bool, **more: Any) -> None:
+        self.front = H1Front(max_connections=most, max_per_address=per_address, **more)
         self.authority = pki.make_authority(now=time.time(), life=DAY) if tls else None
         self.listener: H1Listener
         self.opened: list[asyncio.StreamWriter] = []
@@ -95,7 +95,7 @@ class Server:
 async def serving(request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
     running: list[Server] = []
 
-    async def start(**more: int) -> Server:
+    async def start(**more: Any) -> Server:
         running.append(Server(**more, tls=request.param))
         await running[-1].start()
         return running[-1]
@@ -136,6 +136,27 @@ async def test_silent_connections_count_in_all(serving: Callable[..., Any]) -> N
     assert not await server.answered("127.0.0.3")
     await server.let_go()
     assert await server.answered("127.0.0.3")
+
+
+async def test_a_group_of_addresses_leaves_half_of_what_is_left_to_others(
+    serving: Callable[..., Any],
+) -> None:
+    """Of however many addresses; who comes later is answered, and room is given back with what ends."""
+    groups = {"127.0.1": "a", "127.0.2": "b", "127.0.5": "c"}
+    server = await serving(
+        most=16, per_address=3, group=lambda address: groups.get(address.rpartition(".")[0], "")
+    )
+    for net, room in (("127.0.1", 8), ("127.0.2", 4), ("127.0.3", 2)):
+        before = len(server.acceptor)
+        held = [await server.silent(f"{net}.{1 + number // 3}") for number in range(room)]
+        await server.count(before + room)
+        assert await closed(await server.silent(f"{net}.9"))
+        assert not any(reader.at_eof() for reader in held)
+    assert await closed(await server.silent("127.0.4.1")), "addresses of no known group share one"
+    assert await server.answered("127.0.5.1")
+    await server.let_go()
+    assert not server.acceptor._by_group
+    assert await server.answered("127.0.1.9")
 
 
 async def test_a_handshake_that_does_not_end_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:

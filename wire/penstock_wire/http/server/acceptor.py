@@ -1,14 +1,18 @@
 """Accepts and counts connections, and accepts those that wait before a listener closes.
 
-`Acceptor` counts connections when they are accepted, before any TLS handshake, in all and by address. An
-asyncio server makes a connection known only after the handshake: a silent client holds 50 KiB, uncounted,
-until the handshake times out.
+`Acceptor` counts connections when they are accepted, before any TLS handshake: in all, by address and by
+group of addresses. An asyncio server makes a connection known only after the handshake: a silent client
+holds 50 KiB, uncounted, until the handshake times out.
 
 At a limit the new connection is closed; or, with `evicting`, an older one, so that a client that holds
 connections does not shut others out: first one whose client accepts nothing of its answer, then the one that
 has waited longest for a request (as nginx does with reusable connections), and if all have a request under
 way, the one with the oldest request. The kernel's buffer for bytes written on such a port is set to a small
 size.
+
+A group of addresses may have one more connection only while it has fewer than are free: one alone gets half,
+each further one half of what is left, so there is room for a group that comes later (Choudhury and Hahne,
+"Dynamic queue length thresholds for shared-memory packet switches", 1998, with alpha = 1).
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import heapq
 import os
 import socket
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
@@ -85,6 +89,7 @@ class Acceptor:
         per_address: most of these from one address.
         backlog: most connections that are accepted in one go.
         evicting: at a limit, close an older connection instead of the new one; only without TLS.
+        group: the group of a peer's address; None = all addresses share all connections.
     """
 
     def __init__(
@@ -98,6 +103,7 @@ class Acceptor:
         per_address: int,
         backlog: int,
         evicting: bool,
+        group: Callable[[str], str] | None = None,
     ) -> None:
         self._loop = loop
         self._sock = sock
@@ -107,7 +113,10 @@ class Acceptor:
         self._per_address = per_address
         self._backlog = backlog
         self._evicting = evicting
-        self._seats: dict[Seated, str] = {}
+        self._group = group
+        self._seats: dict[Seated, tuple[str, str]] = {}
+        """The address of each connection, and the group that this was in when it was accepted."""
+        self._by_group: Counter[str] = Counter()
         self._by_address: dict[str, dict[Seated, None]] = {}
         self._next: deque[tuple[tuple[int, float], Seated]] = deque()
         self._beginning: set[asyncio.Task[None]] = set()
@@ -144,19 +153,23 @@ class Acceptor:
 
     def release(self, connection: Seated) -> None:
         """Remove a connection that has ended, or never began."""
-        address = self._seats.pop(connection, None)
-        if address is not None:
+        seat = self._seats.pop(connection, None)
+        if seat is not None:
+            address, group = seat
             of_address = self._by_address[address]
             del of_address[connection]
             if not of_address:
                 del self._by_address[address]
+            self._by_group[group] -= 1
+            if not self._by_group[group]:
+                del self._by_group[group]
 
     def replace(self, connection: Seated, successor: Seated) -> None:
         """Replace a connection by the object that serves it from here on."""
-        address = self._seats.pop(connection, None)
-        if address is not None:
-            self._seats[successor] = address
-            of_address = self._by_address[address]
+        seat = self._seats.pop(connection, None)
+        if seat is not None:
+            self._seats[successor] = seat
+            of_address = self._by_address[seat[0]]
             del of_address[connection]
             of_address[successor] = None
 
@@ -171,21 +184,25 @@ class Acceptor:
                 self._resume = self._loop.call_later(ACCEPT_PAUSE, self._accept_again)
                 return
             address = unmapped(str(peer[0]))
-            if not self._room(address):
+            group = "" if self._group is None else self._group(address)
+            if not self._room(address, group):
                 sock.close()
                 if self._evicting:
                     return  # waiting connections can be accepted when the loop has delivered what has come
                 continue
             connection = self._make()
-            self._seats[connection] = address
+            self._seats[connection] = (address, group)
+            self._by_group[group] += 1
             self._by_address.setdefault(address, {})[connection] = None
             sock.settimeout(0.0)
             task = self._loop.create_task(self._begin(connection, sock))
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
 
-    def _room(self, address: str) -> bool:
+    def _room(self, address: str, group: str) -> bool:
         """Whether there is room for a connection of an address; evicting can make room."""
+        if self._group is not None and self._by_group[group] >= self._most - len(self._seats):
+            return False
         of_address = self._by_address.get(address, {})
         if len(of_address) >= self._per_address:
             return self._evicting and self._evict(_first(of_address, self._per_address))

@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from penstock_wire.addresses import ANY, bind_any
@@ -43,6 +43,8 @@ class H1Front:
             accepted (`acceptor`), not after the handshake.
         evicting: at a limit, close an older connection instead of the new one; only with `max_per_address`
             and without TLS.
+        group: the group of an address: one has at most half of the connections, and each further one half of
+            what is left (see `acceptor`); only with `max_per_address` and without `evicting`.
         max_head_bytes: limit for a request's target and fields; a larger head is answered 431, or 414.
         max_unfinished_bytes: if set, limit for all incompletely received requests together, without bodies
             that are streams; one beyond it is answered 503. Requests that come whole are not counted.
@@ -58,6 +60,7 @@ class H1Front:
         max_connections: int = limits.MAX_CONNECTIONS,
         max_per_address: int | None = None,
         evicting: bool = False,
+        group: Callable[[str], str] | None = None,
         max_head_bytes: int = limits.MAX_HEAD_BYTES,
         max_unfinished_bytes: int = 0,
         memory: MemoryBound | None = None,
@@ -80,6 +83,7 @@ class H1Front:
         """The time in seconds, as of the last sweep, which a connection notes at each request."""
         self.max_per_address = max_per_address
         self.evicting = evicting
+        self.group = group
         self.backlog = backlog
         self._listeners: set[H1Listener] = set()
         self._sweeper: asyncio.Task[None] | None = None
@@ -132,6 +136,7 @@ class H1Front:
                 per_address=self.max_per_address,
                 backlog=self.backlog,
                 evicting=self.evicting,
+                group=self.group,
             )
         else:
             where: dict[str, Any] = {"host": host, "port": port, "reuse_port": reuse_port or None}
