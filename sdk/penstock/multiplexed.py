@@ -25,6 +25,7 @@ from typing import Any, TypeVar, cast
 from penstock import call_context
 from penstock.call_context import Context
 from penstock.errors import ArgumentsError, UnknownModel
+from penstock.handles.loop_thread import shared_loop
 from penstock.user_code import USER_CODE, described
 from penstock_wire.headers import MODEL_ID
 from penstock_wire.process import log
@@ -128,7 +129,7 @@ class Models:
                 raise raised from error
             entry.model.set_result(model)
             for each in self._there(entry, began):
-                _close(each, each.model.result())
+                _close_blocking(each)
         return entry.model.result()
 
     async def _awaited(self, model_id: str) -> Any:
@@ -230,7 +231,7 @@ class Models:
         if self._asynchronous:
             closing = loop.create_task(self._close_async(entry))
         else:
-            closing = loop.run_in_executor(None, _close, entry, entry.model.result())
+            closing = loop.run_in_executor(None, _close_blocking, entry)
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
@@ -242,7 +243,7 @@ class Models:
             if entry.loaded and self._asynchronous:
                 await self._close_async(entry)
             elif entry.loaded:
-                await asyncio.get_running_loop().run_in_executor(None, _close, entry, entry.model.result())
+                await asyncio.get_running_loop().run_in_executor(None, _close_blocking, entry)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 
@@ -258,16 +259,21 @@ def _is_absent(model_id: str, error: BaseException) -> bool:
 def _close(entry: Entry, model: Any) -> Any:
     """Call a model's `close`; return an awaitable, or None if there is nothing to await."""
     log("model closed", model_id=entry.model_id)
-    hook = getattr(model, CLOSE, None)
-    if not callable(hook):
-        return None
     try:
         with USER_CODE:
-            result = hook()
+            hook = getattr(model, CLOSE, None)
+            result = hook() if callable(hook) else None
     except Exception as error:
         _log_failure(entry, error)
         return None
     return result if inspect.isawaitable(result) else None
+
+
+def _close_blocking(entry: Entry) -> None:
+    """Close a model of a blocking loader, and wait for its end, also if its `close` is asynchronous."""
+    closing = _close(entry, entry.model.result())
+    if closing is not None:
+        asyncio.run_coroutine_threadsafe(_logged(entry, closing), shared_loop()).result()
 
 
 async def _logged(entry: Entry, closing: Any) -> None:
@@ -359,14 +365,25 @@ def closing(kind: type, made: Any, hook: Callable[[], Any] | None) -> Callable[[
         return hook
 
     def close() -> Any:
-        result = None if hook is None else hook()
-        return _closed(result, [getattr(made, name) for name in names])
+        models = [getattr(made, name) for name in names]
+        try:
+            with USER_CODE:
+                result = None if hook is None else hook()
+        except Exception as error:
+            return _closed(models, error=error)
+        return _closed(models, result)
 
     return close
 
 
-async def _closed(result: Any, models: list[Models]) -> None:
-    if inspect.isawaitable(result):
-        await result
-    for each in models:
-        await each.close()
+async def _closed(models: list[Models], result: Any = None, *, error: Exception | None = None) -> None:
+    """Await what the own hook returned, or raise what it raised, and close the models all the same."""
+    try:
+        if error is not None:
+            raise error
+        if inspect.isawaitable(result):
+            with USER_CODE:
+                await result
+    finally:
+        for each in models:
+            await each.close()

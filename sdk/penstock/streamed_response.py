@@ -21,7 +21,7 @@ from penstock.instances_response import failed
 from penstock.item_answers import answer_of, fields_of
 from penstock.item_pieces import Events, ends
 from penstock.response import Response
-from penstock.user_code import described, kind_of
+from penstock.user_code import described, kind_of, text_of
 from penstock_wire import http
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.item_streams import EVENTS, ITEM_STREAMS_TYPE
@@ -242,9 +242,9 @@ def in_band(error: Any) -> dict[str, Any]:
     if isinstance(error, PenstockError):
         reason, detail = error.reason, error.detail
     elif isinstance(error, AnswerError):
-        reason, detail = Reason.BAD_ANSWER, str(error)
+        reason, detail = Reason.BAD_ANSWER, text_of(error)
     elif isinstance(error, CallCycle):
-        reason, detail = Reason.CALL_CYCLE, str(error)
+        reason, detail = Reason.CALL_CYCLE, text_of(error)
     else:
         reason, detail = Reason.MODEL_FAILED, f"the model failed with {described(error)}"
     return {"status": reason.status, "reason": reason.value, "detail": detail}

@@ -52,17 +52,17 @@ def kind_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The message of an exception, also if that raises."""
+    """The message of an exception as text that has a UTF-8 form, also if `str` raises."""
     try:
         with USER_CODE:
-            return str(error)
+            return str(error).encode("utf-8", "replace").decode()
     except Exception:
         return "<str() failed>"
 
 
 def described(error: BaseException) -> str:
     """Describe an exception: its type and its message, cut to a limit."""
-    text = text_of(_raised(error))[:500].encode("utf-8", "replace").decode()
+    text = text_of(_raised(error))[:500]
     return f"{kind_of(error)}: {text}" if text else kind_of(error)
 
 

@@ -140,5 +140,12 @@ def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 def on_signal(number: signal.Signals, act: Callable[[], None]) -> None:
-    """Call `act` in the running loop on each signal of this number."""
+    """Call `act` in the running loop on each signal of this number; a forked child does what Python does."""
     asyncio.get_running_loop().add_signal_handler(number, act)
+    os.register_at_fork(after_in_child=lambda: _restore(number))
+
+
+def _restore(number: signal.Signals) -> None:
+    """Undo `on_signal` in a forked child, which has the loop's wakeup fd: its signals would be ours."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

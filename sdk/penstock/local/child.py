@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -18,6 +19,9 @@ MAX_LINE = 1024 * 1024
 
 KEPT = ("PENSTOCK_ACCESS_LOG",)
 """The user's variables for our programs that apply: they change only what is shown."""
+
+_OURS = re.compile(rf"(ready data=\S+( admin=\S+)?|{MARK}\[\{{.*\}}\])$")
+"""A line of ours: the ready line, or an application's nodes."""
 
 Say = Callable[[str], None]
 """Takes a line of a child's output."""
@@ -139,14 +143,20 @@ class Child:
         return code
 
     def _line(self, line: str) -> None:
-        if line.startswith("ready data=") and not self._ready.done():
-            fields = (part.partition("=") for part in line.split()[1:])
-            self._ready.set_result({name: value for name, _, value in fields})
-        elif line.startswith(MARK) and not self._ready.done():
+        # NB: user code can have printed before it, without the end of a line.
+        ours = None if self._ready.done() else _OURS.search(line)
+        if ours is None:
+            self._say(line)
+            return
+        if ours.start():
+            self._say(line[: ours.start()])
+        line = ours[0]
+        if line.startswith(MARK):
             self._ready.set_exception(IsApplication(read(line)))
             self._ready.exception()  # mark as retrieved: possibly nothing waits for it
         else:
-            self._say(line)
+            fields = (part.partition("=") for part in line.split()[1:])
+            self._ready.set_result({name: value for name, _, value in fields})
 
 
 async def _read(stream: asyncio.StreamReader, take: Say) -> None:

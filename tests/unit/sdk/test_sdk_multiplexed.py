@@ -365,3 +365,44 @@ def test_what_is_wrong_is_said(wrong: Any, error: type[Exception], message: str)
 
 def test_a_loader_is_no_method_that_requests_may_name() -> None:
     assert list(find(f"{__name__}:Blocking").build().methods) == ["predict"]
+
+
+class Odd:
+    """A model whose `close` cannot even be looked up."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise LookupError(name)
+
+
+async def test_however_a_model_ends_the_others_are_served_and_closed() -> None:
+    """An odd `close`, an asynchronous one beside a blocking loader, and a hook of the class that raises."""
+    noted: list[str] = []
+
+    class Closing:
+        def __init__(self, model_id: str) -> None:
+            self.model_id = model_id
+
+        async def close(self) -> None:
+            await asyncio.sleep(0)
+            noted.append(self.model_id)
+
+    class Mixed:
+        @penstock.multiplexed(max_models=2)
+        def weights(self, model_id: str) -> Any:
+            return Odd() if model_id == "odd" else Closing(model_id)
+
+        def predict(self, item: str) -> str:
+            self.weights(item)
+            return item
+
+        def close(self) -> None:
+            raise OSError("no disk")
+
+    async def use() -> None:
+        async with penstock.testing.serving(Mixed) as mixed:
+            assert [await mixed(each) for each in ("odd", "a", "b", "c")] == ["odd", "a", "b", "c"]
+            await until(lambda: noted == ["a"])
+
+    with pytest.raises(OSError, match="no disk"):
+        await use()
+    assert noted == ["a", "b", "c"]

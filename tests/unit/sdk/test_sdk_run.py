@@ -29,7 +29,7 @@ VERSION = 1
 class Echo:
     def __init__(self, helper=False, exits=False):
         if helper:
-            print("helper", subprocess.Popen(["sleep", "1000"]).pid)
+            print("helper", subprocess.Popen(["sleep", "1000"]).pid, end="")  # no end of the line
         self.exits = exits
 
     @penstock.batched
@@ -128,6 +128,7 @@ async def reached_by_pages_of_this_machine_alone(run: Run) -> None:
 APPLICATION = """
 import penstock
 
+print("reading", end="")
 
 @penstock.backend
 class Adder:

@@ -22,7 +22,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import SECONDS
 
 MODULE = """
-import pathlib, threading, time
+import multiprocessing, pathlib, threading, time
 import penstock
 
 
@@ -53,6 +53,13 @@ class Slow:
         while not self.gate.exists():
             time.sleep(0.01)
         return items
+
+
+class Pooled:
+    @penstock.batched
+    def predict(self, items):
+        with multiprocessing.get_context("fork").Pool(2) as pool:  # its end sends them SIGTERM
+            return pool.map(abs, items)
 
 
 class Hooked:
@@ -176,6 +183,15 @@ async def test_a_class_is_served_and_sigterm_ends_it_with_zero(start: Start) -> 
     assert (answer.status, json.loads(answer.body)) == (200, {"predictions": [3, 6]})
     served.process.send_signal(signal.SIGTERM)
     assert await served.end() == (0, "")
+
+
+async def test_the_end_of_a_models_forked_processes_is_theirs_alone(start: Start) -> None:
+    served = await start("models:Pooled")
+    await served.ready()
+    for _ in range(2):
+        assert (await served.post([-1, 2])).body == b'{"predictions":[1,2]}'
+    served.process.send_signal(signal.SIGTERM)
+    assert (await served.end())[0] == 0
 
 
 async def test_a_function_is_served(start: Start) -> None:

@@ -222,3 +222,26 @@ async def test_a_list_of_answers_that_raises_when_it_is_read_is_model_failed(
     sent = await ask(penstock.batched(lambda items: Lazy([1])), 1)
     assert (sent.status, json.loads(sent.body)["reason"]) == (500, "model_failed")
     assert "no device" in capsys.readouterr().err
+
+
+class Silent(penstock.AnswerError):
+    """Its message raises what ends a process."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+@pytest.mark.parametrize("error", [Silent(), penstock.AnswerError("half of a pair: \ud800")])
+@pytest.mark.parametrize("count", [1, 2])
+async def test_an_error_without_a_message_that_can_be_sent_ends_its_stream_with_an_error(
+    ask: Callable[..., Any], error: Exception, count: int
+) -> None:
+    def fails(item: Any) -> Iterator[Any]:
+        yield item
+        raise error
+
+    answer = await ask(
+        fails, 1, headers=((b"accept", b"text/event-stream"),), members={"instances": [1] * count}
+    )
+    text = b"".join([piece async for piece in answer.stream])
+    assert text.count(b"event: error\ndata: {") == text.count(b'"reason":"bad_answer"') == count
