@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from penstock_operator.api import GROUP
 from penstock_operator.apply import Applier
 from penstock_operator.clock import Clock
 from penstock_operator.desired.config import RenderConfig
@@ -104,14 +105,14 @@ def documents(writes: Iterable[Write]) -> str:
 
 
 def read_file(path: str, what: str = "--file") -> list[Obj]:
-    """Read our resources from a YAML file, without its other objects.
+    """Read our resources from a YAML file, without the objects of other groups.
 
     Args:
         path: the file, ``-`` for standard input.
         what: what the user calls it by, for errors.
 
     Raises:
-        ConfigError: the file cannot be read.
+        ConfigError: the file cannot be read, or has an unknown kind or version of ours.
     """
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
@@ -123,7 +124,11 @@ def read_file(path: str, what: str = "--file") -> list[Obj]:
     for document in _flat(documents):
         if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
             raise ConfigError(f"{what}: {path}: expected Kubernetes objects, found {str(document)[:80]!r}")
-        if ours.get(str(document.get("kind"))) == document.get("apiVersion"):
+        kind, version = str(document.get("kind")), str(document.get("apiVersion"))
+        if kind in ours or version.partition("/")[0] == GROUP:
+            if ours.get(kind) != version:
+                known = f"{' or '.join(sorted(ours))} of {' or '.join(sorted(set(ours.values())))}"
+                raise ConfigError(f"{what}: {path}: expected {known}, found {kind} of {version}")
             if not isinstance(document["metadata"].get("name"), str):
                 raise ConfigError(f"{what}: {path}: a {document['kind']} has no metadata.name")
             resources.append(document)

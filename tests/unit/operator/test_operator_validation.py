@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock_operator.validation import faults
+from penstock_operator.validation import faults, run
 
 ROOT = Path(__file__).parents[3]
 FILE = yaml.safe_load((ROOT / "tests/cluster/crd_cases.yaml").read_text())
@@ -96,3 +96,23 @@ def test_the_commands_say_each_fault_in_a_line(tmp_path: Path, command: list[str
         assert done.returncode == code, text
         assert ("spec.model.pyton: unknown field; did you mean python?" in text) == bool(code)
         assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("head", "code"),
+    [
+        ({"apiVersion": "penstock.dev/v1alpha1", "kind": "ModelBackends"}, 2),
+        ({"apiVersion": "penstock.dev/v1", "kind": "ModelBackend"}, 2),
+        ({"kind": "ModelBackend"}, 2),
+        ({"apiVersion": "v1", "kind": "ConfigMap"}, 0),
+        ({}, 0),
+    ],
+)
+def test_a_misspelt_kind_or_version_is_not_passed_over(
+    tmp_path: Path, head: dict[str, str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is of another group is."""
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(head | {"metadata": {"name": "a"}}))
+    assert run([str(tmp_path / "a.yaml")]) == code
+    found = f"found {head.get('kind')} of {head.get('apiVersion')}"
+    assert (found in capsys.readouterr().err) == bool(code)
