@@ -13,6 +13,7 @@ from penstock.errors import LoadError
 from penstock.handles.init_kwargs import with_handles
 from penstock.multiplexed import closing
 from penstock.signature import Shape, read
+from penstock.user_code import USER_CODE
 
 DEFAULTS = ("__call__", "predict")
 RECONFIGURE = "reconfigure"
@@ -205,6 +206,14 @@ def _depth(kind: type[Any], attribute: str) -> int:
     return next((index for index, base in enumerate(bases) if attribute in base.__dict__), len(bases))
 
 
+def _is_method(kind: type[Any], attribute: str) -> bool:
+    try:
+        with USER_CODE:
+            return inspect.isroutine(getattr(kind, attribute))
+    except Exception:  # a descriptor that raises without an object
+        return False
+
+
 def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str]]:
     """The default method, and all methods that a request can name: the default one and the marked ones.
 
@@ -217,7 +226,7 @@ def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str]]:
         for attribute in dir(kind)
         if not attribute.startswith("_")
         and attribute not in (RECONFIGURE, *HOOKS)
-        and inspect.isroutine(getattr(kind, attribute))
+        and _is_method(kind, attribute)
     ]
     marked = [attribute for attribute in public if mark_of(getattr(kind, attribute)) is not None]
     nearest = min((_depth(kind, each) for each in marked), default=len(kind.__mro__))

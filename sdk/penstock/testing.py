@@ -326,7 +326,7 @@ class _Code:
         async with self._gate.entered():
             items, context = self._begin(values)
             try:
-                return await self._model.run(items, self._shared)
+                return await self._model.run(items, copy.deepcopy(self._shared))
             except asyncio.CancelledError:
                 context.cancel_calls()
                 raise
@@ -336,8 +336,9 @@ class _Code:
     async def pieces(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[Events, None]:
         async with self._gate.entered():
             items, context = self._begin(values)
+            shared = copy.deepcopy(self._shared)
             try:
-                async with contextlib.aclosing(self._model.stream(items, self._shared)) as steps:
+                async with contextlib.aclosing(self._model.stream(items, shared)) as steps:
                     async for events in steps:
                         yield [(index, _sent(piece)) for index, piece in events]
             except (asyncio.CancelledError, GeneratorExit):
@@ -347,13 +348,13 @@ class _Code:
                 context.end()
 
     def _begin(self, values: Sequence[tuple[Any, Context | None]]) -> tuple[list[Any], Context]:
-        """Record a batch, and set its context."""
+        """Record a batch, and set its context; the method may change its items, as each run is sent anew."""
         items = [item for item, _ in values]
         self._batches.append(items)
         contexts = [context or Context() for _, context in values]
         context = call_context.opened(call_context.of_batch(contexts, self._limit))
         call_context.resume(context)
-        return items, context
+        return copy.deepcopy(items), context
 
 
 def _sent(piece: Any) -> Any:

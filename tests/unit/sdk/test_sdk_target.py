@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LoadError
-from penstock.target import find
+from penstock.target import find, target_of
 
 MODULE = """
 import penstock
@@ -283,3 +283,21 @@ def test_a_module_that_is_not_there_is_told_from_one_that_it_imports(module: str
         find("no_such_module_here:Class")
     with pytest.raises(ModuleNotFoundError, match="a_module_that_is_not_there"):
         find("models_that_break:Class")
+
+
+def test_what_a_class_has_for_its_objects_alone_is_not_a_method() -> None:
+    """A descriptor of a framework's base class that raises when the class itself is asked."""
+
+    class OfObjects:
+        def __get__(self, instance: object, owner: type) -> int:
+            if instance is None:
+                raise RuntimeError("no object")
+            return 5
+
+    class Framed:
+        device = OfObjects()
+
+        def score(self, item: int) -> int:
+            return item
+
+    assert target_of("m:Framed", Framed).shape.name == "m:Framed.score"

@@ -227,3 +227,21 @@ async def test_a_configuration_is_given_while_no_batch_runs() -> None:
     async with serving(Model) as model:
         with pytest.raises(TypeError, match="expected a method reconfigure, found none"):
             await model.reconfigure({})
+
+
+async def test_each_run_of_a_method_has_items_of_its_own() -> None:
+    """As behind a sidecar, which sends a batch anew: a method may change what it was given."""
+
+    class Popping:
+        @penstock.batched
+        def predict(self, items: list[Any], *, options: dict[str, int]) -> list[Any]:
+            plus = options.pop("plus")
+            values = [item.pop("a") + plus for item in items]
+            if len(items) > 1 and 3 in values:
+                raise ValueError("three")
+            return values
+
+    async with penstock.testing.serving(Popping) as popping:
+        calls = [popping({"a": value}, options={"plus": 1}) for value in range(6)]
+        assert await asyncio.gather(*calls) == [*range(1, 7)]
+        assert popping.batches[0] == [{"a": value} for value in range(6)]
