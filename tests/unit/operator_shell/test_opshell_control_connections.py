@@ -12,6 +12,7 @@ from penstock_operator.control import pki
 from penstock_operator.control.certificates import server_context, show
 from penstock_operator.control.rotation import DAY
 from penstock_wire.control.ca_trust import client_context
+from penstock_wire.http.server import limits
 from tests.support.control_server import Harness, pod, sidecar
 from tests.support.waiting import SECONDS, until
 
@@ -110,6 +111,7 @@ async def test_one_namespaces_pods_leave_room_for_others(
     Where pods have no addresses of their own, their namespaces are not known, and all are let in.
     """
     monkeypatch.setattr("penstock_operator.control.server.MAX_CONNECTIONS", 20)
+    monkeypatch.setattr(limits, "HANDSHAKE_SECONDS", SECONDS)
     harness = Harness(check_peer=own)
     for number in range(30):
         stranger = pod(f"s-{number}", f"uid-s{number}", f"127.0.1.{number}")

@@ -139,9 +139,10 @@ async def test_silent_connections_count_in_all(serving: Callable[..., Any]) -> N
 
 
 async def test_a_group_of_addresses_leaves_half_of_what_is_left_to_others(
-    serving: Callable[..., Any],
+    serving: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of however many addresses; who comes later is answered, and room is given back with what ends."""
+    monkeypatch.setattr(limits, "HANDSHAKE_SECONDS", SECONDS)
     groups = {"127.0.1": "a", "127.0.2": "b", "127.0.5": "c"}
     server = await serving(
         most=16, per_address=3, group=lambda address: groups.get(address.rpartition(".")[0], "")
