@@ -19,6 +19,7 @@ from typing import Any
 from kubernetes.client import models as core
 
 from penstock_operator.api import KINDS
+from penstock_operator.api.model import ModelBase
 from penstock_operator.api.schema import Schema, structural
 from penstock_operator.desired.drift import quantity
 from penstock_operator.dry_run import read_file
@@ -36,6 +37,10 @@ CORE = {
     "podTemplate.imagePullSecrets[]": "V1LocalObjectReference",
     "podTemplate.securityContext": "V1PodSecurityContext",
     "model.container": "V1Container",
+    **{
+        f"model.python.{core.V1Container.attribute_map[name]}": core.V1Container.openapi_types[name]
+        for name in ModelBase.model_fields
+    },
 }
 """The parts of a ModelBackend's `spec` that core/v1 defines, and the client's model of each."""
 

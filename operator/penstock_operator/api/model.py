@@ -25,32 +25,28 @@ _TARGET = Form(
 Image = Annotated[
     str, Field(max_length=512, json_schema_extra=rules(_IMAGE.rule)), AfterValidator(_IMAGE.check)
 ]
-PullPolicy = Annotated[
-    Literal["Always", "IfNotPresent", "Never"] | None,
-    Field(
-        description="When kubelet pulls the image: Always, IfNotPresent or Never. Default: Kubernetes' own."
-    ),
-]
-Env_ = Annotated[Env, Field(description="Environment variables of the model container.")]
-Resources_ = Annotated[Resources | None, Field(description="Compute resources of the model container.")]
-VolumeMounts_ = Annotated[
-    VolumeMounts, Field(description="Volumes of podTemplate.volumes that the model container sees.")
-]
 
 
-class ModelContainer(Part):
-    """A container that serves the model over HTTP, part of core/v1 Container; `lifecycle` is Penstock's."""
+class ModelBase(Part):
+    """The fields of core/v1 Container that the model container has however it runs."""
 
     image: Annotated[Image, Field(description="The image that serves the model.")]
-    image_pull_policy: PullPolicy = None
-    command: Annotated[Words, Field(description="Replaces the image's entrypoint.")] = ()
-    args: Annotated[Words, Field(description="Arguments of the entrypoint.")] = ()
-    env: Env_ = ()
+    image_pull_policy: Annotated[
+        Literal["Always", "IfNotPresent", "Never"] | None,
+        Field(
+            description="When kubelet pulls the image: Always, IfNotPresent or Never. Default: Kubernetes' own."
+        ),
+    ] = None
+    env: Annotated[Env, Field(description="Environment variables of the model container.")] = ()
     env_from: Annotated[
         tuple[EnvFrom, ...], Field(max_length=64, description="ConfigMaps and Secrets taken as environment.")
     ] = ()
-    resources: Resources_ = None
-    volume_mounts: VolumeMounts_ = ()
+    resources: Annotated[Resources | None, Field(description="Compute resources of the model container.")] = (
+        None
+    )
+    volume_mounts: Annotated[
+        VolumeMounts, Field(description="Volumes of podTemplate.volumes that the model container sees.")
+    ] = ()
     security_context: Annotated[
         dict[str, Any] | None,
         Field(
@@ -84,9 +80,17 @@ class ModelContainer(Part):
     ] = None
 
 
-class ModelPython(Part):
+class ModelContainer(ModelBase):
+    """A container that serves the model over HTTP, part of core/v1 Container; `lifecycle` is Penstock's."""
+
+    command: Annotated[Words, Field(description="Replaces the image's entrypoint.")] = ()
+    args: Annotated[Words, Field(description="Arguments of the entrypoint.")] = ()
+
+
+class ModelPython(ModelBase):
     """A Python class that Penstock's SDK serves."""
 
+    image: Annotated[Image, Field(description="The image that holds the code and penstock[sdk].")]
     target: Annotated[
         str,
         Field(
@@ -96,8 +100,6 @@ class ModelPython(Part):
         ),
         AfterValidator(_TARGET.check),
     ]
-    image: Annotated[Image, Field(description="The image that holds the code and penstock[sdk].")]
-    image_pull_policy: PullPolicy = None
     init_kwargs: Annotated[
         dict[str, Any] | None,
         Field(
@@ -107,9 +109,6 @@ class ModelPython(Part):
             "Default none.",
         ),
     ] = None
-    env: Env_ = ()
-    resources: Resources_ = None
-    volume_mounts: VolumeMounts_ = ()
 
 
 class Model(Part):

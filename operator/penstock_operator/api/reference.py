@@ -102,7 +102,7 @@ def _sections(node: Schema, path: str, shown: Shown) -> Iterator[str]:
     required = node.get("required", [])
     rows = [
         _row(name, child, f"{path}.{name}", shown, required=name in required)
-        for name, child in node["properties"].items()
+        for name, child in sorted(node["properties"].items(), key=lambda field: field[0] not in required)
     ]
     yield "\n".join(["| field | type | default | description |", "| -- | -- | -- | -- |", *rows])
     if node.get(_PRESERVE):

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.defaults import grace_seconds
-from penstock_operator.api.model import ModelContainer, ModelPython
+from penstock_operator.api.model import ModelBase, ModelContainer, ModelPython
 from penstock_operator.api.podtemplate import Container, PodTemplate
 from penstock_operator.desired import labels, names, objects, pods, sidecar, template_pinning
 from penstock_operator.desired.config import RenderConfig
@@ -144,7 +144,7 @@ def _further(container: Container) -> Object:
 
 def _model_container(backend: ModelBackend, drain_secret: str) -> Object:
     model = backend.spec.model
-    source: ModelContainer | ModelPython
+    source: ModelBase
     if model.container is not None:
         source, own = model.container, _own_container(model.container)
     elif model.python is not None:
@@ -160,10 +160,13 @@ def _model_container(backend: ModelBackend, drain_secret: str) -> Object:
     mounts = given["volumeMounts"]
     if not any(mount["mountPath"].rstrip("/") == _TMP for mount in mounts):
         mounts = [{"name": _TMP_VOLUME, "mountPath": _TMP}, *mounts]
+    optional = ("envFrom", "startupProbe", "livenessProbe", "readinessProbe")
     return {
         "name": names.MODEL_CONTAINER,
         **pods.pulled(source.image, source.image_pull_policy),
         **own,
+        **{key: given[key] for key in optional if given.get(key)},
+        "securityContext": pods.container_security() | (source.security_context or {}),
         "ports": [{"name": "model", "containerPort": model.port, "protocol": "TCP"}],
         **({"resources": given["resources"]} if given.get("resources") else {}),
         "lifecycle": sidecar.pre_stop(drain_secret),
@@ -174,9 +177,7 @@ def _model_container(backend: ModelBackend, drain_secret: str) -> Object:
 
 def _own_container(container: ModelContainer) -> dict[str, Any]:
     given = container.document()
-    optional = ("command", "args", "env", "envFrom", "startupProbe", "livenessProbe", "readinessProbe")
-    security = pods.container_security() | (container.security_context or {})
-    return {key: given[key] for key in optional if given.get(key)} | {"securityContext": security}
+    return {key: given[key] for key in ("command", "args", "env") if given.get(key)}
 
 
 def _own_python(backend: ModelBackend, python: ModelPython) -> dict[str, Any]:
@@ -195,5 +196,4 @@ def _own_python(backend: ModelBackend, python: ModelPython) -> dict[str, Any]:
     return {
         "command": command,
         "env": [variable for variable in env if variable["name"] not in taken] + python.document()["env"],
-        "securityContext": pods.container_security(),
     }

@@ -61,6 +61,18 @@ def test_the_verdict_is_the_api_servers(case: dict[str, Any]) -> None:
             ["spec.model.container.livenessProbe.httpget: unknown field; did you mean httpGet?"],
         ),
         (
+            {
+                "model": {
+                    "container": None,
+                    "python": {"target": "m:C", "image": "i:1", "startupProbe": {"httpGet": {"prt": 1}}},
+                }
+            },
+            [
+                "spec.model.python.startupProbe.httpGet.prt: unknown field; did you mean port?",
+                "spec.model.python.startupProbe.httpGet.port: expected a value, found none",
+            ],
+        ),
+        (
             {"batching": {"latencyObjective": 500}},
             [
                 f'{OBJECTIVE}: expected a text with a unit, such as "500ms" or "500s", found 500',
