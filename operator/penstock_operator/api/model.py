@@ -34,7 +34,8 @@ class ModelBase(Part):
     image_pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"] | None,
         Field(
-            description="When kubelet pulls the image: Always, IfNotPresent or Never. Default: Kubernetes' own."
+            description="When kubelet pulls the image: Always, IfNotPresent or Never. "
+            "Default: Kubernetes' own."
         ),
     ] = None
     env: Annotated[Env, Field(description="Environment variables of the model container.")] = ()

@@ -61,7 +61,7 @@ class _RouterSet:
     @property
     def is_alone(self) -> bool:
         """Whether it has at most one pod."""
-        return (self.autoscaling.max_replicas if self.autoscaling else self.replicas) == 1
+        return (self.autoscaling.max_replicas if self.autoscaling else self.replicas) <= 1
 
 
 def router_objects(
@@ -71,6 +71,7 @@ def router_objects(
     config: RenderConfig,
     document: bytes,
     live: Object | None = None,
+    idle: bool = False,
 ) -> list[Object]:
     """Render all objects of a namespace's router, in the order of applying.
 
@@ -83,6 +84,8 @@ def router_objects(
         config: the installation's configuration.
         document: the settings document that the router boots from.
         live: its live Deployment, whose replicas stay if they are autoscaled.
+        idle: whether it serves no endpoint now: then it has no pods. (An autoscaler leaves a Deployment of
+            0 replicas alone.)
     """
 
     def metadata(child: str) -> Object:
@@ -93,7 +96,7 @@ def router_objects(
         settings=names.ROUTER_SETTINGS,
         labels=labels.of_router(),
         selector=labels.router_selector(),
-        replicas=_replicas(config, live),
+        replicas=0 if idle else _replicas(config, live),
         resources=config.router_resources,
         ports=[DATA_PORT, (ports.FIRST, ports.LAST)],
         autoscaling=config.router_autoscaling,

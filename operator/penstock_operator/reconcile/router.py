@@ -67,6 +67,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         config=ctx.render,
         document=versioned.document,
         live=ctx.store.get(DEPLOYMENT, namespace, names.ROUTER),
+        idle=not lingering and not any(map(ctx.view.is_shared, endpoints)),
     )
     owners = [endpoint.metadata.uid for endpoint in endpoints]
     problems = await apply_children(
@@ -159,7 +160,8 @@ def _make(
 def leads_to_dedicated(ctx: Context, endpoint: ModelEndpoint, live: Obj | None) -> bool:
     """Whether an endpoint's Service is to lead to its own router now.
 
-    It keeps its present routers until the wanted ones serve: until all of them listen for the endpoint.
+    It keeps its present routers until the wanted ones serve: until as many as are asked for are ready, and
+    all of them listen for the endpoint.
 
     Args:
         ctx: the shared pieces.
@@ -170,7 +172,8 @@ def leads_to_dedicated(ctx: Context, endpoint: ModelEndpoint, live: Obj | None) 
     if live is None or now == wanted:
         return wanted
     seen = observed(ctx, endpoint.namespace, endpoint.name if wanted else "")
-    if router_ready(endpoint.name, seen).status != "True":
+    asked = ((seen.deployment or {}).get("spec") or {}).get("replicas") or 1
+    if len(pods_status.ready(seen.pods)) < asked or router_ready(endpoint.name, seen).status != "True":
         return now
     key = Key(ENDPOINT_KIND.kind, endpoint.namespace, endpoint.name)
     if wanted:

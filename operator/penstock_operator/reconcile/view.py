@@ -357,12 +357,12 @@ class View:
             if (
                 planned_endpoint.name == endpoint
                 if endpoint
-                else planned_endpoint.name in lingering or self._is_shared(planned_endpoint)
+                else planned_endpoint.name in lingering or self.is_shared(planned_endpoint)
             )
         ]
         endpoints = traffic.router_endpoints(served, planned.plan, planned.ports, closed)
         # Those that routers of their own serve by now: their clients are to go there.
-        leaving = {each.name for each in served if not endpoint and not self._is_shared(each)}
+        leaving = {each.name for each in served if not endpoint and not self.is_shared(each)}
         return settings.for_router(
             tuple(
                 msgspec.structs.replace(each, leaving=True) if each.name in leaving else each
@@ -370,8 +370,12 @@ class View:
             )
         )
 
-    def _is_shared(self, endpoint: ModelEndpoint) -> bool:
-        """Whether the namespace's router serves an endpoint, also one on its way to or from its own."""
+    def is_shared(self, endpoint: ModelEndpoint) -> bool:
+        """Whether the namespace's router serves an endpoint, also one on its way to or from its own.
+
+        Args:
+            endpoint: the endpoint.
+        """
         live = self.store.get(SERVICE, endpoint.namespace, names.endpoint(endpoint.name))
         return not is_dedicated(endpoint) or (live is not None and not leads_to_dedicated(live))
 

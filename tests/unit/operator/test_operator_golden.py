@@ -51,7 +51,9 @@ def render(resources: list[Resource]) -> list[dict[str, Any]]:
             return settings.next_version(make, recorded=None, status_version=0, reported=0).document
 
         shared = [item for item in endpoints if not is_dedicated(item)]
-        objects += router.router_objects("demo", endpoints, config=CONFIG, document=document(shared))
+        objects += router.router_objects(
+            "demo", endpoints, config=CONFIG, document=document(shared), idle=not shared
+        )
         for item in endpoints:
             if is_dedicated(item):
                 objects += router.dedicated_objects(

@@ -22,12 +22,17 @@ from penstock_operator.reconcile.router import LINGER_SECONDS
 from tests.support.operator_harness import RENDER, Harness, endpoint, serving, settings
 
 OWN, OWN_SETTINGS = "e-dedicated-router", "e-dedicated-router-settings"
-SHARED_SETTINGS = "penstock-router-settings"
+SHARED, SHARED_SETTINGS = "penstock-router", "penstock-router-settings"
 
 
 def served(harness: Harness, name: str = SHARED_SETTINGS) -> list[str]:
     """The endpoints in a settings document."""
     return [endpoint["name"] for endpoint in settings(harness, name)["endpoints"]]
+
+
+def replicas(harness: Harness) -> int:
+    """How many routers the namespace is to have."""
+    return int(harness.cluster.find(DEPLOYMENT, "n", SHARED)["spec"]["replicas"])
 
 
 def leads_to_own(harness: Harness) -> bool:
@@ -38,18 +43,21 @@ def leads_to_own(harness: Harness) -> bool:
     return bool(selector == own)
 
 
-def report(harness: Harness, *, dedicated: str = "", listening: tuple[str, ...] = ("e",)) -> None:
-    """The first router pod reports that it has its settings."""
-    pod, record = (f"{OWN}-0", OWN_SETTINGS) if dedicated else ("penstock-router-0", SHARED_SETTINGS)
+def report(
+    harness: Harness, *, dedicated: str = "", listening: tuple[str, ...] = ("e",), number: int = 0
+) -> None:
+    """A router pod reports that it has its settings."""
+    name, record = (OWN, OWN_SETTINGS) if dedicated else (SHARED, SHARED_SETTINGS)
     version = settings(harness, record)["version"]
-    harness.router_report(pod, list(listening), version=version, dedicated=dedicated)
+    harness.router_report(f"{name}-{number}", list(listening), version=version, dedicated=dedicated)
 
 
 async def ready_apart(harness: Harness) -> None:
     """The endpoint's own routers come up, and report."""
-    harness.pods_ready(OWN, 1)
+    harness.pods_ready(OWN, 2)
     await harness.run()
-    report(harness, dedicated="e")
+    for number in range(2):
+        report(harness, dedicated="e", number=number)
     await harness.run()
 
 
@@ -110,31 +118,46 @@ async def test_a_change_over_ends_nothing_before_its_successor_serves() -> None:
     await harness.run()
     assert not leads_to_own(harness)
     assert served(harness) == ["e"]
-    version = settings(harness, OWN_SETTINGS)["version"]
-    harness.router_report(f"{OWN}-1", ["e"], version=version, dedicated="e")
+    report(harness, dedicated="e", number=1)
     await harness.run()
     assert leads_to_own(harness)
     await harness.turn(LINGER_SECONDS - 1)
-    assert served(harness) == ["e"]
+    assert (served(harness), replicas(harness)) == (["e"], 2)
     assert settings(harness, SHARED_SETTINGS)["endpoints"][0]["leaving"], (
         "its clients are sent to the new ones"
     )
     assert not settings(harness, OWN_SETTINGS)["endpoints"][0]["leaving"]
     await harness.turn(1.5)
-    assert served(harness) == []
+    assert (served(harness), replicas(harness)) == ([], 0), "no idle routers"
 
     harness.pods_ready(OWN, 1)
+    harness.pods_ready(SHARED, 0)
     harness.apply(endpoint())
     await harness.run()
-    assert served(harness) == ["e"]
+    assert (served(harness), replicas(harness)) == (["e"], 2)
     assert not settings(harness, SHARED_SETTINGS)["endpoints"][0]["leaving"]
-    assert leads_to_own(harness)
-    assert harness.cluster.find(DEPLOYMENT, "n", OWN)
-    report(harness)
-    await harness.run()
+    for count in (1, 2):
+        assert leads_to_own(harness), "until as many as are asked for are back"
+        assert harness.cluster.find(DEPLOYMENT, "n", OWN)
+        harness.pods_ready(SHARED, count)
+        await harness.run()
+        report(harness, number=count - 1)
+        await harness.run()
     assert not leads_to_own(harness)
     kinds = (DEPLOYMENT, CONFIG_MAP, DISRUPTION_BUDGET)
     assert [name for kind in kinds for name in harness.cluster.names(kind, "n") if OWN in name] == []
+    assert harness.errors == []
+
+
+async def test_a_namespace_has_shared_routers_while_an_endpoint_needs_them() -> None:
+    """None if all endpoints have their own from the start; all of them with the first that has not."""
+    harness = Harness()
+    harness.apply(endpoint(router={"dedicated": True}))
+    await harness.run()
+    assert replicas(harness) == 0
+    harness.apply(endpoint("other"))
+    await harness.run()
+    assert replicas(harness) == 2
     assert harness.errors == []
 
 
@@ -145,7 +168,7 @@ async def test_a_restart_in_the_middle_of_a_change_over_changes_nothing() -> Non
     await harness.run()
     fresh = await harness.restart()
     assert not leads_to_own(fresh)
-    assert served(fresh) == ["e"]
+    assert (served(fresh), replicas(fresh)) == (["e"], 2)
     await ready_apart(fresh)
     assert leads_to_own(fresh)
     again = await fresh.restart()
