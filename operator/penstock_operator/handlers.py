@@ -25,6 +25,7 @@ from penstock_operator.kinds import GROUP, PARENTS, WATCHED_CHILDREN, Kind
 from penstock_operator.kube.cluster import PAGE, Credentials, Obj
 from penstock_operator.kube.pages import Answer, Pages
 from penstock_operator.store import reduced
+from penstock_wire.words import cut
 
 _BACKOFF = (0.5, 1.0, 2.0, 5.0, 10.0)
 LOGIN_BACKOFF = 2.0
@@ -342,4 +343,4 @@ class KopfLog(logging.Handler):
         if record.getMessage().startswith("OS signals are ignored"):
             return  # as it should be: they are the main thread's
         level = "error" if record.levelno >= logging.ERROR else "warning"
-        self._log("library log", level=level, logger=record.name, text=record.getMessage()[:2000])
+        self._log("library log", level=level, logger=record.name, text=cut(record.getMessage(), 2000))

@@ -17,6 +17,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from penstock_wire.words import cut
+
 SECONDS = 5.0
 """Most seconds for a query, connecting included."""
 MAX_BYTES = 64 * 1024
@@ -102,7 +104,7 @@ class Prometheus:
             return NoValue(f"{self._url}: no answer within {self._seconds:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             words = str(error) or type(error).__name__
-            return NoValue(f"{self._url} could not be asked: {words[:MAX_WORDS]}")
+            return NoValue(f"{self._url} could not be asked: {cut(words, MAX_WORDS)}")
 
     async def _ask(self, text: str) -> bytes:
         """Return the body of an answer with a result (raises _Unusable)."""
@@ -164,14 +166,14 @@ def _error_of(body: bytes) -> str:
         answer: _Answer = _decoded(body, _Answer)
     except _Unusable:
         return ""
-    return answer.error[:MAX_WORDS]
+    return cut(answer.error, MAX_WORDS)
 
 
 def _number(body: bytes) -> float:
     """Return the single number of an answer (raises _Unusable)."""
     answer: _Answer = _decoded(body, _Answer)
     if answer.status != "success" or answer.data is None:
-        raise _Unusable(f"{_EXPECTED}, found an error: {answer.error[:MAX_WORDS]}")
+        raise _Unusable(f"{_EXPECTED}, found an error: {cut(answer.error, MAX_WORDS)}")
     if answer.data.result_type == "scalar":
         sample: tuple[float, str] = _decoded(answer.data.result, tuple[float, str])
         return _finite(sample[1])

@@ -11,6 +11,7 @@ from penstock_router.compare import FirstDifference
 from penstock_router.series import Series
 from penstock_wire.control.report import MAX_CAUSE, MAX_DIFFERENCES, Difference, MirrorTotals
 from penstock_wire.process import log
+from penstock_wire.words import cut
 
 EQUAL = "equal"
 
@@ -91,7 +92,7 @@ class MirrorSeries:
             cause: the cause, in words.
             sent: whether a copy was sent.
         """
-        self.causes[reason] = cause[:MAX_CAUSE]
+        self.causes[reason] = cut(cause, MAX_CAUSE)
         log(
             "copies are not answered" if sent else "requests are not copied",
             level="warning",

@@ -22,6 +22,7 @@ import msgspec
 from penstock_router.api_server import ApiServer
 from penstock_router.endpoint_slices import SELECTOR, Address, merge
 from penstock_wire.process import log
+from penstock_wire.words import cut
 
 WATCH_SECONDS = 60
 """The server ends a watch after this, or up to half as long again: it bounds how long a dead connection stays
@@ -189,5 +190,6 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
     body = await answer.read()
     if answer.status == 200:
         return body
-    message = f"expected status 200, found {answer.status}: {body[:300].decode('utf-8', 'replace')}"
+    said = cut(body[:1500].decode("utf-8", "replace"), 300)
+    message = f"expected status 200, found {answer.status}: {said}"
     raise Gone(message) if answer.status == 410 else WatchError(message)

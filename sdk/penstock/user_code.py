@@ -14,6 +14,7 @@ from types import TracebackType
 from penstock import request_ids
 from penstock.errors import Panic
 from penstock_wire.process import log
+from penstock_wire.words import cut
 
 
 class UserCode:
@@ -62,7 +63,7 @@ def text_of(error: BaseException) -> str:
 
 def described(error: BaseException) -> str:
     """Describe an exception: its type and its message, cut to a limit."""
-    text = text_of(_raised(error))[:500]
+    text = cut(text_of(_raised(error)), 500)
     return f"{kind_of(error)}: {text}" if text else kind_of(error)
 
 

@@ -9,5 +9,6 @@ items), `method_names` (the method that a request calls), `call_chain` (the call
 Then modules for every process: `process` (the command line), `addresses`, `durations`, `quantities` (numbers
 of bytes), `timers` and `exact_timer`, `request_ids`, `access_log`, `closed_paths` (paths closed to requests
 from outside), `extras` (the extra that a command needs), `version`, `memory_limit` (what connections keep),
-`exposition` (pages of metrics), `tracing` (OpenTelemetry), `build` and `_mypyc` (compiled modules).
+`exposition` (pages of metrics), `words` (texts cut where a word ends), `tracing` (OpenTelemetry), `build` and
+`_mypyc` (compiled modules).
 """

@@ -23,6 +23,7 @@ from penstock_operator import nesting
 from penstock_operator.errors import ClusterError, ConfigError, NotFound, cluster_error
 from penstock_operator.kinds import Kind
 from penstock_operator.kube.pages import Answer, Pages
+from penstock_wire.words import cut
 
 T = TypeVar("T")
 Obj = dict[str, Any]
@@ -458,7 +459,7 @@ def _message(data: bytes, status: int) -> str:
     try:
         parsed = nesting.decode(data)
     except msgspec.MsgspecError:
-        return f"HTTP {status}: {data[:200].decode('utf-8', 'replace')}"
+        return f"HTTP {status}: {cut(data[:1000].decode('utf-8', 'replace'), 200)}"
     message = parsed.get("message") if isinstance(parsed, dict) else None
     return str(message or f"HTTP {status}")
 

@@ -40,6 +40,7 @@ from penstock_operator.status import pods as pods_status
 from penstock_operator.store import Key
 from penstock_wire import durations
 from penstock_wire.control.report import FIRST_BYTE_SECONDS
+from penstock_wire.words import cut
 
 MOST_ASKED = 4
 """Queries of a namespace that run at once; the others wait for their turn."""
@@ -295,7 +296,7 @@ def _located(
             why = mirrors.obstacles(endpoint, strategy.candidate, reports)
             more = f": {why}" if why else ""
         if more:
-            yield verdict.model_copy(update={"message": f"{verdict.message}{more}"[:MOST_MESSAGE]})
+            yield verdict.model_copy(update={"message": cut(f"{verdict.message}{more}", MOST_MESSAGE)})
         else:
             yield verdict
 
@@ -338,7 +339,7 @@ def _explained(
     for metric, verdict in zip(metrics, verdicts, strict=True):
         result = results.get(metric.query or "")
         if isinstance(result, NoValue):
-            yield verdict.model_copy(update={"message": result.reason[:MOST_MESSAGE]})
+            yield verdict.model_copy(update={"message": cut(result.reason, MOST_MESSAGE)})
         else:
             yield verdict
 

@@ -14,6 +14,7 @@ from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import parent_check
 from penstock_operator.reconcile.context import Context, conditions_of
 from penstock_operator.store import key_of
+from penstock_wire.words import cut
 
 CONTROLLER = "penstock.dev/operator"
 
@@ -163,7 +164,8 @@ def _failing(condition: dict[str, Any]) -> bool:
 
 def _note(text: str) -> str:
     # NB: the apiserver counts bytes in an Event's note, and characters in conditions.
-    return text.encode()[:1024].decode(errors="ignore")
+    most = 1024 if len(text.encode()) <= 1024 else len(text.encode()[:1022].decode(errors="ignore"))
+    return cut(text, most)  # its "…" takes three bytes
 
 
 async def _emit(ctx: Context, stored: Obj, condition: dict[str, Any], *, failing: bool) -> None:

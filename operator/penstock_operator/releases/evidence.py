@@ -70,6 +70,7 @@ from penstock_operator.releases.trials import (
     against_threshold,
     together,
 )
+from penstock_wire.words import cut
 
 NEAR = (0.6, 0.15, 0.04)
 """Shares of the money on the pair of bounds at the quantile, on its neighbours, and on the next ones."""
@@ -171,7 +172,7 @@ def _verdict(metric: ReleaseMetric, finding: Finding, evidence: Evidence) -> Ver
     return Verdict(
         metric=metric.label,
         verdict=finding.verdict,
-        message=finding.message[:MOST_MESSAGE],
+        message=cut(finding.message, MOST_MESSAGE),
         state=write(evidence),
     )
 

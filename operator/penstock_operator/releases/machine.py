@@ -17,6 +17,7 @@ from penstock_operator.releases import capacity, standing, steps
 from penstock_operator.releases.look import OVER, Look, text
 from penstock_operator.releases.state import Advance, Release, ReleaseEvent, Seen
 from penstock_operator.releases.steps import faults as faults
+from penstock_wire.words import cut
 
 ACTIONS = ("promote", "promote-full", "abort", "pause")
 """Actions that the annotation can ask for."""
@@ -263,7 +264,7 @@ def _roll_back(look: Look, reason: str, message: str) -> Made:
         ended=text(look.seen.now),
         target=0,
         reason=reason,
-        message=message[:1024],
+        message=cut(message, 1024),
         handled=handled,
         pending=None,
         held=False,

@@ -9,6 +9,7 @@ from typing import Literal
 from penstock_operator.releases import capacity, steps
 from penstock_operator.releases.evidence import MOST_MESSAGE
 from penstock_operator.releases.look import OVER, Look, text
+from penstock_wire.words import cut
 
 Truth = Literal["True", "False", "Unknown"]
 
@@ -335,7 +336,7 @@ def say(look: Look) -> Look:
     row = next(each for each in STANDINGS if each.fits(look))
     if row.message is None:
         return look
-    return look.with_state(reason=row.reason, message=row.message(look)[:1024])
+    return look.with_state(reason=row.reason, message=cut(row.message(look), 1024))
 
 
 def conclude(look: Look) -> Look:
@@ -345,7 +346,7 @@ def conclude(look: Look) -> Look:
         return look
     verdicts = tuple(
         each.model_copy(
-            update={"verdict": "Inconclusive", "message": f"{UNDECIDED}: {each.message}"[:MOST_MESSAGE]}
+            update={"verdict": "Inconclusive", "message": cut(f"{UNDECIDED}: {each.message}", MOST_MESSAGE)}
         )
         if each.verdict == "Waiting"
         else each

@@ -28,6 +28,7 @@ from penstock_operator.status.conditions import condition
 from penstock_operator.status.refusals import Refusal
 from penstock_wire import durations
 from penstock_wire.control.report import SidecarReport
+from penstock_wire.words import cut
 
 ModelState = Literal["Pending", "Loading", "Loaded", "FailedToLoad"]
 
@@ -229,7 +230,7 @@ def _recommendation(backend: ModelBackend, seen: BackendObserved, now: str) -> R
         return old
     return RecommendationStatus(
         verdict=recommendation.verdict,
-        message=conditions.cut(recommendation.message, _SAID),
+        message=cut(recommendation.message, _SAID),
         since=old.since if old is not None and same else now,
         inputs=recommendation.inputs,
     )
@@ -382,10 +383,10 @@ def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelSta
     elif running:
         state = "Loading"
     restarts, last = pods.crashes(here)
-    crash = last and CrashStatus(pod=last.pod, time=last.time, message=conditions.cut(last.message, 4096))
+    crash = last and CrashStatus(pod=last.pod, time=last.time, message=cut(last.message, 4096))
     return ModelStatus(
         state=state,
-        last_failure=conditions.cut(wrong.message, 4096) if wrong and failed else None,
+        last_failure=cut(wrong.message, 4096) if wrong and failed else None,
         restarts=restarts or None,
         last_crash=crash,
     )
@@ -409,7 +410,7 @@ def _model_loaded(
     if model.state == "Loaded":
         reports = _reports_of(seen, pods.living(seen.pods))
         if warning := next((report.warning for report in reports if report.warning), ""):
-            return condition("ModelLoaded", "True", "RefusesBatches", conditions.cut(warning, _SAID))
+            return condition("ModelLoaded", "True", "RefusesBatches", cut(warning, _SAID))
         return condition("ModelLoaded", "True", "Loaded")
     if wrong is not None:
         return condition("ModelLoaded", "False", wrong.reason, wrong.message)
@@ -489,7 +490,7 @@ def _reconfigured(seen: BackendObserved, *, at_most: int | None = HISTORY) -> tu
             pod=name,
             version=report.reconfigure.version,
             ok=report.reconfigure.ok,
-            message=conditions.cut(report.reconfigure.message, _SAID),
+            message=cut(report.reconfigure.message, _SAID),
         )
         for name in map(pods.name, pods.living(seen.pods))
         if (report := seen.reports.get(name)) is not None and report.reconfigure is not None

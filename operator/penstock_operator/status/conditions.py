@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from penstock_operator.api import Condition
+from penstock_wire.words import cut
 
 Truth = Literal["True", "False", "Unknown"]
 
@@ -18,21 +18,6 @@ _NAMED = 3
 def condition(kind: str, status: Truth, reason: str, message: str = "") -> Condition:
     """Make a condition without generation and time, which `merge` fills in; a long message is cut."""
     return Condition(type=kind, status=status, reason=reason, message=cut(message, _MESSAGE_LIMIT))
-
-
-def cut(text: str, most: int) -> str:
-    """Cut a long text after a word; it then ends in "…".
-
-    Args:
-        text: any text.
-        most: its most characters.
-    """
-    if len(text) <= most:
-        return text
-    words = re.match(r".*\S(?=\s)", text[:most], re.DOTALL)
-    # One long word (base64, a stack of brackets) would leave nothing.
-    kept = words[0] if words and len(words[0]) > most // 2 else text[: most - 1]
-    return kept + "…"
 
 
 def find(conditions: Iterable[Condition], kind: str) -> Condition | None:

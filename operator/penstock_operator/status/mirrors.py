@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from penstock_operator.api.trafficsplit import MirrorState, SplitMirror
 from penstock_wire.control.report import Difference, MirrorTotals, RouterReport
+from penstock_wire.words import cut
 
 
 def states(
@@ -33,7 +34,7 @@ def line(states: Iterable[MirrorState]) -> str | None:
     Args:
         states: their states.
     """
-    return ("; ".join(f"{state.name}: {state.summary}" for state in states) or "")[:4096] or None
+    return cut("; ".join(f"{state.name}: {state.summary}" for state in states), 4096) or None
 
 
 def most(endpoint: str, name: str, reports: Iterable[RouterReport]) -> str | None:
@@ -104,7 +105,7 @@ def _state(mirror: SplitMirror, totals: Sequence[MirrorTotals], backends: Mappin
         dropped=dropped,
         mismatched_percent=percent,
         first_difference=None if first is None else _where(first)[:512],
-        summary="; ".join(parts)[:1024],
+        summary=cut("; ".join(parts), 1024),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock_operator.status.conditions import cut
+from penstock_wire.words import cut
 
 _SAID = 1500
 """Characters of the server's message that are kept."""

@@ -21,6 +21,7 @@ from penstock_wire.http.body import BodyTooLong, read_whole
 from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.pool import MAX_ANSWER_BYTES, H1Upstream
 from penstock_wire.item_streams import EVENTS
+from penstock_wire.words import cut
 
 NEVER_SECONDS = 86_400.0
 """Time limit of an exchange without a deadline: the endpoint's own timeouts end it long before."""
@@ -219,7 +220,7 @@ def refused(status: int, headers: Headers, body: bytes, call: Call) -> UpstreamE
     document = document if isinstance(document, dict) else {}
     reason = (get(headers, REASON) or b"").decode("latin-1") or str(document.get("reason") or "")
     request_id = (get(headers, REQUEST_ID) or b"").decode("latin-1") or call.request_id
-    detail = document.get("detail") or body[:200].decode("utf-8", "replace") or "no body"
+    detail = document.get("detail") or cut(body[:1000].decode("utf-8", "replace"), 200) or "no body"
     kind = kind_of(reason)
     # NB: each call of the circle passes the error on; do not prefix its message each time.
     text = str(detail) if kind is CallCycle else f"{status} {reason or 'without a reason'}: {detail}"

@@ -24,6 +24,7 @@ from penstock_wire.control import report
 from penstock_wire.headers import CONFIG, RECONFIGURE, REQUEST_ID, Headers, get
 from penstock_wire.http import Request, UpstreamError
 from penstock_wire.process import log
+from penstock_wire.words import cut
 
 SECONDS = 30.0
 """Maximum seconds that the model may take over a configuration; requests wait meanwhile."""
@@ -251,7 +252,7 @@ def _said(body: bytes) -> str:
     try:
         document = msgspec.json.decode(body)
         if isinstance(document, dict) and isinstance(document.get("detail"), str):
-            return str(document["detail"])[:MESSAGE]
+            return cut(str(document["detail"]), MESSAGE)
     except (msgspec.DecodeError, RecursionError):
         pass
-    return body[: 4 * MESSAGE].decode("utf-8", "replace").strip()[:MESSAGE] or "nothing more"
+    return cut(body[: 4 * MESSAGE].decode("utf-8", "replace").strip(), MESSAGE) or "nothing more"

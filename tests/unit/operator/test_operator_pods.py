@@ -6,7 +6,7 @@ import pytest
 
 from penstock_operator.desired import labels
 from penstock_operator.status import pods
-from penstock_operator.status.conditions import cut
+from penstock_wire.words import cut
 from tests.support.observed import container, pod
 
 

@@ -17,6 +17,7 @@ from penstock.server import ModelServer
 from penstock.signature import read
 from penstock.target import Served
 from penstock.testing import serving
+from penstock.user_code import described
 from penstock_wire.http import Request, Response
 
 
@@ -245,3 +246,7 @@ async def test_an_error_without_a_message_that_can_be_sent_ends_its_stream_with_
     )
     text = b"".join([piece async for piece in answer.stream])
     assert text.count(b"event: error\ndata: {") == text.count(b'"reason":"bad_answer"') == count
+
+
+def test_a_long_message_is_cut_after_a_word_in_logs_and_answers() -> None:
+    assert described(ValueError("expected " * 100)) == f"ValueError: {'expected ' * 54}expected…"

@@ -17,6 +17,7 @@ from penstock_wire.errors import DocumentError
 from penstock_wire.http import Request, UpstreamError
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.process import log
+from penstock_wire.words import cut
 
 INTERVAL_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
@@ -139,7 +140,7 @@ class Reporter:
         )
         answer = await self._upstream.send(self._host, self._port, request, timeout=TIMEOUT_SECONDS)
         if answer.status != 200:
-            detail = answer.body[:300].decode("utf-8", "replace")
+            detail = cut(answer.body[:1500].decode("utf-8", "replace"), 300)
             raise DocumentError(f"report answer: expected status 200, found {answer.status}: {detail}")
         document, settings = decode_answer(answer.body)
         if self._trust is not None:
