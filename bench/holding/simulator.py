@@ -20,8 +20,6 @@ from penstock_sidecar.batching.cutter import Cutter
 from penstock_sidecar.estimators import hold_policy
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
-from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
-from penstock_sidecar.queue.batch_key import Keys
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
@@ -157,7 +155,6 @@ class Pod:
             queue=self.queue,
             slots=self.slots,
             pace=self.pace,
-            keys=Keys(key_fields=INSTANCES_PROTOCOL.key_fields, batching=batching),
             runner=self,  # type: ignore[arg-type]  # starts batches, as it does
             outcomes=self,  # type: ignore[arg-type]  # settles, as it does
         )

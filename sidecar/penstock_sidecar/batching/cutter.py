@@ -17,7 +17,6 @@ from penstock_sidecar.batching.runner import BatchListener, BatchRunner
 from penstock_sidecar.estimators.hold_policy import BOUND, HoldPolicy
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
-from penstock_sidecar.queue.batch_key import Keys
 from penstock_sidecar.queue.batch_limits import Limits, deadline_margin, fills
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.queue import Queue
@@ -40,7 +39,6 @@ class Cutter:
         queue: the queue.
         slots: the slots.
         pace: the model's pace.
-        keys: the keys of the queue.
         runner: sends batches.
         outcomes: gives requests their outcomes.
 
@@ -53,7 +51,6 @@ class Cutter:
         "_closed",
         "_eager",
         "_hold_policy",
-        "_keys",
         "_left",
         "_limits",
         "_outcomes",
@@ -72,14 +69,12 @@ class Cutter:
         queue: Queue,
         slots: Slots,
         pace: ModelPace,
-        keys: Keys,
         runner: BatchRunner,
         outcomes: BatchListener,
     ) -> None:
         self._queue = queue
         self._slots = slots
         self._pace = pace
-        self._keys = keys
         self._runner = runner
         self._outcomes = outcomes
         self._limits = self._eager = Limits(size=1, bytes=1)
@@ -128,7 +123,7 @@ class Cutter:
             return
         requests = len(parts) - 1 if parts[-1].work.queued else len(parts)
         seconds = self._pace.latency_model.middle(now, key.cls, batch.items)
-        if seconds is not None and requests and not key.lone:
+        if seconds is not None and requests and not (key.lone or key.large):
             policy.answered(now, key, requests, seconds)
 
     def fill(self, now: float) -> float | None:
@@ -244,7 +239,6 @@ class Cutter:
             self._note(self._hold_policy, now - TIMER_SLACK, key, batch)
         self.counts.batches += 1
         self.counts.batch_items += items
-        self._keys.forget(queue.lines)
 
     def _note(self, policy: HoldPolicy, now: float, key: Key, batch: Batch) -> None:
         """Count how long a batch's slot was held, and whether requests came meanwhile."""

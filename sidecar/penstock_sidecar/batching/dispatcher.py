@@ -90,7 +90,7 @@ class Dispatcher:
         self._slots = Slots()
         self.pace = ModelPace(batching.max_batch_size)
         self.queue = Queue(evicting=may_evict(batching))
-        self.keys = Keys(key_fields=protocol.key_fields, batching=batching)
+        self.keys = Keys(key_fields=protocol.key_fields, batching=batching, used=self.queue.lines)
         self.admission = AdmissionController(self.queue, self._slots, self.pace, batching, max_queued_bytes)
         self._faults = FaultTracker(self.queue, self.pace.latency_model, clock, self.pace.size)
         self._runner = BatchRunner(
@@ -110,7 +110,6 @@ class Dispatcher:
             queue=self.queue,
             slots=self._slots,
             pace=self.pace,
-            keys=self.keys,
             runner=self._runner,
             outcomes=self,
         )

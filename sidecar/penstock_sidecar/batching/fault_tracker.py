@@ -82,7 +82,7 @@ class FaultTracker:
             searched: seconds of it for the search; 0 if the batch did not fail.
         """
         now, key = self._clock(), parts[0].work.key
-        if key.lone:
+        if key.lone or key.large:
             return
         faults = key.faults
         if faults is None:

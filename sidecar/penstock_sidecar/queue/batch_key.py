@@ -66,10 +66,14 @@ MAX_REQUEST_IDS_BYTES = 4096
 """Maximum bytes of request ids that a batch sends to the model; further ids are left out."""
 MAX_READS = 64
 """Requests' fields of which the values are remembered: a client's are mostly the same object each time."""
-MAX_NAMES = 1024
-"""Field names of which the role is remembered: clients choose them."""
-MAX_KEYS = 4096
-"""Keys that are remembered; above this number, keys that are not in use are forgotten."""
+MAX_NAMES, MAX_NAME_BYTES = 1024, 64
+"""Field names of which the role is remembered, and the bytes of each: clients choose them."""
+KEYS_BYTES = 4 * 1024 * 1024
+"""Bytes of the keys that are remembered; above it, keys that are not in use are forgotten."""
+KEY_BYTES = 1024
+"""Bytes of a key beside its values."""
+LARGE_BYTES = 16 * 1024
+"""A key of more bytes is remembered only while it is in use."""
 
 _name = itemgetter(0)
 _KEY, _SHARED, _ID, _TIMEOUT, _LEVEL, _SHARE, _STICKY, _CHAIN = 1, 2, 4, 8, 16, 32, 64, 128
@@ -125,10 +129,13 @@ class Keys:
     Args:
         key_fields: whether the fields that a model can act upon are part of the key.
         batching: the policy.
+        used: keys that are in use.
     """
 
-    def __init__(self, *, key_fields: bool, batching: Batching) -> None:
+    def __init__(self, *, key_fields: bool, batching: Batching, used: Collection[Key] = ()) -> None:
         self._key_fields = key_fields
+        self._used = used
+        self._bytes, self._most_bytes = 0, KEYS_BYTES
         self._known: dict[tuple[str, str, Headers, Hashable], Key] = {}
         self.apply(batching)
 
@@ -166,7 +173,7 @@ class Keys:
     def _learn(self, name: bytes) -> int:
         """As `_role`; remember it."""
         role = self._role(name)
-        if len(self._roles) < MAX_NAMES:
+        if len(self._roles) < MAX_NAMES and len(name) <= MAX_NAME_BYTES:
             self._roles[name] = role
         return role
 
@@ -278,15 +285,22 @@ class Keys:
         values = (method, target, fields, parameters)
         key = self._known.get(values)
         if key is None:
+            size = _size(values)
+            if self._bytes + size > self._most_bytes:
+                self._forget()
             key = self._known[values] = Key(method, target, fields, parameters)
+            key.large = size > LARGE_BYTES
+            self._bytes += size
         self._latest = key
         return key
 
-    def forget(self, used: Collection[Key]) -> None:
-        """Forget the keys that are not in use if very many are remembered."""
-        if len(self._known) > MAX_KEYS:
-            self._known = {values: key for values, key in self._known.items() if key in used}
-            self._latest = None
+    def _forget(self) -> None:
+        """Forget the keys that are not in use, and of which no bad requests are remembered."""
+        self._known = {
+            values: key for values, key in self._known.items() if key in self._used or key.faults is not None
+        }
+        self._bytes = sum(map(_size, self._known))
+        self._most_bytes = max(KEYS_BYTES, 2 * self._bytes)
 
     def rekey(self, work: QueuedRequest) -> None:
         """Give a queued request the key, level and share that it has under the present policy."""
@@ -304,6 +318,19 @@ class Keys:
         if not value.isdigit() or len(value) > 6:
             return self._level
         return min(max(int(value), 1), self._levels)
+
+
+def _size(values: object) -> int:
+    """About how many bytes a key of these values takes."""
+    size, rest = KEY_BYTES, [values]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, tuple):
+            rest.extend(value)
+            size += 64
+        elif isinstance(value, (bytes, str)):
+            size += len(value)
+    return size
 
 
 def lone_fields(request: Request, request_id: bytes, timeout: float) -> Headers:

@@ -54,10 +54,11 @@ class Key:
     Attributes:
         cls: the class whose service curve applies: the path, and the method that is called there.
         faults: the bad requests of this key; None if there were none lately.
+        large: nothing is remembered of it beyond its requests: its values take much memory.
         streamed: whether its clients accept a stream.
     """
 
-    __slots__ = ("cls", "faults", "fields", "lone", "method", "parameters", "streamed", "target")
+    __slots__ = ("cls", "faults", "fields", "large", "lone", "method", "parameters", "streamed", "target")
 
     def __init__(
         self, method: str, target: str, fields: Headers, parameters: Hashable, *, lone: bool = False
@@ -68,6 +69,7 @@ class Key:
         self.faults: Faults | None = None
         self.fields = fields
         self.parameters = parameters
+        self.large = False
         self.lone = lone
         self.streamed = stream_type(fields) is not None
 

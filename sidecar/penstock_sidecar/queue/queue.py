@@ -464,9 +464,12 @@ class Queue:
         if not line.requests:
             del self._lines[line.key]
             line.held = False
+            gone: KeyQueue | None = line
             if not line.lone:
                 # Kept for the next request of this key: a line that falls empty at each batch costs nothing.
-                self._spare = line
+                gone, self._spare = self._spare, line
+            if gone is not None:
+                gone.common = None  # without this cycle, nothing keeps it and its key until a collection
             if not self.requests:
                 self.latest = 0.0
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_sidecar.queue.batch_key import Keys
+from penstock_sidecar.queue.batch_key import KEYS_BYTES, LARGE_BYTES, Keys
+from penstock_sidecar.queue.key import Faults, Key
 from penstock_wire.control.settings import Batching, Fairness, Priority
 from penstock_wire.headers import TIMEOUT_MS, Headers
 from penstock_wire.hop.upstream import HopUpstream
@@ -59,6 +60,25 @@ def test_requests_that_share_their_fields_share_their_key_s() -> None:
     assert all(
         each.fields is keys_read[0].fields and each.shared is keys_read[0].shared for each in keys_read
     )
+
+
+def test_keys_are_forgotten_by_their_size_but_not_while_in_use_or_failing() -> None:
+    """Whether requests are ever cut or not: of one refused, nothing but its key is left."""
+    used: set[Key] = set()
+    keys = Keys(key_fields=True, batching=Batching(), used=used)
+
+    def key(number: int, size: int) -> Key:
+        return keys.key("POST", "/", ((b"authorization", b"%d" % number),), (("p", bytes(size)),))
+
+    waiting, failing, idle, large = key(0, 10), key(1, 10), key(2, 10), key(3, LARGE_BYTES)
+    used.add(waiting)
+    failing.faults = Faults()
+    for number in range(10, 12 + KEYS_BYTES // LARGE_BYTES):
+        key(number, LARGE_BYTES)
+    assert key(0, 10) is waiting
+    assert key(1, 10) is failing
+    assert key(2, 10) is not idle
+    assert (large.large, waiting.large) == (True, False)
 
 
 @pytest.fixture

@@ -113,6 +113,19 @@ async def test_however_much_clients_have_a_sidecar_keep_it_stays_within_its_memo
         writer.transport.abort()
 
 
+async def test_what_a_sidecar_remembers_of_its_requests_stays_small(start: Start):
+    """Keys of queues hold parameters, credentials and targets, which clients choose."""
+    limit = 100 << 20
+    pair = await start(f"--memory-limit={limit}", maxBatchSize=8)
+    large = most_kept(limit) // 4 - 1000
+    for number in range(30):
+        body = b'{"instances": [1], "p": "%d%b"}' % (number, b"x" * large)
+        assert (await pair.ask("/predict", data=io.BytesIO(body), headers=JSON)).status == 200
+        name = f"{number}-{'x' * 30_000}"
+        assert (await pair.predict(1, headers={"authorization": name, name: "y"})).status == 200
+    assert pair.sidecar.rss() < limit
+
+
 async def test_a_request_alone_passes_byte_for_byte_both_ways(start: Start):
     pair = await start()
     body = b' {"instances": [ 9007199254740993, 1E400, "\\u00fc" ], "b": {"y":1,"x":2}}'
