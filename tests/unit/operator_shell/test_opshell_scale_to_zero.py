@@ -164,7 +164,7 @@ async def test_a_backend_without_pods_shows_no_load() -> None:
     """What arrived before it fell to 0 does not stand there for as long as it sleeps."""
     world_ = await world(scaleToZero={"after": "10s"})
 
-    def shown() -> dict[str, int]:
+    def shown() -> dict[str, Any]:
         return dict(world_.operator.cluster.find(BACKEND, "n", "m")["status"]["load"])
 
     world_.rate = 7
@@ -174,11 +174,11 @@ async def test_a_backend_without_pods_shows_no_load() -> None:
         assert shown()["arrivalsPerMinute"] > 60
         await world_.second()
     await world_.second(5)
-    assert set(shown().values()) == {0}
+    assert not any(shown().values())
     stale = {"arrivalsPerMinute": 59, "batchFillPercent": 21}  # of an operator that ended just then
     world_.operator.cluster.edit(BACKEND, "n", "m", lambda obj: obj["status"]["load"].update(stale))
     await (await world_.operator.restart()).turn(5)
-    assert set(shown().values()) == {0}
+    assert not any(shown().values())
 
 
 async def test_a_burst_asks_for_as_many_as_it_needs_before_a_pod_is_ready() -> None:
