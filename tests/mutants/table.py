@@ -223,8 +223,8 @@ MUTANTS = (
         name="an answer to HEAD is taken for one that has a body",
         breaks=OWN_ANSWER,
         package=WIRE,
-        old="if self._head_only or self._streamed:\n            return False",
-        new="if self._streamed:\n            return False",
+        old="if self._head_only or self._streamed or self._is_long:\n            return False",
+        new="if self._streamed or self._is_long:\n            return False",
         tests=(f"{_KNOWN_ANSWERS}::test_an_answer_to_head_has_no_body_though_its_head_is_known",),
     ),
     Mutant(
