@@ -20,9 +20,6 @@ from penstock_operator.store import UNREADABLE, Key, Store, key_of, owner_uids
 _NOTHING: Obj = {"metadata": {}}
 _SPARE = 100
 _INVALID = 422
-_MADE_ANEW = (CONFIG_MAP, ROLE_BINDING)
-"""Kinds of which somebody can make an object that cannot be changed back (`immutable`, `roleRef`), and whose
-objects can be deleted and made anew at no cost."""
 
 
 class Applier:
@@ -109,7 +106,7 @@ class Applier:
         try:
             answer = await self._cluster.apply(kind, wanted)
         except Rejected as error:
-            if live is None or kind not in _MADE_ANEW or error.status != _INVALID:
+            if live is None or error.status != _INVALID or not _frozen(wanted, live):
                 raise
             await self._cluster.delete(kind, key.namespace, key.name, uid=live["metadata"]["uid"])
             self._observer.wrote("delete", kind.kind)
@@ -161,6 +158,17 @@ def labelled(live: Obj) -> bool:
 def _mark(wanted: Obj, live: Obj) -> tuple[str, str]:
     """The inputs of a comparison: the hash of the desired object, and the version of the live one."""
     return wanted["metadata"]["annotations"][DESIRED_HASH], str(live["metadata"].get("resourceVersion"))
+
+
+def _frozen(wanted: Obj, live: Obj) -> bool:
+    """Whether somebody made an object that nobody can change back, and that can be made anew at no cost.
+
+    An object that is refused for another reason (its size, a policy of the cluster) stays: pods need it.
+    """
+    kind = kind_of(wanted)
+    return (kind == CONFIG_MAP and live.get("immutable") is True) or (
+        kind == ROLE_BINDING and live.get("roleRef") != wanted["roleRef"]
+    )
 
 
 def _ours(live: Obj, owners: Collection[str], *, shared: bool) -> bool:

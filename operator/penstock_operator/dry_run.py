@@ -117,7 +117,7 @@ def read_file(path: str, what: str = "--file") -> list[Obj]:
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{what}: {path}: {error}") from error
     ours = {kind.kind: kind.api_version for kind in PARENTS}
     resources: list[Obj] = []

@@ -159,15 +159,15 @@ def _out_of_bounds(value: Any, schema: Schema) -> Iterator[str]:
 def _object_misfits(value: dict[str, Any], schema: Schema, at: str) -> Iterator[str]:
     members, more = schema.get("properties", {}), schema.get("additionalProperties")
     for name, child in members.items():
+        if name in value and value[name] is None:
+            del value[name]  # the API server takes null as absent
         if name not in value and "default" in child:
             value[name] = child["default"]
     for name in schema.get("required", ()):
         if name not in value:
             yield f"{_join(at, name)}: expected a value, found none"
     for name, each in list(value.items()):
-        if each is None and name in members:
-            del value[name]  # the API server takes null as absent
-        elif name in members:
+        if name in members:
             yield from _misfits(each, members[name], _join(at, name))
         elif isinstance(more, dict):
             yield from _misfits(each, more, _join(at, name))

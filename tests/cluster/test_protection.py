@@ -171,6 +171,7 @@ def test_settings_that_a_stranger_writes_reach_no_pod(namespace: Namespace) -> N
     image = ("set", "image", "deployment/evil-backend", "model=other")
     assert "may not write Deployment evil-backend" in as_user(*image)
     assert as_user("rollout", "restart", "deployment/evil-backend") == ""
+    assert as_user("annotate", "service", "e", "cloud.example/controller=1") == ""
     assert served_by() == "good"
 
     # As an admin, whom the policy lets through.
@@ -197,6 +198,14 @@ def test_settings_that_a_stranger_writes_reach_no_pod(namespace: Namespace) -> N
         assert right()
     namespace.wait_condition("modelbackend", "good", "SettingsApplied")
     namespace.wait_ready("modelendpoint", "e")
+    assert as_user("rollout", "pause", "deployment/good-backend") == ""
+
+    def paused() -> bool:
+        return bool((namespace.get("deployment", "good-backend") or {})["spec"].get("paused"))
+
+    wait_for("the pause to end", lambda: not paused())
+    namespace.kubectl("delete", "modelbackend", "evil", "--cascade=orphan")
+    wait_for("an orphan to be deletable", lambda: as_user("delete", "deployment", "evil-backend") == "")
     assert as_user("delete", "modelendpoint", "e") == ""
     wait_for("what was made for it to be gone", lambda: namespace.get("service", "e") is None)
 

@@ -17,8 +17,14 @@ from penstock_wire import contract
 
 _TMP_VOLUME = "penstock-tmp"
 _TMP = "/tmp"  # noqa: S108 - the pod's own emptyDir
-_HISTORY = 3
-"""Old ReplicaSets that a Deployment keeps, for `kubectl rollout undo`."""
+ROLLS: Object = {
+    "revisionHistoryLimit": 3,  # for `kubectl rollout undo`
+    "paused": False,
+    "minReadySeconds": 0,
+    "progressDeadlineSeconds": 600,
+}
+"""How a Deployment rolls, beside its strategy. Named in full: only a field that is named is changed back, and
+what a user sets here would stop later changes unseen."""
 
 
 def deployment(backend: ModelBackend, pinned: PinnedTemplate) -> Object:
@@ -41,7 +47,7 @@ def deployment(backend: ModelBackend, pinned: PinnedTemplate) -> Object:
         "metadata": metadata,
         "spec": {
             "replicas": backend.spec.replicas,
-            "revisionHistoryLimit": _HISTORY,
+            **ROLLS,
             "selector": {"matchLabels": selector},
             "strategy": {
                 "type": "RollingUpdate",

@@ -20,6 +20,7 @@ from penstock_operator.desired import (
     sidecar,
 )
 from penstock_operator.desired.config import RenderConfig, RouterAutoscaling
+from penstock_operator.desired.deployment import ROLLS
 from penstock_operator.desired.objects import Object
 from penstock_wire import contract
 
@@ -247,7 +248,7 @@ def _deployment(metadata: Object, routers: _RouterSet, config: RenderConfig) -> 
         "metadata": metadata,
         "spec": {
             "replicas": routers.replicas,
-            "revisionHistoryLimit": 3,
+            **ROLLS,
             "selector": {"matchLabels": routers.selector},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": {

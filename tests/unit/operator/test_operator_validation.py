@@ -128,3 +128,20 @@ def test_a_misspelt_kind_or_version_is_not_passed_over(
     assert run([str(tmp_path / "a.yaml")]) == code
     found = f"found {head.get('kind')} of {head.get('apiVersion')}"
     assert (found in capsys.readouterr().err) == bool(code)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("null", "ModelBackend/b: spec: expected a value, found none"),
+        ("[" * 3000 + "]" * 3000, "maximum recursion depth exceeded"),
+    ],
+    ids=["null", "deep"],
+)
+def test_a_spec_of_null_or_great_depth_is_told_in_a_line(
+    tmp_path: Path, spec: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = "apiVersion: penstock.dev/v1alpha1\nkind: ModelBackend\nmetadata: {name: b}\n"
+    (tmp_path / "a.yaml").write_text(f"{head}spec: {spec}\n")
+    assert run([str(tmp_path / "a.yaml")]) > 0
+    assert words in "".join(capsys.readouterr())

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock_operator.kinds import BACKEND, CONFIG_MAP, ENDPOINT
+from penstock_operator.desired.deployment import ROLLS
+from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, ROLE_BINDING
+from tests.support.memory_cluster import failing
 from tests.support.operator_harness import backend, policy, serving, settings
 
 
@@ -38,6 +40,35 @@ async def test_a_strangers_settings_reach_no_pod(name: str, version: int, away: 
     assert made | {"version": 0} == ours | {"version": 0}
     assert settings(harness, name) == made
     assert harness.errors == []
+
+
+async def test_what_is_refused_for_another_reason_than_its_immutability_stays() -> None:
+    """A policy of the cluster (its refusals are 422, too) costs no ConfigMap and no RoleBinding."""
+    harness = await serving()
+    kept = [(CONFIG_MAP, "m-backend-settings"), (ROLE_BINDING, "penstock-router")]
+
+    def policy_of_the_cluster(verb: str, kind: str, *_: str) -> None:
+        if verb == "apply" and kind in (CONFIG_MAP.kind, ROLE_BINDING.kind):
+            raise failing(422, "denied by policy")
+
+    harness.cluster.fail = policy_of_the_cluster
+    before = [harness.cluster.find(kind, "n", name)["metadata"]["uid"] for kind, name in kept]
+    for kind, name in kept:
+        harness.cluster.edit(kind, "n", name, lambda live: live.update(data={}, subjects=[]))
+    await harness.run()
+    assert [harness.cluster.find(kind, "n", name)["metadata"]["uid"] for kind, name in kept] == before
+
+
+async def test_a_paused_deployment_rolls_on() -> None:
+    """What stops a Deployment's later changes is changed back, as are its replicas."""
+    harness = await serving()
+    stops = {"paused": True, "minReadySeconds": 2**31 - 2, "progressDeadlineSeconds": 2**31 - 1}
+    for name in ("m-backend", "penstock-router"):
+        harness.cluster.edit(DEPLOYMENT, "n", name, lambda live: live["spec"].update(stops))
+    await harness.run()
+    for name in ("m-backend", "penstock-router"):
+        spec = harness.cluster.find(DEPLOYMENT, "n", name)["spec"]
+        assert {field: spec.get(field) for field in stops}.items() <= ROLLS.items()
 
 
 async def test_pods_with_a_strangers_settings_are_not_right_whatever_version_they_have() -> None:
