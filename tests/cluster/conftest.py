@@ -16,7 +16,7 @@ from tests.support.circumstances import circumstances, components
 from tests.support.cluster_waits import wait_for
 from tests.support.fight import Fight
 from tests.support.k8s import INSTALLED_IN, ROOT, Load, Namespace
-from tests.support.release import leading_pod, upgrade
+from tests.support.release import leading_pod, upgrade, wait_in_force
 
 NAME = "penstock-test"
 DIGITS_IMAGE = "localhost/penstock-examples/digits:dev"
@@ -92,7 +92,11 @@ def load_images(cluster: Cluster) -> None:
 @pytest.fixture(scope="session")
 def penstock(cluster: Cluster) -> Cluster:
     """The cluster with the operator installed by the chart and ready."""
+    kept = Namespace(cluster, INSTALLED_IN).get("deployment", "penstock-operator") is not None
     upgrade(cluster)
+    if kept:  # by --keep-cluster: its pods may have the images of another tree, under the same names
+        cluster.kubectl("-n", INSTALLED_IN, "rollout", "restart", "deployment/penstock-operator")
+        wait_in_force(cluster)
     return cluster
 
 
