@@ -36,3 +36,19 @@ def test_the_index_names_every_page() -> None:
     pages = [path.relative_to(DOCS) for path in sorted(DOCS.rglob("*.md"))]
     wanted = [path for path in pages if path.parts[0] != "adr" and str(path) != "README.md"]
     assert [str(path) for path in wanted if f"({path})" not in index] == []
+
+
+def test_lines_of_pages_that_are_written_by_hand_wrap() -> None:
+    """At 120 characters, but for tables, headings, pictures and code: a change then shows as what it is."""
+    long = []
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
+        text = page.read_text()
+        if text.startswith("<!-- Generated") or page.is_relative_to(ROOT / "bench/results"):
+            continue
+        text = re.sub(r"(?ms)^ *```.*?^ *```$", lambda code: "\n" * code[0].count("\n"), text)
+        long += [
+            f"{page.relative_to(ROOT)}:{number}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if len(line) > 120 and not line.lstrip().startswith(("|", "#", "<", "!["))
+        ]
+    assert long == []
