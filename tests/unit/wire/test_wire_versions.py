@@ -30,7 +30,7 @@ def later(value: Any, *, free: bool = False) -> Any:
     return [later(member) for member in value] if isinstance(value, list) else value
 
 
-FREE = {"refused", "fit", "codes", "backends", "endpoints", "mirrors"}
+FREE = {"refused", "fit", "codes", "reasons", "backends", "endpoints", "mirrors"}
 """Members that hold a map by name (those that hold a list do not matter)."""
 
 SETTINGS = settings.Settings(
