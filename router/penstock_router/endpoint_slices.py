@@ -10,7 +10,7 @@ backend if it carries the labels that the operator gives the backend's Service (
 mirrors them), its Service has the backend's name, and it leads to the sidecar's port. It must be the
 EndpointSlice controller's, which takes addresses from pods of the namespace alone; slices that are written by
 hand, or mirrored from Endpoints, can have any. A user who may write EndpointSlices can claim to be that
-controller, unless the chart's admission policy reserves our labels (docs/operations.md).
+controller, unless the chart's admission policy reserves our labels (docs/operations/secure.md).
 """
 
 from __future__ import annotations

@@ -406,7 +406,7 @@ def test_upgrades_and_rollbacks_bring_the_crds_along(penstock: Cluster, tmp_path
 def test_notes_and_docs_name_what_stays_after_uninstalling() -> None:
     """Each in a command that takes it away; the namespaces' own by their kinds."""
     _, _, notes = helm("install", *VALUES, "--dry-run=client").stdout.partition("\nNOTES:\n")
-    _, _, docs = (ROOT / "docs/operations.md").read_text().partition("\n## Uninstalling\n")
+    _, _, docs = (ROOT / "docs/operations/upgrade.md").read_text().partition("\n## Uninstalling\n")
     for text in (notes, docs.partition("\n## ")[0]):
         assert set(re.findall(r" ((?:crd|clusterrole|secret|lease|endpointslice)/\S+)", text)) == STAYS
         kinds = [kind.plural for kind in (*KINDS.values(), *CHILDREN)]

@@ -1,4 +1,4 @@
-"""The first backend of the operations page is applied as it stands there, and answers as the page says."""
+"""The first backend of docs/operations/install.md is applied as it stands there, and answers as the page says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 from tests.support.k8s import MODEL_IMAGE, ROOT, Namespace
 
-PAGE = (ROOT / "docs/operations.md").read_text()
+PAGE = (ROOT / "docs/operations/install.md").read_text()
 SECTION = PAGE.split("\n## Installing\n")[1].split("\n## ")[0]
 IMAGE = "registry.example/penstock/python-model:0.1.0"
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def default_deny_example() -> str:
-    """The NetworkPolicies that docs/operations.md gives to default-deny namespaces, as YAML."""
-    text = (DOCS / "operations.md").read_text()
-    _, mark, rest = text.partition("<!-- default-deny: example -->\n```yaml\n")
-    assert mark
-    return rest.partition("```")[0]
+    """The NetworkPolicies that docs/operations/secure.md gives to default-deny namespaces, as YAML."""
+    return (EXAMPLES / "default-deny.yaml").read_text()

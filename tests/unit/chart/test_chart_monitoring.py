@@ -26,7 +26,7 @@ from penstock_wire.errors import Reason
 from tests.support.monitoring import dashboard_queries, rule_groups
 
 ROOT = Path(__file__).parents[3]
-OPERATIONS = ROOT / "docs/operations.md"
+OPERATIONS = ROOT / "docs/operations/watch.md"
 
 
 class _Load:
@@ -96,7 +96,7 @@ def test_every_alert_says_how_grave_it_is_and_what_it_is() -> None:
 
 
 def test_every_alert_has_its_row_in_the_docs() -> None:
-    """docs/operations.md says of each what to do."""
+    """docs/operations/watch.md says of each what to do."""
     rows = set(re.findall(r"^\| `(Penstock\w+)` \|", OPERATIONS.read_text(), re.MULTILINE))
     assert rows == {rule["alert"] for group in rule_groups() for rule in group["rules"]}
 

@@ -1,4 +1,4 @@
-"""Every reason that a condition may have is in the operations page, and nothing else is."""
+"""Every reason that a condition may have is in docs/operations/repair.md, and nothing else is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.reasons import in_code
 
-PAGE = Path(__file__).parents[3] / "docs/operations.md"
+PAGE = Path(__file__).parents[3] / "docs/operations/repair.md"
 
 
 def in_page() -> set[str]:
