@@ -1,4 +1,4 @@
-"""docs/releases.md has the tables of transitions that the operator goes by."""
+"""docs/reference/releases.md has the tables of transitions that the operator goes by."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock_operator.releases.machine import MOVES
 from penstock_operator.releases.standing import STANDINGS, TRUTHS
 from tests.support.page import DOCS
 
-PAGE = DOCS / "releases.md"
+PAGE = DOCS / "reference/releases.md"
 ALL = {"Progressing", "Paused", "Promoted", "RolledBack"}
 
 
