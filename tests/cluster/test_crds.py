@@ -179,7 +179,7 @@ def test_a_script_writes_resources_by_verbs(namespace: Namespace) -> None:
     assert client.apply(policy, wait=120)[0]["spec"]["maxBatchSize"] == 16
     assert client.wait("BatchPolicy", "good")["status"]["observedGeneration"] == 1
     with pytest.raises(
-        TimeoutError, match="BatchPolicy good: expected the condition Odd within 0 s, found no such condition yet"
+        TimeoutError, match="BatchPolicy good: expected the condition Odd within 0 s, found no such condition"
     ):
         client.wait("BatchPolicy", "good", condition="Odd", timeout=0)
     # What is no longer given goes, as with kubectl.
