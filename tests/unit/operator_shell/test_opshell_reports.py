@@ -131,20 +131,21 @@ def test_of_a_backend_that_is_gone_nothing_is_kept() -> None:
 
 
 def test_names_that_a_router_makes_up_fill_no_memory() -> None:
-    """It may be taken over: its reports of endpoints and backends that there are not leave nothing behind."""
+    """It may be taken over: endpoints, backends and reasons that it makes up leave nothing behind."""
     harness = Harness()
     harness.apply(endpoint(backend="a"))
     sent = RouterReport(pod="r", uid="u", seq=1, state="ready")
     for seq in range(2, 12):
         made_up = {f"made-up-{seq}-{number}": BackendTotals(requests=seq) for number in range(100)}
-        ends = dict.fromkeys(
-            ("e", f"other-{seq}"), EndpointReport(backends=made_up | {"a": BackendTotals(requests=10 * seq)})
+        own = BackendTotals(
+            requests=10 * seq, reasons={f"made-up-{seq}-{number}": 1 for number in range(100)}
         )
+        ends = dict.fromkeys(("e", f"other-{seq}"), EndpointReport(backends=made_up | {"a": own}))
         harness.ctx.reports.router("n", msgspec.structs.replace(sent, seq=seq, endpoints=ends))
     traffic = harness.ctx.reports._traffic["n"]
     assert harness.ctx.reports.served("n", "e") == {"a": 90}
-    assert traffic._last == {"u": {("e", "a"): 110}}
-    assert [counted for _, counted in traffic._slots] == [{"e": {"a": 90}}]
+    assert traffic._last == {"u": {("e", "a", ""): 110}}
+    assert [(slot.served, slot.errors) for slot in traffic._slots] == [({"e": {"a": 90}}, {})]
     harness.stop()
 
 
