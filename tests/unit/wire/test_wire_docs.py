@@ -69,11 +69,11 @@ NESTED = (
 
 def test_every_member_of_the_settings_is_in_its_table_and_none_besides():
     text = (DOCS / "wire.md").read_text()
-    sidecar = {row[0].strip("`") for row in rows(text, "| member | type")}
+    sidecar = {row[0].strip("`") for row in rows(text, "| member | default")}
     assert sidecar == {field.encode_name for field in msgspec.structs.fields(Settings)}
     table = rows(text, "| member of `endpoints[]`")
     assert {row[0].strip("`") for row in table} == members(router_settings.Endpoint)
-    defaults = {row[0].strip("`"): row[2] for row in table}
+    defaults = {row[0].strip("`"): row[1] for row in table}
     for name, kind in (("", router_settings.Endpoint), ("coldStart.", router_settings.ColdStart)):
         for field in msgspec.structs.fields(kind):
             if type(field.default) is int:
