@@ -1,4 +1,4 @@
-"""The first backend of docs/operations/install.md is applied as it stands there, and answers as the page says."""
+"""The first backend of docs/operations/install.md is applied as it stands there, and answers as it says."""
 
 from __future__ import annotations
 
