@@ -352,7 +352,7 @@ async def run(config: Config) -> int:
     if config.dry_run and config.file:
         resources = read_file(config.file)
         if not has_rules():
-            log("rules not checked: penstock[validate] is not installed", level="warning")
+            log("rules not checked: penstock-serving[validate] is not installed", level="warning")
         bad = 0
         for resource in resources:
             for fault in faults(copy.deepcopy(resource), rules=has_rules()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib import metadata
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -13,16 +12,9 @@ from prometheus_client.registry import Collector
 
 from penstock_operator import __name__ as _package
 from penstock_wire.process import log
+from penstock_wire.version import version
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-
-
-def version() -> str:
-    """The running release; `unknown` if the package is not installed."""
-    try:
-        return metadata.version("penstock")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 class QueueMetrics:

@@ -82,7 +82,7 @@ def parser() -> Parser:
         help="bytes for this process; 0 = its cgroup's, else 1 GiB",
     )
     flags.flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="least level")
-    flags.switch("tracing", help="export spans as the OTEL_* environment says; needs penstock[tracing]")
+    flags.switch("tracing", help="export spans as the OTEL_* environment says; needs the extra `tracing`")
     flags.flag("access-log", type=share, default=0.0, help="share of the requests that are logged, as 0.01")
     return flags
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import ControlError
+from penstock_wire.extras import missing
 
 GROUP, VERSION = "penstock.dev", "v1alpha1"
 PLURALS = {
@@ -47,7 +48,7 @@ class Client:
         context: of the kubeconfig; None = its current one.
 
     Raises:
-        ImportError: the packages of `penstock[client]` are not installed.
+        ImportError: the packages of the extra `client` are not installed.
         ControlError: there is no usable kubeconfig.
     """
 
@@ -63,10 +64,7 @@ class Client:
             import urllib3
             import yaml
         except ImportError as error:
-            raise ImportError(
-                f"penstock.Client: expected the packages of penstock[client], found none named {error.name!r}"
-                "; in a checkout `pip install '.[client]'` installs them"
-            ) from None
+            raise ImportError(missing("penstock.Client", "client", f"none named {error.name!r}")) from None
         settings = kubernetes.client.Configuration()
         own = _connect(kubernetes.config, settings, kubeconfig, context)
         self.namespace = namespace or own

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("application", help="what to export: module:Class, :function or :application")
     parser.add_argument(
-        "--image", required=True, help="the image that holds the code and penstock[sdk]; {name} is a node's"
+        "--image", required=True, help="the image that holds the code and the SDK; {name} is a node's"
     )
     parser.add_argument(
         "--init-kwargs", type=json_object, default={}, help="keyword arguments of the class, JSON"

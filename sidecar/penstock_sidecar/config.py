@@ -161,7 +161,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="what is logged")
     flag("access-log", type=share, default=0.0, help="share of the requests that are logged, as 0.01")
     flag("memory-limit", type=int, default=0, help="bytes for this process; 0 = its cgroup's, else 1 GiB")
-    parser.switch("tracing", help="export spans as the OTEL_* environment says; needs penstock[tracing]")
+    parser.switch("tracing", help="export spans as the OTEL_* environment says; needs the extra `tracing`")
     parser.switch("debug", help="serve /debug/tasks on the admin port")
     values = vars(parser.parse_args(arguments))
     return Config(

@@ -111,7 +111,7 @@ def test_a_command_whose_extra_is_missing_says_which(module: str, command: str, 
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"{command}: expected the packages of penstock[{extra}], found none named ")
+    assert line.startswith(f"{command}: expected the packages of penstock-serving[{extra}], found ")
     assert run_with(module, extra).returncode == 0
 
 

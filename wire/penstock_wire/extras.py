@@ -5,6 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from penstock_wire.version import DISTRIBUTION
+
+
+def missing(command: str, extra: str, found: str) -> str:
+    """The message where an extra's packages are not installed.
+
+    Args:
+        command: what the user called.
+        extra: the extra of the distribution that brings these packages.
+        found: what was found in their place.
+    """
+    return (
+        f"{command}: expected the packages of {DISTRIBUTION}[{extra}], found {found}; "
+        f"`pip install '{DISTRIBUTION}[{extra}]'` installs them, `pip install '.[{extra}]'` in a checkout"
+    )
+
 
 @contextlib.contextmanager
 def needs(command: str, extra: str) -> Iterator[None]:
@@ -12,14 +28,11 @@ def needs(command: str, extra: str) -> Iterator[None]:
 
     Args:
         command: the command that the user called.
-        extra: the extra of the distribution `penstock` that brings these packages.
+        extra: the extra that brings these packages.
     """
     try:
         yield
-    except ModuleNotFoundError as missing:
-        if (missing.name or "penstock").startswith("penstock"):
+    except ModuleNotFoundError as error:
+        if (error.name or "penstock").startswith("penstock"):
             raise
-        raise SystemExit(
-            f"{command}: expected the packages of penstock[{extra}], found none named {missing.name!r}; "
-            f"in a checkout `pip install '.[{extra}]'` installs them"
-        ) from None
+        raise SystemExit(missing(command, extra, f"none named {error.name!r}")) from None

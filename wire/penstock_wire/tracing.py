@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock_wire.extras import missing
 from penstock_wire.headers import TRACEPARENT, TRACESTATE, Headers
 from penstock_wire.http import Request
 from penstock_wire.process import log
@@ -89,7 +90,7 @@ def _exporting() -> SpanProcessor:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise Unavailable(f"expected the packages of penstock[tracing], found {error}") from error
+        raise Unavailable(missing("--tracing", "tracing", str(error))) from error
     return BatchSpanProcessor(OTLPSpanExporter())
 
 

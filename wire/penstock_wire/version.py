@@ -6,11 +6,14 @@ import argparse
 from importlib import metadata
 from typing import Any
 
+DISTRIBUTION = "penstock-serving"
+"""What `pip install` calls Penstock; the distribution `penstock` is somebody else's."""
+
 
 def version() -> str:
     """Return the version, such as 0.1.0; `unknown` where Penstock runs without being installed."""
     try:
-        return metadata.version("penstock")
+        return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         return "unknown"
 

@@ -91,7 +91,7 @@ class ModelContainer(ModelBase):
 class ModelPython(ModelBase):
     """A Python class that Penstock's SDK serves."""
 
-    image: Annotated[Image, Field(description="The image that holds the code and penstock[sdk].")]
+    image: Annotated[Image, Field(description="The image that holds the code and penstock-serving[sdk].")]
     target: Annotated[
         str,
         Field(

@@ -16,6 +16,7 @@ from penstock.handles.pending import HandleResponse, running_loop
 from penstock.handles.place import Place, Remote, look_up, place_of, read_url
 from penstock.handles.stream import HandleStream, Pieces
 from penstock_wire.contract import NAMESPACE_ENV
+from penstock_wire.extras import missing
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -186,9 +187,6 @@ def _remote() -> ModuleType:
     """Import the module that calls by HTTP; unlike calls within the process, it needs the extra `sdk`."""
     try:
         from penstock.handles import remote
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(
-            f"penstock.Handle: expected the packages of penstock[sdk], found none named {missing.name!r}; in "
-            "a checkout `pip install '.[sdk]'` installs them"
-        ) from missing
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(missing("penstock.Handle", "sdk", f"none named {error.name!r}")) from error
     return remote

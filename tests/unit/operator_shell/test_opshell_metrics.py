@@ -9,6 +9,7 @@ import pytest
 
 from penstock_operator.metrics import Metrics, QueueMetrics
 from penstock_operator.workqueue import WorkQueue
+from penstock_wire.version import DISTRIBUTION
 from tests.support.hand_clock import HandClock
 
 
@@ -61,7 +62,7 @@ def test_the_release_that_runs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         r'^penstock_operator_build_info{python="3[^"]+",version="([^"]+)"} 1', text(), re.MULTILINE
     )
     assert match is not None
-    assert match[1] == importlib.metadata.version("penstock")
+    assert match[1] == importlib.metadata.version(DISTRIBUTION)
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)

@@ -96,6 +96,6 @@ async def test_asked_for_by_name_without_the_packages_it_ends_and_says_so(tmp_pa
         await program.stop()
 
         async def ended(program: Program = program) -> bool:
-            return any("expected the packages of penstock[tracing]" in line for line in program.log)
+            return any("expected the packages of penstock-serving[tracing]" in line for line in program.log)
 
         await until(ended)
