@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import Browser, on_page
-from tests.support.penstock_run import Run
-from tests.support.router_process import RouterProcess, backend, endpoint
-from tests.support.router_upstream import UpstreamServer, refuse
+from tests.support.http.router_upstream import UpstreamServer, refuse
+from tests.support.processes.browser import Browser, on_page
+from tests.support.processes.penstock_run import Run
+from tests.support.processes.router_process import RouterProcess, backend, endpoint
 
 ASK = """
   async function ask(url, options) {

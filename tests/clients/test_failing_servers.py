@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.foreign_servers import SERVERS, ForeignPair, ForeignServer, versions
-from tests.support.sidecar_process import Reply
+from tests.support.processes.foreign_servers import SERVERS, ForeignPair, ForeignServer, versions
+from tests.support.processes.sidecar_process import Reply
 
 REQUESTS = 200
 AT_ONCE = 20

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bench import venvs
-from tests.support.ports import free_port
-from tests.support.protocol_pair import pairs
-from tests.support.sidecar_process import Pair, until
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.ports import free_port
+from tests.support.processes.protocol_pair import pairs
+from tests.support.processes.sidecar_process import Pair, until
 
 HERE = Path(__file__).parent
 COUNT = 4

@@ -12,11 +12,11 @@ import pytest
 
 from devcluster import images
 from devcluster.cluster import Cluster
-from tests.support.circumstances import circumstances, components
-from tests.support.cluster_waits import wait_for
-from tests.support.fight import Fight
-from tests.support.k8s import INSTALLED_IN, ROOT, Load, Namespace
-from tests.support.release import leading_pod, upgrade, wait_in_force
+from tests.support.cluster.circumstances import circumstances, components
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import INSTALLED_IN, ROOT, Load, Namespace
+from tests.support.cluster.release import leading_pod, upgrade, wait_in_force
+from tests.support.ledger.fight import Fight
 
 NAME = "penstock-test"
 DIGITS_IMAGE = "localhost/penstock-examples/digits:dev"
@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-seconds", default="40", help="how long test_faults.py makes things fail")
     parser.addoption("--fault-seed", default="1", help="what fails, and what its user does")
     parser.addoption(
-        "--fight-seconds", default="40", help="how long scalers disagree: tests/support/fight.py"
+        "--fight-seconds", default="40", help="how long scalers disagree: tests/support/ledger/fight.py"
     )
     parser.addoption("--loss-rounds", default="1", help="how often test_zero_loss.py makes all its changes")
     parser.addoption("--weights-rate", default="100", help="requests a second while weights change")

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from devcluster import programs
-from tests.support.monitoring import RULES, dashboard_queries, rule_groups
+from tests.support.pages.monitoring import RULES, dashboard_queries, rule_groups
 
 AT = 'namespace="demo",backend="digits"'
 REPLICAS = "penstock_operator_backend_replicas"

@@ -30,11 +30,11 @@ from penstock_operator.desired.template_pinning import PinnedTemplate
 from penstock_operator.errors import Rejected
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, Kind, kind_of
 from penstock_operator.kube.cluster import KubernetesCluster, Obj
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import INSTALLED_IN, Namespace, container_backend, endpoint
-from tests.support.pod_specs import SPECS
-from tests.support.release import operator_idle
-from tests.support.router_specs import ROUTERS, Router
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import INSTALLED_IN, Namespace, container_backend, endpoint
+from tests.support.cluster.release import operator_idle
+from tests.support.worlds.pod_specs import SPECS
+from tests.support.worlds.router_specs import ROUTERS, Router
 
 BACKENDS = 40
 ROUTERS_OF_ONE_NAMESPACE = 12

@@ -6,9 +6,9 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tests.support.cluster_waits import wait_for
-from tests.support.gated_model import Gate, gated
-from tests.support.k8s import (
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.gated_model import Gate, gated
+from tests.support.cluster.k8s import (
     Load,
     Namespace,
     condition_of,

@@ -21,9 +21,8 @@ from penstock_operator import config as configuration
 from penstock_operator.api import KINDS
 from penstock_operator.desired.config import RenderConfig, RouterAutoscaling
 from penstock_operator.kinds import CHILDREN
-from tests.support.chart import helm, rendered
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import (
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import (
     CHART,
     INSTALLED_IN,
     RELEASE,
@@ -37,7 +36,8 @@ from tests.support.k8s import (
     ledger_backend,
     ledger_code,
 )
-from tests.support.release import OPERATOR_PODS, upgrade, wait_in_force
+from tests.support.cluster.release import OPERATOR_PODS, upgrade, wait_in_force
+from tests.support.pages.chart import helm, rendered
 
 OPERATOR = f"system:serviceaccount:{INSTALLED_IN}:penstock-operator"
 CRDS = sorted(f"{kind.plural}.penstock.dev" for kind in KINDS.values())

@@ -14,8 +14,8 @@ import yaml
 
 import penstock
 from devcluster.cluster import Cluster
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Namespace
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import Namespace
 
 TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "crd_cases.yaml").read_text())
 CASES: list[dict[str, Any]] = TABLE["cases"]

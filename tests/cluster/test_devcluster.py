@@ -21,8 +21,8 @@ from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from devcluster.paths import REPOSITORY
 from devcluster.processes import children, clients
-from tests.support.cluster_traces import Marks, machine_state, marks, traces
-from tests.support.cluster_waits import wait_for
+from tests.support.cluster.cluster_traces import Marks, machine_state, marks, traces
+from tests.support.cluster.cluster_waits import wait_for
 
 _POD = """
 apiVersion: v1

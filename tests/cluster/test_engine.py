@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.support.cluster_waits import wait_for
-from tests.support.gated_model import Gate
-from tests.support.k8s import MODEL_IMAGE, Namespace, container_backend, endpoint
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.gated_model import Gate
+from tests.support.cluster.k8s import MODEL_IMAGE, Namespace, container_backend, endpoint
 
 SCRIPTS = Path(__file__).parent / "models"
 

@@ -1,8 +1,8 @@
 """A faulty apiserver and a restless user: afterwards everything is as if nothing had ever failed.
 
-The operator runs as a process of its own behind `tests.support.fault_proxy` and is killed now and then; what
-ends is started again, as kubelet would. `--fault-seconds` says how long it goes on (`make faults`: ten
-minutes), `--fault-seed` repeats a run.
+The operator runs as a process of its own behind `tests.support.cluster.fault_proxy` and is killed now and
+then; what ends is started again, as kubelet would. `--fault-seconds` says how long it goes on (`make faults`:
+ten minutes), `--fault-seed` repeats a run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import pytest
 
 from devcluster.cluster import Cluster
 from tests.cluster.conftest import INSTALLED_IN
-from tests.support.changing_user import CHILDREN, GROUP, ChangingUser
-from tests.support.circumstances import tail
-from tests.support.cluster_waits import wait_for
-from tests.support.fault_proxy import FaultProxy, Obj, Write
-from tests.support.k8s import ROOT
-from tests.support.release import OPERATOR_PODS, TAKE_BACK, upgrade
+from tests.support.cluster.changing_user import CHILDREN, GROUP, ChangingUser
+from tests.support.cluster.circumstances import tail
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.fault_proxy import FaultProxy, Obj, Write
+from tests.support.cluster.k8s import ROOT
+from tests.support.cluster.release import OPERATOR_PODS, TAKE_BACK, upgrade
 
 NAMESPACE = "faults"
 CONVERGED_WITHIN = 60.0

@@ -7,7 +7,7 @@ import re
 
 import yaml
 
-from tests.support.k8s import MODEL_IMAGE, ROOT, Namespace
+from tests.support.cluster.k8s import MODEL_IMAGE, ROOT, Namespace
 
 PAGE = (ROOT / "docs/operations/install.md").read_text()
 SECTION = PAGE.split("\n## Installing\n")[1].split("\n## ")[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tests.support.k8s import MODEL_IMAGE, Load, Namespace, assert_nothing_lost
-from tests.support.zero_loss import BACKEND, ROUTERS, pods_of, serve, wait_settled
+from tests.support.cluster.k8s import MODEL_IMAGE, Load, Namespace, assert_nothing_lost
+from tests.support.ledger.zero_loss import BACKEND, ROUTERS, pods_of, serve, wait_settled
 
 HOGS = 2 * (os.cpu_count() or 1)
 HOG = "app=hog"

@@ -7,8 +7,8 @@ import json
 import time
 
 from penstock_operator.reconcile.context import SETTLE_SECONDS
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import (
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import (
     WRITTEN_KINDS,
     Load,
     Namespace,
@@ -18,8 +18,8 @@ from tests.support.k8s import (
     split,
     versions,
 )
-from tests.support.release import OPERATOR_PODS, leading_pod, operator_idle, operator_metrics
-from tests.support.zero_loss import is_ready
+from tests.support.cluster.release import OPERATOR_PODS, leading_pod, operator_idle, operator_metrics
+from tests.support.ledger.zero_loss import is_ready
 
 
 def serve(namespace: Namespace, load: Load, **spec: object) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, split
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, split
 
 MANY = 100
 

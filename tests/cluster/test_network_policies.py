@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.cluster_waits import wait_for
-from tests.support.documented import default_deny_example
-from tests.support.k8s import INSTALLED_IN, Load, Namespace, endpoint, ledger_backend, ledger_code
-from tests.support.release import upgrade
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import INSTALLED_IN, Load, Namespace, endpoint, ledger_backend, ledger_code
+from tests.support.cluster.release import upgrade
+from tests.support.pages.documented import default_deny_example
 
 
 def selected(namespace: Namespace, selector: dict[str, Any]) -> set[str]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from tests.support.cluster_waits import wait_for
-from tests.support.fight import Fight
-from tests.support.k8s import Namespace, condition_of, container_backend, endpoint
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import Namespace, condition_of, container_backend, endpoint
+from tests.support.ledger.fight import Fight
 
 SERVES = """
 import http.server

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from devcluster.cluster import Cluster
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import (
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import (
     MODEL_IMAGE,
     Load,
     Namespace,

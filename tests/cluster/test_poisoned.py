@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Namespace, container_backend, endpoint
-from tests.support.release import OPERATOR_PODS, wait_in_force
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import Namespace, container_backend, endpoint
+from tests.support.cluster.release import OPERATOR_PODS, wait_in_force
 
 LEVELS = 3000
 DEEP = "@deep@"

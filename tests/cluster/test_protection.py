@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from devcluster.cluster import Cluster
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import (
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import (
     Load,
     Namespace,
     assert_nothing_lost,
@@ -20,7 +20,7 @@ from tests.support.k8s import (
     ledger_code,
     split,
 )
-from tests.support.release import upgrade
+from tests.support.cluster.release import upgrade
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import yaml
 
 from devcluster import images
 from penstock.export import find_application, resources
-from tests.support import tutorial
-from tests.support.cluster_waits import wait_for
-from tests.support.example_cases import AROUND_A_BATCH, CASES, COMPOSITION, EXAMPLES
-from tests.support.k8s import MODEL_IMAGE, Namespace
-from tests.support.page import DOCS, ROOT, Page
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import MODEL_IMAGE, Namespace
+from tests.support.pages import tutorial
+from tests.support.pages.example_cases import AROUND_A_BATCH, CASES, COMPOSITION, EXAMPLES
+from tests.support.pages.page import DOCS, ROOT, Page
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 NOT_HERE = frozenset({"keda.sh/v1alpha1"})

@@ -14,8 +14,8 @@ from typing import Any
 
 from devcluster.network import FIRST
 from penstock_operator.control import pki
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import INSTALLED_IN, Namespace, condition_of, container_backend, endpoint
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import INSTALLED_IN, Namespace, condition_of, container_backend, endpoint
 
 Obj = dict[str, Any]
 OPERATOR = f"system:serviceaccount:{INSTALLED_IN}:penstock-operator"

@@ -12,8 +12,8 @@ from typing import Any, Self
 import pytest
 
 from devcluster.cluster import Cluster
-from tests.support.cluster_waits import heard, wait_for
-from tests.support.k8s import (
+from tests.support.cluster.cluster_waits import heard, wait_for
+from tests.support.cluster.k8s import (
     INSTALLED_IN,
     ROOT,
     Load,
@@ -23,9 +23,9 @@ from tests.support.k8s import (
     ledger_code,
     split,
 )
-from tests.support.page import Page, Shell
-from tests.support.release import leading_pod
-from tests.support.zero_loss import is_ready, pods_of, table, wait_settled
+from tests.support.cluster.release import leading_pod
+from tests.support.ledger.zero_loss import is_ready, pods_of, table, wait_settled
+from tests.support.pages.page import Page, Shell
 
 RATE = 150.0
 STEPS = [{"setWeight": 20}, {"setWeight": 50}]

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from devcluster.network import FIRST
-from tests.support.cluster_waits import wait_for
-from tests.support.external_metrics import GROUP, METRIC
-from tests.support.k8s import (
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.external_metrics import GROUP, METRIC
+from tests.support.cluster.k8s import (
     ROOT,
     Load,
     Namespace,
@@ -74,7 +74,7 @@ def recommendations_as_metrics(namespace: Namespace, operator: Namespace) -> Ite
     """The cluster has an external metrics API, which reads the operator's port."""
     address = operator.get("service", "penstock-operator")
     assert address is not None
-    command = [*namespace.cluster.exec_prefix, sys.executable, "-m", "tests.support.external_metrics"]
+    command = [*namespace.cluster.exec_prefix, sys.executable, "-m", "tests.support.cluster.external_metrics"]
     url = f"http://{address['spec']['clusterIP']}:8015"
     with subprocess.Popen(
         [*command, FIRST.address, url], cwd=ROOT, stdout=subprocess.PIPE, text=True

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from devcluster.cluster import Cluster
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code
-from tests.support.release import leading_pod, operator_metrics, upgrade
-from tests.support.stalls import Stalls
+from tests.support.clocks.stalls import Stalls
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code
+from tests.support.cluster.release import leading_pod, operator_metrics, upgrade
 
 SECRET = "penstock-operator-tls"
 OVERLAP = 12

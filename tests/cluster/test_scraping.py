@@ -24,8 +24,8 @@ from penstock_operator.desired.config import RenderConfig
 from penstock_router.metrics import Metrics as RouterMetrics
 from penstock_sidecar.metrics import Metrics as SidecarMetrics
 from penstock_wire.errors import Reason
-from tests.support.chart import rendered
-from tests.support.monitoring import RULES, dashboard_queries
+from tests.support.pages.chart import rendered
+from tests.support.pages.monitoring import RULES, dashboard_queries
 
 CONFIG = RenderConfig(sidecar_image="s", router_image="r")
 NAMESPACE = "demo"

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tests.support.k8s import ROOT, Namespace
+from tests.support.cluster.k8s import ROOT, Namespace
 
 
 def test_every_digit_is_answered_as_the_model_answers_in_process(namespace: Namespace) -> None:

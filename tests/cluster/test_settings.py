@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import time
 
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code
-from tests.support.release import operator_metric
-from tests.support.stalls import Stalls
+from tests.support.clocks.stalls import Stalls
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code
+from tests.support.cluster.release import operator_metric
 
 WITHIN = 2.0
 """Seconds from the end of `kubectl apply` until each sidecar obeys, where pods report once a second."""

@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from penstock_operator.desired.pods import USER, container_security
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import MODEL_IMAGE, Namespace, container_backend, endpoint
-from tests.support.release import upgrade
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import MODEL_IMAGE, Namespace, container_backend, endpoint
+from tests.support.cluster.release import upgrade
 
 MODELS = Path(__file__).parent / "models"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -17,8 +17,8 @@ from typing import Any, Self
 import pytest
 
 from bench.ledger import quantile
-from tests.support.cluster_waits import heard, wait_for
-from tests.support.k8s import (
+from tests.support.cluster.cluster_waits import heard, wait_for
+from tests.support.cluster.k8s import (
     ROOT,
     Load,
     Namespace,
@@ -28,7 +28,7 @@ from tests.support.k8s import (
     ledger_code,
     split,
 )
-from tests.support.zero_loss import is_ready, pods_of, ready_pods, record, table, totals, wait_settled
+from tests.support.ledger.zero_loss import is_ready, pods_of, ready_pods, record, table, totals, wait_settled
 
 ROUTERS = "app.kubernetes.io/name=penstock-dedicated-router"
 ROUTER_PODS = 2
@@ -330,7 +330,12 @@ class SettingsWatch:
     def __init__(self, namespace: Namespace, endpoint_name: str, addresses: list[str]) -> None:
         self._routers = len(addresses)
         self._seen: list[dict[str, Any]] = []
-        command = [*namespace.cluster.exec_prefix, sys.executable, "-m", "tests.support.settings_watch"]
+        command = [
+            *namespace.cluster.exec_prefix,
+            sys.executable,
+            "-m",
+            "tests.support.cluster.settings_watch",
+        ]
         self._process = subprocess.Popen(
             [*command, endpoint_name, *addresses],
             cwd=ROOT,

@@ -13,10 +13,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Load, Namespace, container_backend, ledger_backend, ledger_code, versions
-from tests.support.release import leading_pod, operator_idle, upgrade
-from tests.support.stalls import Stalls
+from tests.support.clocks.stalls import Stalls
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import (
+    Load,
+    Namespace,
+    container_backend,
+    ledger_backend,
+    ledger_code,
+    versions,
+)
+from tests.support.cluster.release import leading_pod, operator_idle, upgrade
 
 STANDBY_ACTS_S = 15.0
 """From the old leader's last renewal to the new one's first write, by the Lease and the apiserver: what a

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from devcluster.cluster import Cluster
-from tests.support import tutorial
-from tests.support.k8s import ROOT
-from tests.support.page import Shell
-from tests.support.ports import free_port
+from tests.support.cluster.k8s import ROOT
+from tests.support.pages import tutorial
+from tests.support.pages.page import Shell
+from tests.support.processes.ports import free_port
 
 
 def test_the_tutorial_on_a_cluster(penstock: Cluster, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from devcluster import images
 from devcluster.cluster import Cluster
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import (
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import (
     ROOT,
     Load,
     Namespace,
@@ -19,7 +19,7 @@ from tests.support.k8s import (
     ledger_backend,
     ledger_code,
 )
-from tests.support.release import upgrade
+from tests.support.cluster.release import upgrade
 
 SIDECAR, OTHER = "localhost/penstock/sidecar:dev", "localhost/penstock/sidecar:other"
 OPERATOR, LATER = "localhost/penstock/operator:dev", "localhost/penstock/operator:later"
@@ -29,7 +29,7 @@ OPERATOR, LATER = "localhost/penstock/operator:dev", "localhost/penstock/operato
 def later(penstock: Cluster) -> Iterator[tuple[str, ...]]:
     """The values of a later release: its operator renders another sidecar block. Then all is as before."""
     for folder, tag, base in (("other_image", OTHER, SIDECAR), ("later_operator", LATER, OPERATOR)):
-        dockerfile = ROOT / "tests/support" / folder / "Dockerfile"
+        dockerfile = ROOT / "tests/support/cluster" / folder / "Dockerfile"
         images.build(dockerfile=dockerfile, tag=tag, build_args={"BASE": base})
     penstock.load(OTHER, LATER)
     values = (f"images.sidecar={OTHER}", f"images.operator={LATER}", "images.pullPolicy=IfNotPresent")

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from devcluster import programs
-from tests.support.k8s import ROOT
-from tests.support.lifecycles import Stage, stages
+from tests.support.cluster.k8s import ROOT
+from tests.support.worlds.lifecycles import Stage, stages
 
 HEALTH = ROOT / "helm/penstock/files/argocd/health.lua"
 AGREE = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Namespace, container_backend
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import Namespace, container_backend
 
 WAITS = "import signal; signal.sigwait([signal.SIGTERM])"
 

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from tests.support.fight import Fight
-from tests.support.k8s import assert_nothing_lost, condition_of
-from tests.support.watched import writer_of_replicas
+from tests.support.cluster.k8s import assert_nothing_lost, condition_of
+from tests.support.cluster.watched import writer_of_replicas
+from tests.support.ledger.fight import Fight
 
 YIELD = 300
 """Seconds for which the autoscaler lets another scaler's number stand; twice as long if it comes back."""

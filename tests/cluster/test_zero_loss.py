@@ -9,8 +9,8 @@ import pytest
 
 from devcluster import images
 from devcluster.cluster import Cluster
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import (
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import (
     INSTALLED_IN,
     MODEL_IMAGE,
     ROOT,
@@ -21,8 +21,8 @@ from tests.support.k8s import (
     ledger_backend,
     ledger_code,
 )
-from tests.support.release import leading_pod, upgrade
-from tests.support.zero_loss import (
+from tests.support.cluster.release import leading_pod, upgrade
+from tests.support.ledger.zero_loss import (
     MOST_RATE,
     ROUTERS,
     SHARE,
@@ -176,7 +176,7 @@ def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drain
 ) -> None:
     """One ledger over all of it, at half of what this machine answers while pods start, at most 1000/s."""
     images.build(
-        dockerfile=ROOT / "tests/support/other_image/Dockerfile",
+        dockerfile=ROOT / "tests/support/cluster/other_image/Dockerfile",
         tag=OTHER_IMAGE,
         build_args={"BASE": MODEL_IMAGE},
     )

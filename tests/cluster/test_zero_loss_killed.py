@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from devcluster.cluster import Cluster
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Load, Namespace, endpoint
-from tests.support.zero_loss import (
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import Load, Namespace, endpoint
+from tests.support.ledger.zero_loss import (
     ROUTERS,
     pod_on,
     pods_of,

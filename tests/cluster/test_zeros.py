@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from penstock_operator.desired.drift import contained
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Load, Namespace, ledger_backend, ledger_code
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import Load, Namespace, ledger_backend, ledger_code
 
 PROBE = {"httpGet": {"path": "/", "port": 8080}, "initialDelaySeconds": 0}
 POD_SPEC: dict[str, Any] = {

@@ -8,10 +8,10 @@ import pytest
 
 from devcluster import images, keda
 from devcluster.cluster import Cluster
-from tests.support.circumstances import circumstances
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import Load, Namespace
-from tests.support.release import upgrade
+from tests.support.cluster.circumstances import circumstances
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import Load, Namespace
+from tests.support.cluster.release import upgrade
 
 NAME = "penstock-keda"
 MODELS = "models"

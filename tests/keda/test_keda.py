@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster_waits import wait_for
-from tests.support.k8s import (
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import (
     Load,
     Namespace,
     assert_nothing_lost,
@@ -18,8 +18,8 @@ from tests.support.k8s import (
     ledger_backend,
     ledger_code,
 )
-from tests.support.page import DOCS, Page
-from tests.support.watched import watched, writer_of_replicas
+from tests.support.cluster.watched import watched, writer_of_replicas
+from tests.support.pages.page import DOCS, Page
 
 NAME = "digits"
 QUICK = {"targetLoad": 6, "stableWindow": "4s", "downscaleDelay": "2s"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.ledger import Entry
-from tests.support.ledger_load import RATE_WINDOW_SECONDS, least_rate
+from tests.support.ledger.ledger_load import RATE_WINDOW_SECONDS, least_rate
 
 
 def answered(*ends: float, outcome: str = "ok") -> list[Entry]:

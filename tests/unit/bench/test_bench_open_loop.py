@@ -7,7 +7,7 @@ import pytest
 from bench import bodies
 from bench.ledger import Entry, Ledger
 from bench.open_loop import OpenLoop, arrivals
-from tests.support.wrong_server import Plan, serving
+from tests.support.http.wrong_server import Plan, serving
 
 COUNT = 60
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bench.relay import relay
-from tests.support.ports import free_port
+from tests.support.processes.ports import free_port
 
 
 async def test_bytes_pass_both_ways_and_both_connections_end_together():

@@ -23,7 +23,7 @@ from bench.router_ledger import (
     write_each,
     wrong,
 )
-from tests.support.wrong_server import serving
+from tests.support.http.wrong_server import serving
 
 HASTY, PLAIN = FIRST_ITEM, FIRST_ITEM + 1
 UNREACHABLE = ("error", "502 model_unreachable")

@@ -10,7 +10,7 @@ from bench.zero import resources
 from bench.zero.cycles import Seen
 from bench.zero.table import beside_keda, figures, page, verdicts, wrong
 from penstock_operator.api import KINDS
-from tests.support.page import DOCS, Page
+from tests.support.pages.page import DOCS, Page
 
 
 def test_everything_that_is_asked_for_fits_its_schema() -> None:

@@ -23,7 +23,7 @@ from penstock_router.metrics import Metrics as RouterMetrics
 from penstock_sidecar.interfaces import Counts
 from penstock_sidecar.metrics import Metrics as SidecarMetrics
 from penstock_wire.errors import Reason
-from tests.support.monitoring import dashboard_queries, rule_groups
+from tests.support.pages.monitoring import dashboard_queries, rule_groups
 
 ROOT = Path(__file__).parents[3]
 OPERATIONS = ROOT / "docs/operations/watch.md"

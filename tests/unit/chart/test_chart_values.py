@@ -11,7 +11,7 @@ from penstock_operator import config as configuration
 from penstock_operator.config import LONGEST, SHORTEST_AUTHORITY, SHORTEST_CERTIFICATE
 from penstock_operator.errors import ConfigError
 from penstock_wire.durations import format_ms, parse_ms
-from tests.support.chart import helm, rendered
+from tests.support.pages.chart import helm, rendered
 
 IMAGES = ("--set", "images.prefix=registry.example/penstock")
 

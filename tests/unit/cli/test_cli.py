@@ -25,9 +25,9 @@ from penstock_operator.autoscaling import recommend
 from penstock_operator.kinds import BACKEND
 from penstock_wire.control.report import BackendTotals
 from penstock_wire.errors import MODEL_ANSWER, Reason
-from tests.support.operator_harness import Harness, backend, endpoint, policy, settings, split
-from tests.support.terminal import printed
-from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.processes.terminal import printed
+from tests.support.processes.tiny_apiserver import TinyApiserver
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, policy, settings, split
 
 SCALING = {"targetLoad": 10, "maxReplicas": 4, "minReplicas": 1}
 ROOT = Path(__file__).parents[3]

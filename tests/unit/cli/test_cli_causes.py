@@ -13,9 +13,9 @@ from penstock_cli import causes
 from penstock_cli.commands.status import overview
 from penstock_cli.text import fitted
 from penstock_operator.kinds import DEPLOYMENT, POD
-from tests.support.operator_harness import Harness, backend, endpoint, split
-from tests.support.terminal import printed
-from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.processes.terminal import printed
+from tests.support.processes.tiny_apiserver import TinyApiserver
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, split
 
 CAUSE = "failed to resolve reference: manifest not found"
 

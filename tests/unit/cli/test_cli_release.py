@@ -16,13 +16,13 @@ from penstock_cli.commands import rollout
 from penstock_cli.release import Release
 from penstock_operator.api import TrafficSplit
 from penstock_operator.kinds import BACKEND, EVENT, SPLIT
-from tests.support.memory_cluster import MemoryCluster
-from tests.support.operator_harness import backend, endpoint, split
-from tests.support.release_world import World
-from tests.support.release_world import split as releasing
-from tests.support.terminal import printed
-from tests.support.tiny_apiserver import TinyApiserver
-from tests.support.waiting import until
+from tests.support.clocks.waiting import until
+from tests.support.processes.terminal import printed
+from tests.support.processes.tiny_apiserver import TinyApiserver
+from tests.support.worlds.memory_cluster import MemoryCluster
+from tests.support.worlds.operator_harness import backend, endpoint, split
+from tests.support.worlds.release_world import World
+from tests.support.worlds.release_world import split as releasing
 
 ANNOTATION = "penstock.dev/release"
 STEPS = [

@@ -19,7 +19,7 @@ from devcluster.processes import (
     recorded,
     start_time,
 )
-from tests.support.cluster_waits import wait_for
+from tests.support.cluster.cluster_waits import wait_for
 
 
 @pytest.fixture

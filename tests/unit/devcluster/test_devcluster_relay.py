@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from devcluster import relay
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
 
 
 @contextlib.asynccontextmanager

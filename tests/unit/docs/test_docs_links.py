@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.support.page import DOCS, ROOT
+from tests.support.pages.page import DOCS, ROOT
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*/*/README.md"))]
 

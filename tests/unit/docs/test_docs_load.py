@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from penstock_operator.api import ModelBackend
-from tests.support.page import DOCS, Page
-from tests.support.stream_peer import Scripted, Wire, scripted
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.stream_peer import Scripted, Wire, scripted
+from tests.support.pages.page import DOCS, Page
 
 PAGE = Page.of(DOCS / "how-to" / "autoscaling.md")
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"

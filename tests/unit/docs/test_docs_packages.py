@@ -16,6 +16,7 @@ ROOTS = (
     "operator/penstock_operator",
     "cli/penstock_cli",
     "sdk/penstock",
+    "tests/support",
 )
 MAX_LINES = 800
 PACKAGES = sorted(path.parent for root in ROOTS for path in (ROOT / root).rglob("__init__.py"))

@@ -9,7 +9,7 @@ import pytest
 
 from penstock_operator.releases.machine import MOVES
 from penstock_operator.releases.standing import STANDINGS, TRUTHS
-from tests.support.page import DOCS
+from tests.support.pages.page import DOCS
 
 PAGE = DOCS / "reference/releases.md"
 ALL = {"Progressing", "Paused", "Promoted", "RolledBack"}

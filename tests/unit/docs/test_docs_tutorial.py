@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.support import tutorial
-from tests.support.page import Command, Shell
-from tests.support.ports import free_port
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.pages import tutorial
+from tests.support.pages.page import Command, Shell
+from tests.support.processes.ports import free_port
 
 
 def test_the_tutorial_on_a_laptop(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import yaml
 
 import penstock
 from penstock.testing import serving
-from tests.support.example_cases import AROUND_A_BATCH, EXAMPLES
-from tests.support.penstock_run import Run
+from tests.support.pages.example_cases import AROUND_A_BATCH, EXAMPLES
+from tests.support.processes.penstock_run import Run
 
 
 @pytest.fixture

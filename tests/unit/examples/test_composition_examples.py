@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock.testing import serving
-from tests.support.example_cases import CASES, COMPOSITION
-from tests.support.penstock_run import Run
+from tests.support.pages.example_cases import CASES, COMPOSITION
+from tests.support.processes.penstock_run import Run
 
 
 @pytest.fixture

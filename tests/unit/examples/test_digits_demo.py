@@ -10,7 +10,7 @@ import pytest
 from devcluster import images, machine
 from devcluster.errors import DevclusterError
 from examples.digits import demo
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
 
 
 class SlowCluster:

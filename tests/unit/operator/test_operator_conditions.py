@@ -8,7 +8,7 @@ import pytest
 
 from penstock_operator.api import Condition
 from penstock_operator.status import conditions
-from tests.support.observed import LATER, NOW
+from tests.support.worlds.observed import LATER, NOW
 
 
 def test_a_condition_that_stays_keeps_its_time() -> None:

@@ -16,7 +16,7 @@ from penstock_operator.traffic_window import SPAN, TrafficWindow
 from penstock_wire.control.report import BackendTotals, Difference, EndpointReport, MirrorTotals, RouterReport
 from penstock_wire.control.router_settings import Compare, Mirror
 from penstock_wire.control.traffic_rules import Match
-from tests.support.observed import LATER, NOW, pod
+from tests.support.worlds.observed import LATER, NOW, pod
 
 COMPARED = MirrorTotals(
     sent=300,

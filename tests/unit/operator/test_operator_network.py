@@ -15,7 +15,7 @@ from penstock_operator.desired import backend, deployment, labels, pods, ports, 
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
 from penstock_operator.errors import ConfigError
-from tests.support.documented import default_deny_example
+from tests.support.pages.documented import default_deny_example
 
 CONFIG = RenderConfig(sidecar_image="s", router_image="r")
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}

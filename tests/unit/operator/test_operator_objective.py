@@ -22,7 +22,7 @@ from penstock_operator.autoscaling import (
 from penstock_operator.autoscaling.capacity import Arrivals, arrivals, capacity
 from penstock_operator.autoscaling.forecast import Rates, expected, remember, trend
 from penstock_wire.control.report import Fit, Items, SidecarReport, Totals
-from tests.support.measured_pods import CURVE, LINE, OBJECTIVE, pod
+from tests.support.worlds.measured_pods import CURVE, LINE, OBJECTIVE, pod
 
 TARGET = Target(
     min_replicas=1,

@@ -7,7 +7,7 @@ import pytest
 from penstock_operator.desired import labels
 from penstock_operator.status import pods
 from penstock_wire.words import cut
-from tests.support.observed import container, pod
+from tests.support.worlds.observed import container, pod
 
 
 def test_a_pull_that_is_tried_again_and_again_is_told_once() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.support.reasons import in_code
+from tests.support.pages.reasons import in_code
 
 PAGE = Path(__file__).parents[3] / "docs/operations/repair.md"
 

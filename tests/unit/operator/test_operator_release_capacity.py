@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock_operator.releases import capacity
 from penstock_operator.releases.state import BackendSeen
-from tests.support.releases import LAST, NOW, at, strategy
+from tests.support.worlds.releases import LAST, NOW, at, strategy
 
 S = strategy()
 

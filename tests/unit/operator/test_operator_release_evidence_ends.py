@@ -13,7 +13,7 @@ from penstock_operator.releases import machine
 from penstock_operator.releases.evidence import MOST_MESSAGE
 from penstock_operator.releases.look import text
 from penstock_operator.releases.state import Release
-from tests.support.releases import LAST, NOW, at, seen, strategy, verdicts
+from tests.support.worlds.releases import LAST, NOW, at, seen, strategy, verdicts
 
 S = strategy()
 PAUSING = strategy(onFailure="Pause")

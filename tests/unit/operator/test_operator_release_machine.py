@@ -14,7 +14,7 @@ from penstock_operator.releases import capacity, evidence, machine, standing
 from penstock_operator.releases.look import Look, text
 from penstock_operator.releases.state import Release, Seen
 from penstock_wire.control.report import FIRST_BYTE_SECONDS
-from tests.support.releases import LAST, NOW, at, seen, strategy, verdicts
+from tests.support.worlds.releases import LAST, NOW, at, seen, strategy, verdicts
 
 S = strategy()
 PAUSING = strategy(onFailure="Pause")

@@ -17,7 +17,7 @@ from penstock_operator.releases.stored import stored
 from penstock_operator.status import RouterObserved, split_status
 from penstock_wire.control.router_settings import Compare, Mirror
 from penstock_wire.control.traffic_rules import Match
-from tests.support.releases import seen
+from tests.support.worlds.releases import seen
 
 NOW = datetime.datetime(2026, 11, 23, 9, tzinfo=datetime.UTC)
 RULE = {"match": [{"header": "x-user", "value": "me"}]}

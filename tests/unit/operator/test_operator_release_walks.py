@@ -13,7 +13,7 @@ from penstock_operator.api.strategy import ReleaseState, Strategy
 from penstock_operator.releases import capacity, machine, standing, steps
 from penstock_operator.releases.look import moment
 from penstock_operator.releases.state import Advance, Release, Seen
-from tests.support.releases import NOW, seen, strategy, verdicts
+from tests.support.worlds.releases import NOW, seen, strategy, verdicts
 
 HAPPENS = (
     *["nothing"] * 6,

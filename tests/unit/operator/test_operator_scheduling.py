@@ -11,7 +11,7 @@ from hypothesis import given
 from penstock_operator import config as configuration
 from penstock_operator import scheduling
 from penstock_operator.errors import ConfigError
-from tests.support.pod_specs import SCHEDULING
+from tests.support.worlds.pod_specs import SCHEDULING
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -14,7 +14,7 @@ from penstock_operator.autoscaling.capacity import follow as follow_up_to
 from penstock_operator.autoscaling.window import Line
 from penstock_sidecar.estimators.latency_model import LatencyModel
 from penstock_wire.control.report import Fit, SidecarReport
-from tests.support.measured_pods import CURVE, OBJECTIVE, pod
+from tests.support.worlds.measured_pods import CURVE, OBJECTIVE, pod
 
 
 def line(a: float, b: float, n: int = 100, *, items: float = 8, spread: float = 4) -> Line:

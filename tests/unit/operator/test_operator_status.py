@@ -11,7 +11,7 @@ import pytest
 from penstock_operator import status
 from penstock_operator.api import ModelBackend
 from penstock_operator.status import BackendObserved, refusal
-from tests.support.observed import (
+from tests.support.worlds.observed import (
     BETWEEN,
     CONFIG,
     CRASH,

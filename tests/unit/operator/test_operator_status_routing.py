@@ -13,7 +13,7 @@ from penstock_operator.api.match import Match
 from penstock_operator.desired.traffic import EndpointPlan, SplitPlan, Weight
 from penstock_operator.status import EndpointObserved, PolicyUse, RouterObserved, refusal
 from penstock_wire.control.report import EndpointReport, RouterReport
-from tests.support.observed import LATER, NOW, PULL, by_type, message, pod
+from tests.support.worlds.observed import LATER, NOW, PULL, by_type, message, pod
 
 # --- ModelEndpoint --------------------------------------------------------------------------------------
 

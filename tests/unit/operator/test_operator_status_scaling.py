@@ -11,7 +11,7 @@ from penstock_operator import status
 from penstock_operator.api.backendstatus import LoadStatus, ModelBackendStatus, ScalingEntry, ScalingInputs
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.status import BackendObserved
-from tests.support.observed import LATER, NOW, WELL, backend, by_type, deployment, message, pod
+from tests.support.worlds.observed import LATER, NOW, WELL, backend, by_type, deployment, message, pod
 
 
 def recommendation(verdict: Any = "Scale", available: bool = True, replicas: int = 4) -> Recommendation:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock_operator import status
 from penstock_wire.control.report import Reconfigure, SidecarReport
-from tests.support.observed import NOW, WELL, backend, by_type, message, pod
+from tests.support.worlds.observed import NOW, WELL, backend, by_type, message, pod
 
 
 def reconfigured(name: str, *, ok: bool, message: str = "") -> SidecarReport:

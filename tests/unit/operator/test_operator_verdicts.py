@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock_operator.autoscaling import PodLoad, RouterHolds, Sample, ScalerState, Target, recommend
-from tests.support.measured_pods import pod
+from tests.support.worlds.measured_pods import pod
 
 TARGET = Target(min_replicas=1, max_replicas=10, target_load=10, stable_window=60, downscale_delay=300)
 

@@ -29,8 +29,8 @@ from penstock_wire.control import report as wire
 from penstock_wire.control.report import EndpointReport, Fit, Items, RouterReport, SidecarReport, encode
 from penstock_wire.errors import DocumentError
 from penstock_wire.exposition import pack
-from tests.support.control_server import Harness, parent, pod, sidecar, token, verdict
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.processes.control_server import Harness, parent, pod, sidecar, token, verdict
 
 DIGITS = "9" * 400
 

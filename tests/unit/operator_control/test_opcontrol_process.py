@@ -13,9 +13,9 @@ import pytest
 
 from penstock_operator.kinds import CONFIG_MAP, ENDPOINT_SLICE, SECRET
 from penstock_wire.control.ca_trust import client_context
-from tests.support.operator_harness import backend, endpoint
-from tests.support.operator_process import Process, until
-from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.processes.operator_process import Process, until
+from tests.support.processes.tiny_apiserver import TinyApiserver
+from tests.support.worlds.operator_harness import backend, endpoint
 
 FLAGS = (
     "--report-to",

@@ -11,9 +11,9 @@ from penstock_operator.control.auth import Caller, ReportAuthenticator
 from penstock_operator.control.rate_limit import BURST, SHARED_BURST, RateLimit
 from penstock_operator.errors import ReportRefused
 from penstock_operator.store import Store
-from tests.support.control_server import pod, token, verdict
-from tests.support.hand_clock import HandClock
-from tests.support.memory_cluster import MemoryCluster
+from tests.support.clocks.hand_clock import HandClock
+from tests.support.processes.control_server import pod, token, verdict
+from tests.support.worlds.memory_cluster import MemoryCluster
 
 OWN, OTHER = "127.0.0.1", "10.9.9.9"
 

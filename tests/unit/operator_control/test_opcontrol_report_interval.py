@@ -13,7 +13,7 @@ from penstock_operator.autoscaling.window import silent_after
 from penstock_operator.control.load_monitor import LoadMonitor
 from penstock_operator.control.report_interval import LONGEST, ROUTERS, SHORTEST, interval_of, next_interval
 from penstock_wire.control.report import Items, SidecarReport
-from tests.support.hand_clock import HandClock
+from tests.support.clocks.hand_clock import HandClock
 
 
 def settled(

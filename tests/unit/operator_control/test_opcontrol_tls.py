@@ -23,11 +23,11 @@ from penstock_wire.control import reporter as reporting
 from penstock_wire.control.ca_trust import Trust, client_context
 from penstock_wire.control.report import SidecarReport, encode
 from penstock_wire.control.reporter import UNTRUSTED, Reporter
-from tests.support.control_server import DOCUMENT, Harness, token
-from tests.support.hand_clock import HandClock
-from tests.support.memory_cluster import MemoryCluster
-from tests.support.ports import free_port
-from tests.support.waiting import SECONDS
+from tests.support.clocks.hand_clock import HandClock
+from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.control_server import DOCUMENT, Harness, token
+from tests.support.processes.ports import free_port
+from tests.support.worlds.memory_cluster import MemoryCluster
 
 NAMES = ("127.0.0.1", "penstock-operator.penstock-system.svc")
 OVERLAP = 600.0

@@ -11,7 +11,7 @@ import pytest
 from penstock_operator.control import pki
 from penstock_operator.control.rotation import DAY
 from penstock_operator.kube.cluster import KubernetesCluster
-from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.processes.tiny_apiserver import TinyApiserver
 
 
 @pytest.fixture

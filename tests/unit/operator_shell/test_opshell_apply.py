@@ -14,7 +14,7 @@ from penstock_operator.desired.objects import stamped
 from penstock_operator.errors import NameTaken
 from penstock_operator.kinds import CONFIG_MAP, DEPLOYMENT, SERVICE
 from penstock_operator.store import Key, Store
-from tests.support.memory_cluster import MemoryCluster
+from tests.support.worlds.memory_cluster import MemoryCluster
 
 OWNER = {"apiVersion": "penstock.dev/v1alpha1", "kind": "ModelBackend", "name": "m", "uid": "u-1"}
 LABELS = {"app.kubernetes.io/managed-by": "penstock"}

@@ -11,7 +11,7 @@ import pytest
 from penstock_operator.kinds import BACKEND, POD
 from penstock_wire.control.report import Fit, Items, SidecarReport, Totals, decode_sidecar, encode
 from penstock_wire.errors import DocumentError, Reason
-from tests.support.operator_harness import Harness, backend
+from tests.support.worlds.operator_harness import Harness, backend
 
 PODS = 4
 RATE = 27

@@ -14,9 +14,9 @@ from penstock_operator.kube.cluster import KubernetesCluster, login
 from penstock_operator.kube.pages import PAGE_BYTES
 from penstock_operator.reconcile.relist import relist_kind
 from penstock_operator.store import NAMESPACE_BYTES, UNREADABLE, Key, Store
-from tests.support.operator_harness import Harness, backend, serving
-from tests.support.operator_process import Process, until
-from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.processes.operator_process import Process, until
+from tests.support.processes.tiny_apiserver import TinyApiserver
+from tests.support.worlds.operator_harness import Harness, backend, serving
 
 Obj = dict[str, Any]
 VALUES = Path(__file__).parents[3] / "helm/penstock/values.yaml"

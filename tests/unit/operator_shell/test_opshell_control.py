@@ -28,8 +28,17 @@ from penstock_wire.control.report import (
     RouterReport,
     encode,
 )
-from tests.support.control_server import DOCUMENT, MADE, Harness, parent, pod, sidecar, token, verdict
-from tests.support.ports import needs_ipv6
+from tests.support.processes.control_server import (
+    DOCUMENT,
+    MADE,
+    Harness,
+    parent,
+    pod,
+    sidecar,
+    token,
+    verdict,
+)
+from tests.support.processes.ports import needs_ipv6
 
 
 @pytest.fixture(params=["TLS", "plain text"])

@@ -13,8 +13,8 @@ from penstock_operator.control.certificates import server_context, show
 from penstock_operator.control.rotation import DAY
 from penstock_wire.control.ca_trust import client_context
 from penstock_wire.http.server import limits
-from tests.support.control_server import Harness, pod, sidecar
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.processes.control_server import Harness, pod, sidecar
 
 
 async def test_reporters_leave_room_for_probes(

@@ -13,7 +13,7 @@ from penstock_operator.kinds import (
     ENDPOINT,
     POLICY,
 )
-from tests.support.operator_harness import Harness, backend, endpoint, policy, serving, split
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, policy, serving, split
 
 
 def world() -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, ENDPOINT, POD, SERVICE_ACCOUNT, SPLIT, Kind
-from tests.support.operator_harness import Harness, backend, endpoint, split
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, split
 
 KINDS: dict[str, Kind] = {"a": BACKEND, "b": BACKEND, "e": ENDPOINT, "s": SPLIT}
 """Two backends, the endpoint whose own backend is `a`, and the split that shares its requests among both."""

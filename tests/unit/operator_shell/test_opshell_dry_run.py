@@ -15,10 +15,10 @@ import yaml
 from penstock_operator.dry_run import documents, dry_run
 from penstock_operator.kinds import CONFIG_MAP, DEPLOYMENT, SERVICE
 from penstock_operator.kube.dry_cluster import DryCluster
-from tests.support.hand_clock import HandClock
-from tests.support.memory_cluster import MemoryCluster
-from tests.support.operator_harness import RENDER, Harness, backend, endpoint, policy, split
-from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.clocks.hand_clock import HandClock
+from tests.support.processes.tiny_apiserver import TinyApiserver
+from tests.support.worlds.memory_cluster import MemoryCluster
+from tests.support.worlds.operator_harness import RENDER, Harness, backend, endpoint, policy, split
 
 Obj = dict[str, Any]
 

@@ -11,7 +11,7 @@ from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, POLICY, SERVI
 from penstock_operator.reconcile.context import SHOWN_AFTER
 from penstock_operator.reconcile.router import router_key
 from penstock_operator.store import Key
-from tests.support.operator_harness import Harness, backend, endpoint, policy, serving, settings, split
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, policy, serving, settings, split
 
 IMAGE = {"container": {"image": "model:2"}, "protocol": "instances", "port": 8080, "readyPath": "/"}
 

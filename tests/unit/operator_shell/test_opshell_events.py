@@ -9,9 +9,9 @@ from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, EVENT, POD
 from penstock_operator.kube.cluster import NoObserver
 from penstock_operator.kube.events import KEPT, Recorder
-from tests.support.memory_cluster import MemoryCluster
-from tests.support.observed import CRASH
-from tests.support.operator_harness import Harness, backend
+from tests.support.worlds.memory_cluster import MemoryCluster
+from tests.support.worlds.observed import CRASH
+from tests.support.worlds.operator_harness import Harness, backend
 
 
 def event(number: int) -> dict[str, Any]:

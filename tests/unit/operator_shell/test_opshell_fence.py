@@ -17,9 +17,9 @@ from penstock_operator.kube.fence import FencedCluster
 from penstock_operator.kube.lease import Elector
 from penstock_operator.leader_endpoint import INTERVAL, LeaderEndpoint
 from penstock_operator.workqueue import WorkQueue, work
-from tests.support.hand_clock import HandClock, settle
-from tests.support.memory_cluster import MemoryCluster
-from tests.support.operator_harness import Harness, backend, policy
+from tests.support.clocks.hand_clock import HandClock, settle
+from tests.support.worlds.memory_cluster import MemoryCluster
+from tests.support.worlds.operator_harness import Harness, backend, policy
 
 CHILD = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "n", "name": "c"}}
 EVENT_OBJECT = {"apiVersion": "v1", "kind": "Event", "metadata": {"namespace": "n", "name": "e"}}

@@ -22,8 +22,8 @@ from penstock_operator.kube.installation import (
     identity_of,
 )
 from penstock_operator.kube.lease import Elector, LeaseTimes
-from tests.support.hand_clock import HandClock
-from tests.support.memory_cluster import MemoryCluster
+from tests.support.clocks.hand_clock import HandClock
+from tests.support.worlds.memory_cluster import MemoryCluster
 
 T = TypeVar("T")
 

@@ -27,9 +27,9 @@ from penstock_operator.kinds import (
     SPLIT,
     Kind,
 )
-from tests.support.memory_cluster import MemoryCluster
-from tests.support.operator_harness import Harness, backend, endpoint, policy, split
-from tests.support.operator_peace import REFUSED, kubelet, peace, shape
+from tests.support.worlds.memory_cluster import MemoryCluster
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, policy, split
+from tests.support.worlds.operator_peace import REFUSED, kubelet, peace, shape
 
 Obj = dict[str, Any]
 ERRORS: tuple[ClusterError, ...] = (

@@ -9,8 +9,8 @@ import pytest
 from penstock_operator.errors import LeaseLost, Unavailable
 from penstock_operator.kinds import LEASE
 from penstock_operator.kube.lease import Elector, LeaseTimes
-from tests.support.hand_clock import HandClock, settle
-from tests.support.memory_cluster import MemoryCluster
+from tests.support.clocks.hand_clock import HandClock, settle
+from tests.support.worlds.memory_cluster import MemoryCluster
 
 TIMES = LeaseTimes(duration=12, renew_within=8, retry=2)
 

@@ -16,9 +16,9 @@ from penstock_operator.kinds import CONFIG_MAP, LEASE
 from penstock_operator.kube.cluster import Connection, KubernetesCluster
 from penstock_operator.kube.lease import Elector, LeaseTimes
 from penstock_operator.kube.lease_thread import STUCK, LeaseThread
-from tests.support.hand_clock import HandClock
-from tests.support.tiny_apiserver import TinyApiserver
-from tests.support.waiting import SECONDS
+from tests.support.clocks.hand_clock import HandClock
+from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.tiny_apiserver import TinyApiserver
 
 TIMES = LeaseTimes(duration=90, renew_within=60, retry=0.01, again=0.01)
 

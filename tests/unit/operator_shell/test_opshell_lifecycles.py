@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock_operator.releases.standing import TRUTHS
-from tests.support.lifecycles import GOING, stages
-from tests.support.reasons import in_code
+from tests.support.pages.reasons import in_code
+from tests.support.worlds.lifecycles import GOING, stages
 
 OF_OTHERS = {
     *("PodsReady", "Loaded", "Loading", "NoPod", "NoReadyPod", "Waking", "Accepted", "Listening"),

@@ -11,9 +11,9 @@ import pytest
 from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, PARENTS, WATCHED_CHILDREN
 from penstock_operator.kube.cluster import PAGE, KubernetesCluster
-from tests.support.operator_harness import Harness, backend
-from tests.support.operator_process import Process, until
-from tests.support.tiny_apiserver import TinyApiserver
+from tests.support.processes.operator_process import Process, until
+from tests.support.processes.tiny_apiserver import TinyApiserver
+from tests.support.worlds.operator_harness import Harness, backend
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.backend import LOAD_SETTLES
 from penstock_operator.reconcile.load_turns import BURST, LASTS, PER_SECOND, LoadTurns
 from penstock_operator.store import Key
-from tests.support.hand_clock import HandClock
-from tests.support.operator_harness import Harness, backend, serving, settings
+from tests.support.clocks.hand_clock import HandClock
+from tests.support.worlds.operator_harness import Harness, backend, serving, settings
 
 
 def key(namespace: str, number: int) -> Key:

@@ -10,7 +10,7 @@ import pytest
 from penstock_operator.metrics import Metrics, QueueMetrics
 from penstock_operator.workqueue import WorkQueue
 from penstock_wire.version import DISTRIBUTION
-from tests.support.hand_clock import HandClock
+from tests.support.clocks.hand_clock import HandClock
 
 
 def sample(metrics: Metrics, name: str) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from penstock_operator.kinds import POD, SPLIT
 from penstock_operator.reconcile.manager import TRAFFIC_INTERVAL
 from penstock_wire.control.report import BackendTotals, EndpointReport, MirrorTotals, RouterReport
-from tests.support.operator_harness import Harness, backend, endpoint, policy, serving, settings, split
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, policy, serving, settings, split
 
 ROUTER = "penstock-router-settings"
 

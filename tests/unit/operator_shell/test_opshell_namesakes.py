@@ -10,7 +10,7 @@ from penstock_operator.clock import rfc3339
 from penstock_operator.errors import Conflict
 from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.scale_owners import YIELD
-from tests.support.operator_harness import Harness, backend, backend_key
+from tests.support.worlds.operator_harness import Harness, backend, backend_key
 
 SCALING = {"targetLoad": 10, "maxReplicas": 5}
 

@@ -19,10 +19,10 @@ from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD,
 from penstock_operator.kube.cluster import Credentials, KubernetesCluster
 from penstock_operator.nesting import CUT, LEVELS, VALUES, TooMany, check_count, count
 from penstock_operator.store import Store
-from tests.support.operator_harness import Harness, backend, endpoint, serving, settings
-from tests.support.operator_process import Process, until
-from tests.support.tiny_apiserver import TinyApiserver
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.operator_process import Process, until
+from tests.support.processes.tiny_apiserver import TinyApiserver
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, serving, settings
 
 DEPTHS = [LEVELS, CUT + 1, 900, 1000, 3000, 9000]
 """Around our own bounds, around Python's, and what the apiserver admits."""

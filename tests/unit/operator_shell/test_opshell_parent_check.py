@@ -8,7 +8,7 @@ import pytest
 
 from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, POLICY, SERVICE, SPLIT, Kind
-from tests.support.operator_harness import Harness, backend, endpoint, policy, serving
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, policy, serving
 
 ROUNDS = 20
 """How often the garbage collector and the operator take turns."""

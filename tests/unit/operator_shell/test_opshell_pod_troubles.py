@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, POD
-from tests.support.operator_harness import Harness, backend, endpoint
+from tests.support.worlds.operator_harness import Harness, backend, endpoint
 
 CAUSE = 'failed to resolve reference "r.example/m:9": r.example/m:9: not found'
 NEVER_RAN = {"reason": "StartError", "exitCode": 128, "message": 'exec: "nope": executable file not found'}

@@ -28,10 +28,10 @@ from penstock_operator.kinds import (
     WATCHED_CHILDREN,
 )
 from penstock_operator.kube.cluster import KubernetesCluster
-from tests.support.operator_harness import backend, endpoint, policy
-from tests.support.operator_process import Process, until
-from tests.support.tiny_apiserver import TinyApiserver
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.operator_process import Process, until
+from tests.support.processes.tiny_apiserver import TinyApiserver
+from tests.support.worlds.operator_harness import backend, endpoint, policy
 
 KINDS = len(PARENTS) + len(WATCHED_CHILDREN)
 """Watches of one operator."""

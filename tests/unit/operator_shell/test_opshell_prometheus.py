@@ -15,7 +15,7 @@ from aiohttp import web
 from penstock_operator import config as configuration
 from penstock_operator.errors import ConfigError
 from penstock_operator.prometheus import MAX_BYTES, NoValue, Prometheus
-from tests.support.ports import free_port
+from tests.support.processes.ports import free_port
 
 ASKED = "sum(rate(errors[1m])) / sum(rate(all[1m]))"
 

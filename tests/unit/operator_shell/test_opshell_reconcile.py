@@ -24,7 +24,7 @@ from penstock_operator.kinds import (
     SERVICE_ACCOUNT,
     SPLIT,
 )
-from tests.support.operator_harness import Harness, backend, endpoint, policy, serving, settings, split
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, policy, serving, settings, split
 
 
 def children(harness: Harness) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock_operator.errors import ClusterError, Conflict, Rejected, Unavailable
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, DISRUPTION_BUDGET, ENDPOINT, SERVICE
-from tests.support.operator_harness import Harness, backend, endpoint
+from tests.support.worlds.operator_harness import Harness, backend, endpoint
 
 WEBHOOK_DOWN = Unavailable(500, 'Internal error occurred: failed calling webhook "w": connection refused')
 DENIED = Rejected(403, 'admission webhook "w" denied the request: no')

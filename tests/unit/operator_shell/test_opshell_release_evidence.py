@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from penstock_operator.kinds import ENDPOINT
-from tests.support.release_world import World, split
+from tests.support.worlds.release_world import World, split
 
 
 async def test_a_promotion_past_a_failed_analysis_hears_nothing_of_before() -> None:

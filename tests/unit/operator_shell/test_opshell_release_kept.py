@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock_operator.kinds import ENDPOINT, SPLIT
-from tests.support.operator_harness import endpoint
-from tests.support.operator_harness import split as plain_split
-from tests.support.release_world import World, split
+from tests.support.worlds.operator_harness import endpoint
+from tests.support.worlds.operator_harness import split as plain_split
+from tests.support.worlds.release_world import World, split
 
 STEPS = [{"setWeight": 10}, {"setWeight": 50}, {"pause": "Manual"}]
 MANUAL = split(analysis={"metrics": []}, steps=STEPS)

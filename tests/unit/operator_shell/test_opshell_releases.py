@@ -13,9 +13,9 @@ from penstock_operator.kinds import BACKEND, ENDPOINT, SPLIT
 from penstock_operator.prometheus import NoValue, Prometheus
 from penstock_operator.releases import machine
 from penstock_operator.store import Key
-from tests.support.operator_harness import backend, endpoint
-from tests.support.operator_harness import split as plain_split
-from tests.support.release_world import Behaviour, World, split
+from tests.support.worlds.operator_harness import backend, endpoint
+from tests.support.worlds.operator_harness import split as plain_split
+from tests.support.worlds.release_world import Behaviour, World, split
 
 QUICK = {"interval": "10s"}
 SCALED = {"autoscaling": {"targetLoad": 10, "maxReplicas": 6, "stableWindow": "6s", "downscaleDelay": "1s"}}

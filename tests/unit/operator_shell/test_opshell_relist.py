@@ -7,8 +7,8 @@ import asyncio
 from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import BACKEND, DEPLOYMENT
 from penstock_operator.reconcile.relist import LISTED, Found, Relister
-from tests.support.hand_clock import HandClock
-from tests.support.operator_harness import Harness, backend
+from tests.support.clocks.hand_clock import HandClock
+from tests.support.worlds.operator_harness import Harness, backend
 
 PAUSE = 400.0
 

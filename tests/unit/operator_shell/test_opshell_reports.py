@@ -17,8 +17,8 @@ from penstock_wire.control.report import (
     decode_sidecar,
     encode,
 )
-from tests.support.hand_clock import HandClock
-from tests.support.operator_harness import Harness, endpoint, policy, serving, settings
+from tests.support.clocks.hand_clock import HandClock
+from tests.support.worlds.operator_harness import Harness, endpoint, policy, serving, settings
 
 
 def test_pods_that_fall_silent_are_named_once() -> None:

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock_operator.kinds import BACKEND
 from penstock_operator.resource_metrics import ResourceMetrics
 from penstock_wire.control.report import Fit, Items, SidecarReport
-from tests.support.operator_harness import Harness, backend, endpoint
+from tests.support.worlds.operator_harness import Harness, backend, endpoint
 
 
 def scrape(harness: Harness) -> dict[tuple[str, ...], float]:

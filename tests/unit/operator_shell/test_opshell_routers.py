@@ -19,7 +19,7 @@ from penstock_operator.kinds import (
     SPLIT,
 )
 from penstock_operator.reconcile.router import LINGER_SECONDS
-from tests.support.operator_harness import RENDER, Harness, endpoint, serving, settings
+from tests.support.worlds.operator_harness import RENDER, Harness, endpoint, serving, settings
 
 OWN, OWN_SETTINGS = "e-dedicated-router", "e-dedicated-router-settings"
 SHARED, SHARED_SETTINGS = "penstock-router", "penstock-router-settings"

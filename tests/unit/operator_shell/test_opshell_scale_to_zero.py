@@ -10,9 +10,9 @@ from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, POD
 from penstock_operator.reports import Reports
 from penstock_wire.control.report import BackendTotals, EndpointReport, RouterReport
-from tests.support.hand_clock import HandClock
-from tests.support.observed import CRASH
-from tests.support.operator_harness import Harness, backend, endpoint, settings, split
+from tests.support.clocks.hand_clock import HandClock
+from tests.support.worlds.observed import CRASH
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, settings, split
 
 SCALING = {"minReplicas": 0, "maxReplicas": 5, "targetLoad": 10, "scaleToZero": {"after": "30s"}}
 

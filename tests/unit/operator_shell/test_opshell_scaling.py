@@ -13,9 +13,9 @@ import pytest
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, POD
 from penstock_wire.control.report import Fit
-from tests.support.hand_clock import settle
-from tests.support.observed import HOMELESS
-from tests.support.operator_harness import Harness, backend, backend_key, policy, settings
+from tests.support.clocks.hand_clock import settle
+from tests.support.worlds.observed import HOMELESS
+from tests.support.worlds.operator_harness import Harness, backend, backend_key, policy, settings
 
 SCALING = {"targetLoad": 10, "maxReplicas": 9, "stableWindow": "6s", "downscaleDelay": "1s"}
 

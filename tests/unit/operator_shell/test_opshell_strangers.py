@@ -9,8 +9,8 @@ import pytest
 
 from penstock_operator.desired.deployment import ROLLS
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, ROLE_BINDING
-from tests.support.memory_cluster import failing
-from tests.support.operator_harness import backend, policy, serving, settings
+from tests.support.worlds.memory_cluster import failing
+from tests.support.worlds.operator_harness import backend, policy, serving, settings
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["operator there", "operator away"])

@@ -13,9 +13,9 @@ from penstock_operator.kinds import BACKEND, DEPLOYMENT
 from penstock_operator.reconcile import manager as managing
 from penstock_operator.store import Change
 from penstock_operator.supervision import LONGEST_WAIT, PAUSE, REFUSED_SECONDS, keep_running, until_done
-from tests.support.hand_clock import HandClock
-from tests.support.operator_harness import Harness, backend
-from tests.support.waiting import SECONDS
+from tests.support.clocks.hand_clock import HandClock
+from tests.support.clocks.waiting import SECONDS
+from tests.support.worlds.operator_harness import Harness, backend
 
 
 async def settle() -> None:

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_operator.kinds import BACKEND, DEPLOYMENT
 from penstock_operator.resource_metrics import ResourceMetrics
-from tests.support.operator_harness import RENDER, Harness, backend
+from tests.support.worlds.operator_harness import RENDER, Harness, backend
 
 NEWER = replace(RENDER, sidecar_image="sidecar:2", token_seconds=600)
 

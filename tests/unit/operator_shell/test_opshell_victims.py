@@ -8,8 +8,8 @@ import pytest
 
 from penstock_operator.desired.labels import DELETION_COST
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, POD
-from tests.support.memory_cluster import failing
-from tests.support.operator_harness import Harness, backend, settings
+from tests.support.worlds.memory_cluster import failing
+from tests.support.worlds.operator_harness import Harness, backend, settings
 
 WRITE = ("annotate", "Pod", "n")
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock_operator.desired.labels import DELETION_COST
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, POD
-from tests.support.operator_harness import Harness, Obj, backend
+from tests.support.worlds.operator_harness import Harness, Obj, backend
 
 STEP = 0.25
 """Seconds in which a quarter of the pods report."""

@@ -9,7 +9,7 @@ import pytest
 
 from penstock_operator.errors import Conflict, Rejected
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, POD, SERVICE, SPLIT
-from tests.support.operator_harness import Harness, backend, endpoint, policy, split
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, policy, split
 
 
 def document_of(harness: Harness, name: str = "penstock-router-settings") -> dict[str, Any]:

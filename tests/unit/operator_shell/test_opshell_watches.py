@@ -13,8 +13,8 @@ from penstock_operator import handlers
 from penstock_operator.handlers import Watches
 from penstock_operator.kinds import CONFIG_MAP, PARENTS, WATCHED_CHILDREN, Kind
 from penstock_operator.kube.cluster import Credentials
-from tests.support.tiny_apiserver import TinyApiserver
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.tiny_apiserver import TinyApiserver
 
 KINDS = len(PARENTS) + len(WATCHED_CHILDREN)
 

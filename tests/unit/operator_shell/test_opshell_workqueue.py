@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock_operator.errors import cluster_error
 from penstock_operator.workqueue import ShutDown, WorkQueue, work
-from tests.support.hand_clock import HandClock, settle
+from tests.support.clocks.hand_clock import HandClock, settle
 
 
 async def take(queue: WorkQueue[str]) -> str:

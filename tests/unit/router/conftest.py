@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock_wire.contract import SIDECAR_PORT
-from tests.support.ports import free_host
-from tests.support.router_process import RouterProcess
-from tests.support.router_upstream import Behave, UpstreamServer, echo
+from tests.support.http.router_upstream import Behave, UpstreamServer, echo
+from tests.support.processes.ports import free_host
+from tests.support.processes.router_process import RouterProcess
 
 MakeUpstream = Callable[..., Awaitable[UpstreamServer]]
 MakeRouter = Callable[..., RouterProcess]

@@ -21,11 +21,11 @@ from penstock_router.pods import FULL_SECONDS, Pods
 from penstock_wire.control.router_settings import Endpoint, WeightedBackend
 from penstock_wire.control.traffic_rules import AffinityCookie, Match, OnMissing, SessionAffinity
 from penstock_wire.headers import REASON, SHARD_KEY, STICKY, get
-from tests.support import fake_loop
-from tests.support.router_process import RouterProcess, backend, endpoint
-from tests.support.router_world import World
-from tests.support.stream_peer import Scripted, Wire, scripted
-from tests.support.waiting import SECONDS
+from tests.support.clocks import fake_loop
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.stream_peer import Scripted, Wire, scripted
+from tests.support.processes.router_process import RouterProcess, backend, endpoint
+from tests.support.worlds.router_world import World
 
 KEYS = [f"user-{number}".encode() for number in range(100_000)]
 HASHED = [Hashed(key) for key in KEYS]

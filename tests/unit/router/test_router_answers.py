@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from penstock_router.header_policy import AnswerFields, inward, under_route
 from penstock_wire.headers import Headers, timeout_ms
-from tests.support.ports import free_port
-from tests.support.raw_client import until_closed
-from tests.support.router_process import RouterProcess, backend, endpoint
-from tests.support.router_upstream import Answer, Seen
-from tests.support.stream_peer import Scripted, Wire, scripted
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.raw_client import until_closed
+from tests.support.http.router_upstream import Answer, Seen
+from tests.support.http.stream_peer import Scripted, Wire, scripted
+from tests.support.processes.ports import free_port
+from tests.support.processes.router_process import RouterProcess, backend, endpoint
 
 HOST = b"shop.example:81"
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.support.router_process import RouterProcess, backend, endpoint, until
-from tests.support.stream_peer import Scripted, Wire, scripted
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.stream_peer import Scripted, Wire, scripted
+from tests.support.processes.router_process import RouterProcess, backend, endpoint, until
 
 KIB = 1024
 REFUSED = (

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tests.support.router_process import RouterProcess, backend, endpoint
-from tests.support.router_process import until as until_now
-from tests.support.sidecar_process import Pair, until
+from tests.support.processes.router_process import RouterProcess, backend, endpoint
+from tests.support.processes.router_process import until as until_now
+from tests.support.processes.sidecar_process import Pair, until
 
 MB = 1 << 20
 ROOM = 16 * MB
@@ -26,7 +26,7 @@ OPEN_TUNNELS = 'penstock_router_open_tunnels{backend="b",endpoint="e"} '
 @pytest_asyncio.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     pair = Pair(tmp_path, "--protocol=none", "--drain-timeout=1s")
-    pair.model_program = "tests.support.stream_model"
+    pair.model_program = "tests.support.models.stream_model"
     await pair.start()
     yield pair
     await pair.stop()

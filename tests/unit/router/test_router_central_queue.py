@@ -15,11 +15,12 @@ from bench.ledger import quantile
 from penstock_router.pod import SLOW_START_SECONDS
 from penstock_router.pods import FULL_SECONDS, RECALL_SECONDS
 from penstock_wire.http import Response
-from tests.support import fake_loop, simulated_growth
-from tests.support.routed_pods import Routed
-from tests.support.router_world import World
-from tests.support.simulated_balance import UNLIKE, WAY, simulate
-from tests.support.slotted_network import Slotted, SlottedNetwork
+from tests.support.clocks import fake_loop
+from tests.support.worlds import simulated_growth
+from tests.support.worlds.routed_pods import Routed
+from tests.support.worlds.router_world import World
+from tests.support.worlds.simulated_balance import UNLIKE, WAY, simulate
+from tests.support.worlds.slotted_network import Slotted, SlottedNetwork
 
 HOSTS = ("h0", "h1", "h2", "h3")
 SECONDS = 0.5

@@ -11,9 +11,9 @@ from penstock_router.cors import Policy
 from penstock_router.router import decode_settings
 from penstock_wire.control.router_settings import Cors
 from penstock_wire.errors import DocumentError
-from tests.support.router_process import backend, endpoint
-from tests.support.router_upstream import Answer, Seen, refuse
-from tests.support.web_page import Blocked, Page
+from tests.support.http.router_upstream import Answer, Seen, refuse
+from tests.support.processes.router_process import backend, endpoint
+from tests.support.processes.web_page import Blocked, Page
 
 APP = "https://app.example"
 JSON = {"content-type": "application/json"}

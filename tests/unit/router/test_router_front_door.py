@@ -11,10 +11,10 @@ from typing import Any
 
 from yarl import URL
 
-from tests.support.ports import free_port
-from tests.support.router_process import backend, endpoint, until
-from tests.support.router_upstream import Answer, Seen, hang
-from tests.support.sidecar_process import run
+from tests.support.http.router_upstream import Answer, Seen, hang
+from tests.support.processes.ports import free_port
+from tests.support.processes.router_process import backend, endpoint, until
+from tests.support.processes.sidecar_process import run
 
 
 async def test_a_request_goes_through_whole_and_its_answer_comes_back_untouched(

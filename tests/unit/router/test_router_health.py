@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as families
 
-from tests.support.router_process import Reply, RouterProcess, backend, endpoint, until
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.router_process import Reply, RouterProcess, backend, endpoint, until
 
 
 @pytest.fixture
 def stalling(router: Any, upstream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Start a router and stall its loop; returns it and the file that ends this."""
-    monkeypatch.setattr(RouterProcess, "program", "tests.support.stalling_router")
+    monkeypatch.setattr(RouterProcess, "program", "tests.support.processes.stalling_router")
 
     async def make(**env: str) -> tuple[RouterProcess, Path]:
         server, goes_on = await upstream(), tmp_path / "goes on"

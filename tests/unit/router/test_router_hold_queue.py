@@ -17,11 +17,11 @@ from penstock_router.hold_queue import FIRST_WINDOW, MAX_HELD_BYTES
 from penstock_router.pods import Pods
 from penstock_wire.control.router_settings import Endpoint, WeightedBackend
 from penstock_wire.errors import PenstockError, Reason
-from tests.support import fake_loop
-from tests.support.ports import free_port
-from tests.support.router_process import RouterProcess, backend, endpoint, until
-from tests.support.router_upstream import Answer, Seen, echo, refuse
-from tests.support.waiting import SECONDS
+from tests.support.clocks import fake_loop
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.router_upstream import Answer, Seen, echo, refuse
+from tests.support.processes.ports import free_port
+from tests.support.processes.router_process import RouterProcess, backend, endpoint, until
 
 
 async def held(process: RouterProcess, *counts: int) -> int:

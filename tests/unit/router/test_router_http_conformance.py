@@ -18,15 +18,15 @@ import pytest_asyncio
 from penstock_wire.addresses import join
 from penstock_wire.http import Request, Response
 from penstock_wire.http.server.server import H1Front
-from tests.support.answer_rules import CLOSED, GOOD, INCOMPLETE, READ, REFUSED
-from tests.support.front_promises import Echo, FrontPromises, Served
-from tests.support.ports import free_port
-from tests.support.raw_client import until_closed
-from tests.support.router_process import RouterProcess, backend, endpoint, until
-from tests.support.router_sidecar import end_sidecar, start_sidecar
-from tests.support.server_rules import REFUSED as REQUESTS_REFUSED
-from tests.support.server_rules import TAKEN
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.answer_rules import CLOSED, GOOD, INCOMPLETE, READ, REFUSED
+from tests.support.http.front_promises import Echo, FrontPromises, Served
+from tests.support.http.raw_client import until_closed
+from tests.support.http.server_rules import REFUSED as REQUESTS_REFUSED
+from tests.support.http.server_rules import TAKEN
+from tests.support.processes.ports import free_port
+from tests.support.processes.router_process import RouterProcess, backend, endpoint, until
+from tests.support.processes.router_sidecar import end_sidecar, start_sidecar
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 BEHIND = ("server", "sidecar")

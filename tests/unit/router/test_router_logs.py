@@ -11,8 +11,8 @@ import pytest
 
 from penstock_router.error_log import LINES_A_SECOND, MOST_LINES
 from penstock_wire.control.router_settings import ColdStart
-from tests.support import fake_loop
-from tests.support.router_world import World
+from tests.support.clocks import fake_loop
+from tests.support.worlds.router_world import World
 
 
 def lines(capsys: pytest.CaptureFixture[str], message: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from penstock_router.router import decode_settings
 from penstock_wire.control.traffic_rules import MAX_MIRROR_REGEX_SIZE, MAX_REGEX_SIZE, MAX_REGEX_VALUE, Match
 from penstock_wire.errors import DocumentError
 from penstock_wire.headers import Headers
-from tests.support.router_process import RouterProcess, backend, endpoint
+from tests.support.processes.router_process import RouterProcess, backend, endpoint
 
 
 def rules(**backends: list[dict[str, str]]) -> MatchRules:

@@ -25,10 +25,10 @@ from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http import Request
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.server import H1Front
-from tests.support import client_heads
-from tests.support.ports import free_port
-from tests.support.router_process import backend, endpoint, until
-from tests.support.router_upstream import Answer, Behave, Seen, UpstreamServer, cut, echo, hang, refuse
+from tests.support.http import client_heads
+from tests.support.http.router_upstream import Answer, Behave, Seen, UpstreamServer, cut, echo, hang, refuse
+from tests.support.processes.ports import free_port
+from tests.support.processes.router_process import backend, endpoint, until
 
 
 class Served:

@@ -16,9 +16,9 @@ from penstock_router.endpoints import EndpointState
 from penstock_router.hold_queue import FIRST_WINDOW, Permit, ReleaseWindow
 from penstock_router.pod import Pod
 from penstock_wire.control.router_settings import ColdStart, Endpoint, WeightedBackend
-from tests.support import fake_loop
-from tests.support.fake_network import Way
-from tests.support.router_world import World, statuses
+from tests.support.clocks import fake_loop
+from tests.support.worlds.fake_network import Way
+from tests.support.worlds.router_world import World, statuses
 
 
 def numbers(upto: int, *, since: int = 0) -> list[str]:

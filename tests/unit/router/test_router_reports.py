@@ -12,11 +12,11 @@ import pytest
 from penstock_router.series import BUCKETS, Series
 from penstock_wire.control.report import FIRST_BYTE_BUCKETS, FIRST_BYTE_SECONDS
 from penstock_wire.http import Request
-from tests.support import fake_loop
-from tests.support.ports import free_port
-from tests.support.router_process import RouterProcess, backend, endpoint, until
-from tests.support.router_upstream import Answer, Behave, Seen, UpstreamServer, cut, echo, hang, refuse
-from tests.support.router_world import World
+from tests.support.clocks import fake_loop
+from tests.support.http.router_upstream import Answer, Behave, Seen, UpstreamServer, cut, echo, hang, refuse
+from tests.support.processes.ports import free_port
+from tests.support.processes.router_process import RouterProcess, backend, endpoint, until
+from tests.support.worlds.router_world import World
 
 PLAIN = {
     "requests": 3,

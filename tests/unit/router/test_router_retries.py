@@ -12,12 +12,12 @@ from prometheus_client import generate_latest
 
 from penstock_router.attempts import MAX_MOVES
 from penstock_wire.headers import get
-from tests.support import fake_loop
-from tests.support.ports import free_port
-from tests.support.router_process import backend, endpoint, until
-from tests.support.router_upstream import Answer, Seen, UpstreamServer, cut, echo, hang, refuse
-from tests.support.router_world import World
-from tests.support.stream_peer import Scripted, Wire, scripted, unread
+from tests.support.clocks import fake_loop
+from tests.support.http.router_upstream import Answer, Seen, UpstreamServer, cut, echo, hang, refuse
+from tests.support.http.stream_peer import Scripted, Wire, scripted, unread
+from tests.support.processes.ports import free_port
+from tests.support.processes.router_process import backend, endpoint, until
+from tests.support.worlds.router_world import World
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 

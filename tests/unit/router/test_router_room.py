@@ -12,10 +12,10 @@ import pytest
 from penstock_router.pods import FULL_SECONDS
 from penstock_wire.control.router_settings import ColdStart
 from penstock_wire.headers import get
-from tests.support import fake_loop
-from tests.support.router_process import backend, endpoint
-from tests.support.router_upstream import Answer, Behave, Seen, echo, refuse
-from tests.support.router_world import World, statuses
+from tests.support.clocks import fake_loop
+from tests.support.http.router_upstream import Answer, Behave, Seen, echo, refuse
+from tests.support.processes.router_process import backend, endpoint
+from tests.support.worlds.router_world import World, statuses
 
 EIGHT = tuple(f"h{index}" for index in range(8))
 

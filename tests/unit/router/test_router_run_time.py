@@ -12,10 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.ports import free_port
-from tests.support.router_process import RouterProcess, backend, endpoint, until
-from tests.support.router_upstream import Answer, Seen
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.router_upstream import Answer, Seen
+from tests.support.processes.ports import free_port
+from tests.support.processes.router_process import RouterProcess, backend, endpoint, until
 
 
 class Slow:
@@ -203,7 +203,7 @@ async def test_sigterm_finishes_what_is_under_way_and_loses_nothing(
     """Clients with kept connections, requests under way and newcomers within the propagation delay."""
     slow = Slow()
     server, held_back = await upstream(), await upstream(slow)
-    monkeypatch.setattr(RouterProcess, "program", "tests.support.patient_router")
+    monkeypatch.setattr(RouterProcess, "program", "tests.support.processes.patient_router")
     process = await router("--propagation-delay=600s").start(
         endpoint("e", backend("b", server.target)), endpoint("slow", backend("s", held_back.target))
     )

@@ -9,7 +9,7 @@ import pytest
 
 from penstock_router.router import decode_settings
 from penstock_wire.errors import DocumentError
-from tests.support.router_process import backend, endpoint
+from tests.support.processes.router_process import backend, endpoint
 
 STATIC = [
     {"path": "/healthz", "body": "ok\n"},

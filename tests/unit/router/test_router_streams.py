@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.router_process import RouterProcess, backend, endpoint, until
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.router_process import RouterProcess, backend, endpoint, until
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 LARGE = 3_000_000

@@ -12,11 +12,11 @@ import pytest_asyncio
 
 from penstock_router.response_body import EndingStream
 from penstock_wire.http.answer_stream import AnswerStream
-from tests.support.fake_network import WholeAnswer
-from tests.support.router_process import RouterProcess, backend, endpoint
-from tests.support.sidecar_process import until
-from tests.support.stream_peer import Scripted, Wire, scripted
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.stream_peer import Scripted, Wire, scripted
+from tests.support.processes.router_process import RouterProcess, backend, endpoint
+from tests.support.processes.sidecar_process import until
+from tests.support.worlds.fake_network import WholeAnswer
 
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n"
 SWITCH = b"HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from penstock_router.tracing import Tracing
 from penstock_wire.control.router_settings import ColdStart, Endpoint, WeightedBackend
 from penstock_wire.headers import TRACEPARENT, Headers, get
-from tests.support import fake_loop
-from tests.support.router_world import World
+from tests.support.clocks import fake_loop
+from tests.support.worlds.router_world import World
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED: Headers = ((b"traceparent", f"00-{TRACE}-{CALLER}-01".encode()), (b"tracestate", b"a=1"))

@@ -11,9 +11,9 @@ import pytest
 from penstock_wire.control.router_settings import ColdStart
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Response
-from tests.support import fake_loop
-from tests.support.fake_network import Way
-from tests.support.router_world import World, statuses
+from tests.support.clocks import fake_loop
+from tests.support.worlds.fake_network import Way
+from tests.support.worlds.router_world import World, statuses
 
 
 @pytest.mark.parametrize("way", ["refuses", "ignores", "away"])

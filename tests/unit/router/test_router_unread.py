@@ -13,7 +13,7 @@ from penstock_router.pods import Pods
 from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.errors import PenstockError
 from penstock_wire.http import Request, RequestNotTaken, RequestUnread, UpstreamError
-from tests.support.router_world import HeldExchange
+from tests.support.worlds.router_world import HeldExchange
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock_router.api_server import ApiServer
-from tests.support.fake_apiserver import FakeApiServer, endpoint_of, endpoint_slice
-from tests.support.router_process import RouterProcess, backend, endpoint, until
+from tests.support.processes.fake_apiserver import FakeApiServer, endpoint_of, endpoint_slice
+from tests.support.processes.router_process import RouterProcess, backend, endpoint, until
 
 
 @pytest.fixture

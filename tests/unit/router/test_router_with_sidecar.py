@@ -15,13 +15,13 @@ import pytest
 from penstock_router.affinity import Hashed, score
 from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support import client_heads
-from tests.support.collector import Collector
-from tests.support.raw_client import until_closed
-from tests.support.router_process import backend, endpoint, until
-from tests.support.router_sidecar import arrived_items, end_sidecar, start_sidecar, until_queued
-from tests.support.router_upstream import Answer, Seen, UpstreamServer
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http import client_heads
+from tests.support.http.raw_client import until_closed
+from tests.support.http.router_upstream import Answer, Seen, UpstreamServer
+from tests.support.processes.collector import Collector
+from tests.support.processes.router_process import backend, endpoint, until
+from tests.support.processes.router_sidecar import arrived_items, end_sidecar, start_sidecar, until_queued
 
 Sidecar = tuple[asyncio.subprocess.Process, str]
 HELD = 'penstock_router_held_requests{backend="b"}'
@@ -323,7 +323,7 @@ async def test_what_the_only_model_had_not_begun_when_it_crashed_waits_for_the_n
 
 async def test_nothing_is_lost_while_a_sidecar_drains(upstream: Any, router: Any, sidecar: Any) -> None:
     models = [await upstream(predict) for _ in range(2)]
-    patient = "tests.support.patient_sidecar"
+    patient = "tests.support.processes.patient_sidecar"
     first, target = await sidecar(models[0], "--propagation-delay=600s", program=patient)
     _, other = await sidecar(models[1])
     process = await router().start(endpoint("e", backend("b", target, other), retries=1))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock_wire.json_slices import elements
-from tests.support.sidecar_process import Pair, Program, Reply
+from tests.support.processes.sidecar_process import Pair, Program, Reply
 
 MODULE = """
 import pathlib, time

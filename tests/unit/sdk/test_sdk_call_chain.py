@@ -14,7 +14,7 @@ import penstock
 from penstock import CallCycle, Handle, call_chain, call_context
 from penstock.testing import serving
 from penstock_wire.call_chain import MAX_BYTES, chain_field, deepest, read_chain
-from tests.support.composed import Composed
+from tests.support.processes.composed import Composed
 
 MODULE = '''
 import pathlib

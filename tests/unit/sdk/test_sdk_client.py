@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.errors import ControlError
-from tests.support.ports import free_port
+from tests.support.processes.ports import free_port
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import yaml
 from penstock.export import main
 from penstock_operator.api.modelbackend import ModelBackend
 from penstock_operator.api.modelendpoint import ModelEndpoint
-from tests.support.sidecar_process import run
+from tests.support.processes.sidecar_process import run
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "composition"
 MODULE = """

@@ -18,8 +18,8 @@ from penstock_wire import http
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import get
 from penstock_wire.http.server.server import H1Front
-from tests.support.handle_calls import awaited, in_thread
-from tests.support.ports import free_port
+from tests.support.processes.handle_calls import awaited, in_thread
+from tests.support.processes.ports import free_port
 
 Answer = Callable[[http.Request], Awaitable[http.Response]]
 JSON = ((b"content-type", b"application/json"),)

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock import Handle, Response, UpstreamError, call_context
 from penstock.testing import serving
-from tests.support.handle_calls import awaited, in_thread
+from tests.support.processes.handle_calls import awaited, in_thread
 
 
 class Model:

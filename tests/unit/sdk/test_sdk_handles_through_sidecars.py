@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock import Handle, call_context
-from tests.support.composed import Composed
-from tests.support.sidecar_process import until
+from tests.support.processes.composed import Composed
+from tests.support.processes.sidecar_process import until
 
 MODULE = """
 import asyncio, pathlib

@@ -18,7 +18,7 @@ from penstock.multiplexed import MAX_ABSENT, Models
 from penstock.server import ModelServer
 from penstock.target import find, target_of
 from penstock_wire.http import Request, Response
-from tests.support.sidecar_process import until
+from tests.support.processes.sidecar_process import until
 
 SECONDS = 10
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.penstock_run import Run
-from tests.support.waiting import until
+from tests.support.clocks.waiting import until
+from tests.support.processes.penstock_run import Run
 
 MODULE = """
 import subprocess

@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.penstock_run import Run
-from tests.support.rendered import POD, Rendered
+from tests.support.processes.penstock_run import Run
+from tests.support.processes.rendered import POD, Rendered
 
 MODULE = """
 import penstock

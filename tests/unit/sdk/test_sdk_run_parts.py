@@ -16,7 +16,7 @@ from penstock import try_page
 from penstock.local import live_view, ports, source_files
 from penstock.local.options import Options
 from penstock.local.terminal import Terminal
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ import pytest
 from penstock.serve import MAX_BODY_BYTES, bounded_front
 from penstock_wire.http import Request, Response, UpstreamError
 from penstock_wire.memory_limit import most_kept
-from tests.support.aiohttp_http import AiohttpUpstream
-from tests.support.ports import free_port
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.aiohttp_http import AiohttpUpstream
+from tests.support.processes.ports import free_port
 
 MODULE = """
 import multiprocessing, pathlib, threading, time

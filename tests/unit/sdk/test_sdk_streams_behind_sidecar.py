@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sidecar_process import Pair, Program, Reply, until
+from tests.support.processes.sidecar_process import Pair, Program, Reply, until
 
 MODULE = """
 import pathlib, time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.scripted_model import Scripted
+from tests.support.models.scripted_model import Scripted
 
 
 @pytest.fixture(params=["called back", "in tasks"])

@@ -13,9 +13,9 @@ import pytest
 
 from penstock_wire.control.settings import MOST_QUEUED, UNKNOWN_QUEUE, Batching
 from penstock_wire.errors import PenstockError, Reason
-from tests.support import fake_loop
-from tests.support.scripted_model import Scripted
-from tests.support.sidecar_process import Pair
+from tests.support.clocks import fake_loop
+from tests.support.models.scripted_model import Scripted
+from tests.support.processes.sidecar_process import Pair
 
 Start = Callable[..., Awaitable[Pair]]
 

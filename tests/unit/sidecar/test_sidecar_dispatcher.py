@@ -14,8 +14,8 @@ from penstock_sidecar.queue.request import Outcome
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import NOT_ADMITTED, SERVER_TIMING, get
 from penstock_wire.http import ConnectFailed, ConnectionLost, Response, UpstreamError, UpstreamTimeout
-from tests.support import fake_loop
-from tests.support.scripted_model import Asked, Run, Scripted, got
+from tests.support.clocks import fake_loop
+from tests.support.models.scripted_model import Asked, Run, Scripted, got
 
 pytestmark = pytest.mark.usefixtures("sending")
 

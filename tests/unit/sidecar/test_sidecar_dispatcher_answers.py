@@ -11,8 +11,8 @@ from prometheus_client import generate_latest
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import ATTEMPT
 from penstock_wire.http import AnswerUnreadable, ConnectionLost, Request, Response, UpstreamTimeout
-from tests.support import fake_loop
-from tests.support.scripted_model import Run, Scripted, got
+from tests.support.clocks import fake_loop
+from tests.support.models.scripted_model import Run, Scripted, got
 
 pytestmark = pytest.mark.usefixtures("sending")
 

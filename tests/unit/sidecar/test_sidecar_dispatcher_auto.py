@@ -9,9 +9,9 @@ import pytest
 from penstock_wire.control.settings import Batching
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import AnswerUnreadable, ConnectFailed, ConnectionLost, Response, UpstreamTimeout
-from tests.support import fake_loop
-from tests.support.scripted_model import Behaviour, Run, Scripted
-from tests.support.waiting import until
+from tests.support.clocks import fake_loop
+from tests.support.clocks.waiting import until
+from tests.support.models.scripted_model import Behaviour, Run, Scripted
 
 pytestmark = pytest.mark.usefixtures("sending")
 

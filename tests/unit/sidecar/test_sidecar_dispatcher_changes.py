@@ -13,8 +13,8 @@ from penstock_sidecar.queue.request import Outcome
 from penstock_wire.control.settings import Batching, Fairness
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Response
-from tests.support import fake_loop
-from tests.support.scripted_model import Run, Scripted, got
+from tests.support.clocks import fake_loop
+from tests.support.models.scripted_model import Run, Scripted, got
 
 pytestmark = pytest.mark.usefixtures("sending")
 

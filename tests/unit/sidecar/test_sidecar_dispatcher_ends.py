@@ -8,8 +8,8 @@ import pytest
 
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Response
-from tests.support import fake_loop
-from tests.support.scripted_model import Scripted, got
+from tests.support.clocks import fake_loop
+from tests.support.models.scripted_model import Scripted, got
 
 pytestmark = pytest.mark.usefixtures("sending")
 

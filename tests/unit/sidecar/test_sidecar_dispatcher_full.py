@@ -12,8 +12,8 @@ from penstock_sidecar.queue.request import Outcome
 from penstock_wire.control.settings import Batching, Fairness, Priority
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Response
-from tests.support import fake_loop
-from tests.support.scripted_model import Asked, Scripted, got
+from tests.support.clocks import fake_loop
+from tests.support.models.scripted_model import Asked, Scripted, got
 
 pytestmark = pytest.mark.usefixtures("sending")
 

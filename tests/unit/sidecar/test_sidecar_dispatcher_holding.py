@@ -11,8 +11,8 @@ from prometheus_client import generate_latest
 
 from penstock_wire.control.settings import Batching, Fairness, Priority
 from penstock_wire.http import Response
-from tests.support import fake_loop
-from tests.support.scripted_model import Run, Scripted
+from tests.support.clocks import fake_loop
+from tests.support.models.scripted_model import Run, Scripted
 
 pytestmark = pytest.mark.usefixtures("sending")
 

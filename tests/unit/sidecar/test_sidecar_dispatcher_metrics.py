@@ -9,8 +9,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock_sidecar.metrics import Metrics
-from tests.support import fake_loop
-from tests.support.scripted_model import Scripted
+from tests.support.clocks import fake_loop
+from tests.support.models.scripted_model import Scripted
 
 pytestmark = pytest.mark.usefixtures("sending")
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock_sidecar.drain import Drain, Phase
 from penstock_wire.errors import PenstockError, Reason
-from tests.support import fake_loop
+from tests.support.clocks import fake_loop
 
 
 class World:

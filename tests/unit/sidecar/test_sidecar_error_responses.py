@@ -24,8 +24,8 @@ from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import QUEUE
 from penstock_wire.http import Request, Response, Tunnel
 from penstock_wire.http.server.server import H1Front
-from tests.support import fake_loop
-from tests.support.scripted_model import Scripted
+from tests.support.clocks import fake_loop
+from tests.support.models.scripted_model import Scripted
 
 
 class Heard:

@@ -16,9 +16,9 @@ from penstock_sidecar.queue.group_size import best, cost
 from penstock_sidecar.queue.key import MAX_SENDERS, WINDOW, Faults
 from penstock_wire.control.settings import Fairness
 from penstock_wire.http import Response
-from tests.support import fake_loop
-from tests.support.closed_loop import A, B, Sender, closed_loop, refuse_bad
-from tests.support.scripted_model import Run, Scripted
+from tests.support.clocks import fake_loop
+from tests.support.models.closed_loop import A, B, Sender, closed_loop, refuse_bad
+from tests.support.models.scripted_model import Run, Scripted
 
 
 def seconds(items: int) -> float:

@@ -25,10 +25,10 @@ from penstock_wire.access_log import AccessLog
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.headers import NOT_ADMITTED, RETRY, STICKY, get
 from penstock_wire.http import Request, Service
-from tests.support import fake_loop
-from tests.support.fake_loop import settle
-from tests.support.passing_bench import Asked, Bench
-from tests.support.router_world import HeldExchange
+from tests.support.clocks import fake_loop
+from tests.support.clocks.fake_loop import settle
+from tests.support.worlds.passing_bench import Asked, Bench
+from tests.support.worlds.router_world import HeldExchange
 
 KEPT = "it would keep its request, and that the call, until the garbage collector comes"
 

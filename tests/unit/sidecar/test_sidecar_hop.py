@@ -18,8 +18,8 @@ from penstock_wire.headers import TIMEOUT_MS, Headers
 from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http import Request, RequestUnread, Response
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.sidecar_process import Program
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.processes.sidecar_process import Program
 
 NAMES = st.sampled_from(
     [b"accept", b"traceparent", b"x-request-id", TIMEOUT_MS, b"x-penstock-priority", b"x-tenant", b"x-other"]

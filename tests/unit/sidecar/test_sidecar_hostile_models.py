@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.protocol_pair import ProtocolPair, pairs
-from tests.support.sidecar_process import Reply, until
+from tests.support.processes.protocol_pair import ProtocolPair, pairs
+from tests.support.processes.sidecar_process import Reply, until
 
 PATHS = {
     "instances": "/v1/models/m:predict",

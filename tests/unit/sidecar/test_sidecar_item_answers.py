@@ -13,8 +13,8 @@ from penstock_sidecar.estimators.concurrency_tuner import ConcurrencyTuner
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import ITEM_ANSWERS
 from penstock_wire.http import Response
-from tests.support import fake_loop
-from tests.support.scripted_model import Behaviour, Run, Scripted, got
+from tests.support.clocks import fake_loop
+from tests.support.models.scripted_model import Behaviour, Run, Scripted, got
 
 pytestmark = pytest.mark.usefixtures("sending")
 

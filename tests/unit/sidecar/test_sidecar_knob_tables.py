@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import knob_tables
+from tests.support.worlds import knob_tables
 
 PAGE = (Path(__file__).parents[3] / "docs" / "explanation" / "batching.md").read_text()
 

@@ -18,8 +18,8 @@ from penstock_wire.control.settings import Batching, Fairness, Priority
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import ATTEMPT, get
 from penstock_wire.http import ConnectFailed, ConnectionLost, Response, UpstreamTimeout
-from tests.support.fake_loop import FakeLoop, settle
-from tests.support.scripted_model import Asked, Run, Scripted
+from tests.support.clocks.fake_loop import FakeLoop, settle
+from tests.support.models.scripted_model import Asked, Run, Scripted
 
 # NB: most of what is drawn must go well: where nearly all is refused, too late or fails, hardly a batch of
 # several requests is ever answered, and nothing is proven of those. What is drawn twice is twice as likely.

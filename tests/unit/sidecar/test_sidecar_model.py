@@ -17,8 +17,8 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
-from tests.support import fake_loop
-from tests.support.probed_model import Answer, World
+from tests.support.clocks import fake_loop
+from tests.support.models.probed_model import Answer, World
 
 
 def test_it_is_ready_when_its_path_answers_and_not_before():

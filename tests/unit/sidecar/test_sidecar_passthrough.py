@@ -21,9 +21,9 @@ from penstock_wire.http import (
     Request,
     UpstreamTimeout,
 )
-from tests.support import fake_loop
-from tests.support.fake_loop import settle
-from tests.support.passing_bench import Answer, Asked, Bench, settings
+from tests.support.clocks import fake_loop
+from tests.support.clocks.fake_loop import settle
+from tests.support.worlds.passing_bench import Answer, Asked, Bench, settings
 
 
 class TestQueue:

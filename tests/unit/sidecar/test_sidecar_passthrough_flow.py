@@ -16,9 +16,9 @@ from penstock_wire.http import (
     ConnectionLost,
 )
 from penstock_wire.http.tunnel import IDLE_SECONDS
-from tests.support import fake_loop
-from tests.support.fake_loop import settle
-from tests.support.passing_bench import Answer, Asked, Bench, Line
+from tests.support.clocks import fake_loop
+from tests.support.clocks.fake_loop import settle
+from tests.support.worlds.passing_bench import Answer, Asked, Bench, Line
 
 
 class TestTunnels:

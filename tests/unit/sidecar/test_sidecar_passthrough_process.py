@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tests.support.sidecar_process import Pair, until
+from tests.support.processes.sidecar_process import Pair, until
 
 MB = 1 << 20
 
@@ -22,7 +22,7 @@ MB = 1 << 20
 @pytest_asyncio.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     pair = Pair(tmp_path, "--protocol=none", "--drain-timeout=1s")
-    pair.model_program = "tests.support.stream_model"
+    pair.model_program = "tests.support.models.stream_model"
     yield pair
     await pair.stop()
 

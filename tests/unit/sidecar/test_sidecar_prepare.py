@@ -13,8 +13,8 @@ from penstock_sidecar.model.readiness import Readiness
 from penstock_sidecar.model.reconfigure import Reconfigure
 from penstock_sidecar.model.warmup import Warmup
 from penstock_wire.http import ConnectFailed, ConnectionLost, Request, Response, UpstreamError
-from tests.support import fake_loop
-from tests.support.probed_model import World
+from tests.support.clocks import fake_loop
+from tests.support.models.probed_model import World
 
 WARM = (Request("POST", "/warm1", (), b""), Request("POST", "/warm2", (), b""))
 BATCH = Request("POST", "/predict", (), b"")

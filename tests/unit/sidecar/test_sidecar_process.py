@@ -15,8 +15,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as families
 
 from penstock_wire.memory_limit import most_kept
-from tests.support import client_heads
-from tests.support.sidecar_process import HELD, Pair, Program, Reply, got, run, until
+from tests.support.http import client_heads
+from tests.support.processes.sidecar_process import HELD, Pair, Program, Reply, got, run, until
 
 JSON = {"content-type": "application/json"}
 Start = Callable[..., Awaitable[Pair]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sidecar_process import HELD, Pair, Reply, got
+from tests.support.processes.sidecar_process import HELD, Pair, Reply, got
 
 Start = Callable[..., Awaitable[Pair]]
 

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.protocol_pair import ProtocolPair, pairs
+from tests.support.processes.protocol_pair import ProtocolPair, pairs
 
 SAYS = ("values", "text", "events", "late")
 """The clients of the batch that is streamed; the model says nothing to the last before it is resumed."""

@@ -15,9 +15,9 @@ import pytest
 
 from penstock_sidecar.model.answers import from_model, model_reason
 from penstock_wire.headers import NOT_ADMITTED, REASON, REQUEST_ID
-from tests.support.ports import free_port
-from tests.support.sidecar_process import HELD, Pair, Program, Reply, until
-from tests.support.stream_peer import Script, Scripted, Wire, scripted
+from tests.support.http.stream_peer import Script, Scripted, Wire, scripted
+from tests.support.processes.ports import free_port
+from tests.support.processes.sidecar_process import HELD, Pair, Program, Reply, until
 
 MODEL = """
 import penstock

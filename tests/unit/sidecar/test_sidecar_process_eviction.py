@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sidecar_process import HELD, Pair, Reply, got
+from tests.support.processes.sidecar_process import HELD, Pair, Reply, got
 
 ROOM = 4
 Fill = Callable[..., Awaitable[tuple[Pair, list[asyncio.Task[Reply]]]]]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.protocol_pair import pairs
-from tests.support.sidecar_process import HELD, Pair, Reply, got, until
+from tests.support.processes.protocol_pair import pairs
+from tests.support.processes.sidecar_process import HELD, Pair, Reply, got, until
 
 JSON = {"content-type": "application/json"}
 PREDICTION = b'{"instances": [1]}'

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sidecar_process import Pair, Program, Reply, until
+from tests.support.processes.sidecar_process import Pair, Program, Reply, until
 
 MODULE = """
 import asyncio

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.late_closer import LateCloser
-from tests.support.sidecar_process import Pair, got
-from tests.support.stream_peer import scripted
+from tests.support.http.late_closer import LateCloser
+from tests.support.http.stream_peer import scripted
+from tests.support.processes.sidecar_process import Pair, got
 
 AT_ONCE = 20
 

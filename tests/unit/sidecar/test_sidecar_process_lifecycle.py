@@ -24,9 +24,9 @@ import pytest
 from penstock_sidecar import app
 from penstock_sidecar.config import parse
 from penstock_sidecar.metrics import class_label
-from tests.support.hanging_sidecar import HANG_SECONDS
-from tests.support.sidecar_process import HELD, Pair, Reply, got, until
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.hanging_sidecar import HANG_SECONDS
+from tests.support.processes.sidecar_process import HELD, Pair, Reply, got, until
 
 Start = Callable[..., Awaitable[Pair]]
 
@@ -115,7 +115,7 @@ class Load:
 async def test_sigterm_under_load_ends_with_a_true_end_for_each_request(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(Pair, "sidecar_program", "tests.support.patient_sidecar")
+    monkeypatch.setattr(Pair, "sidecar_program", "tests.support.processes.patient_sidecar")
     pair = await start("--propagation-delay=600s", model=("--base-ms=5",), maxBatchSize=4)
     load = Load(pair, tmp_path / "ledger")
     await load.served(200)
@@ -396,7 +396,7 @@ async def test_a_process_that_hung_says_so_to_who_asked_meanwhile(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ):
     """Its loop is really blocked: no answer while it lasts, then a failure; in the end it is well."""
-    monkeypatch.setattr(Pair, "sidecar_program", "tests.support.hanging_sidecar")
+    monkeypatch.setattr(Pair, "sidecar_program", "tests.support.processes.hanging_sidecar")
     pair = await start()
     pair.signal(signal.SIGUSR1)
 

@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.protocol_pair import ProtocolPair
-from tests.support.sidecar_process import Pair
+from tests.support.processes.protocol_pair import ProtocolPair
+from tests.support.processes.sidecar_process import Pair
 
 MARKER = "m4rk3r"
 HEADERS = {"x-secret": MARKER, "authorization": MARKER, "cookie": MARKER}
@@ -98,7 +98,7 @@ async def test_streams_of_envelope(tmp_path: Path) -> None:
 async def test_what_passes_through(tmp_path: Path) -> None:
     """Requests, streams that break off, WebSocket messages and the reasons of their ends."""
     pair = Pair(tmp_path, "--protocol=none", "--log-level=debug")
-    pair.model_program = "tests.support.stream_model"
+    pair.model_program = "tests.support.models.stream_model"
     async with running(pair):
         await pair.ask(f"/show?{MARKER}", method="PATCH", data=MARKER.encode(), headers=HEADERS)
         await pair.ask(f"/sink?{MARKER}", data=MARKER.encode() * 100_000, headers=HEADERS)

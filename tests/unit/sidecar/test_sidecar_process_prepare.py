@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sidecar_process import Pair, got, until
+from tests.support.processes.sidecar_process import Pair, got, until
 
 PATH = "/-/reconfigure"
 ASKED = b"POST /p HTTP/1.1\r\nhost: m\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.collector import Collector
-from tests.support.sidecar_process import HELD, Pair, Program, got, until
+from tests.support.processes.collector import Collector
+from tests.support.processes.sidecar_process import HELD, Pair, Program, got, until
 
 SAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

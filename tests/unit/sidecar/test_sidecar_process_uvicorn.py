@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ports import free_port
-from tests.support.sidecar_process import Pair, Reply, got
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.ports import free_port
+from tests.support.processes.sidecar_process import Pair, Reply, got
 
 APP = """
 import json, os, pathlib

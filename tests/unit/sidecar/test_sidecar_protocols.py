@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.protocol_pair import pairs
-from tests.support.sidecar_process import Pair, Reply, until
+from tests.support.processes.protocol_pair import pairs
+from tests.support.processes.sidecar_process import Pair, Reply, until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols.md").read_text()
 EXAMPLES = {
@@ -287,7 +287,7 @@ async def test_the_example_with_fastapi_answers_by_item(start: Callable[..., Any
     """The page's code under uvicorn: two fine requests and a bad one in one run; alone, plain HTTP."""
     code = tmp_path / "example.py"
     code.write_text(EXAMPLES["python instances-items"])
-    pair = await start("instances", program=("tests.support.asgi_model", str(code)))
+    pair = await start("instances", program=("tests.support.models.asgi_model", str(code)))
     path = "/v1/models/sum:predict"
     first, bad, two = await pair.batched(
         4,

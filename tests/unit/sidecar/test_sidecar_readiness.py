@@ -13,7 +13,7 @@ from penstock_sidecar.model.reconfigure import MESSAGE, QUIET_SECONDS, Reconfigu
 from penstock_sidecar.model.warmup import Warmup
 from penstock_wire.control import report
 from penstock_wire.http import ConnectionLost, Request, Response
-from tests.support import fake_loop
+from tests.support.clocks import fake_loop
 
 
 class World:

@@ -11,8 +11,8 @@ import pytest
 
 from penstock_sidecar.model.reconfigure import Reconfigure
 from penstock_wire.http import ConnectionLost, Request, Response
-from tests.support.ports import free_port
-from tests.support.sidecar_process import Pair, Program, until
+from tests.support.processes.ports import free_port
+from tests.support.processes.sidecar_process import Pair, Program, until
 from tests.unit.wire.test_closed_paths import SPELLINGS
 
 TARGET = """

@@ -14,8 +14,8 @@ from penstock_wire.control import documents, report, settings
 from penstock_wire.control.report import SidecarReport
 from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
-from tests.support.aiohttp_http import AiohttpFront
-from tests.support.sidecar_process import HELD, Pair, got, until
+from tests.support.http.aiohttp_http import AiohttpFront
+from tests.support.processes.sidecar_process import HELD, Pair, got, until
 
 
 class Operator:

@@ -13,7 +13,7 @@ import pytest
 
 from penstock_sidecar.model import restart_detector
 from penstock_sidecar.model.restart_detector import ListenerIdentity
-from tests.support.ports import free_port
+from tests.support.processes.ports import free_port
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from tests.support.simulation import Case, Result, affine, run
+from tests.support.worlds.simulation import Case, Result, affine, run
 
 BASE, ITEM, SIZE = 0.020, 0.001, 32
 FULL = BASE + ITEM * SIZE

@@ -23,8 +23,8 @@ from penstock_wire.http import (
     UpstreamAnswer,
     UpstreamTimeout,
 )
-from tests.support.model_stream import ModelStream
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.models.model_stream import ModelStream
 
 NDJSON = (b"content-type", b"application/x-ndjson")
 CANCEL = (b"x-penstock-cancel", b"1")

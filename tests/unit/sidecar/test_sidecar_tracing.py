@@ -29,8 +29,8 @@ from penstock_wire.headers import Headers, get
 from penstock_wire.http import ConnectFailed, Request, Response, Tunnel
 from penstock_wire.http.server.server import H1Front
 from penstock_wire.tracing import asked_by, parse
-from tests.support.model_stream import ModelStream
-from tests.support.sidecar_process import until
+from tests.support.models.model_stream import ModelStream
+from tests.support.processes.sidecar_process import until
 
 TRACE, PARENT = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 SAMPLED = f"00-{TRACE:032x}-{PARENT:016x}-01"

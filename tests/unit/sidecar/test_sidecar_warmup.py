@@ -12,7 +12,7 @@ from penstock_sidecar.model import warmup
 from penstock_sidecar.model.warmup import Warmup
 from penstock_wire.errors import DocumentError
 from penstock_wire.http import ConnectionLost, Request, Response
-from tests.support import fake_loop
+from tests.support.clocks import fake_loop
 
 JSON = (b"content-type", b"application/json")
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.stream_peer import Scripted, scripted
+from tests.support.http.stream_peer import Scripted, scripted
 
 
 @pytest_asyncio.fixture

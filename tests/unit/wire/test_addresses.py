@@ -18,9 +18,9 @@ from penstock_wire import addresses
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.server.server import H1Front
 from penstock_wire.process import address
-from tests.support.ports import needs_ipv6
-from tests.support.sidecar_process import Program
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.ports import needs_ipv6
+from tests.support.processes.sidecar_process import Program
 
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 LOOPBACK = "127.0.0.1", "::1"

@@ -23,7 +23,9 @@ from penstock_wire.http import (
 )
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.server import H1Front
-from tests.support.hop_pair import (
+from tests.support.clocks.still_time import StillTime
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.hop_pair import (
     SIDECAR,
     Held,
     HopServer,
@@ -31,9 +33,7 @@ from tests.support.hop_pair import (
     paired,
     post,
 )
-from tests.support.still_time import StillTime
-from tests.support.upstream_exchange import Given
-from tests.support.waiting import SECONDS, until
+from tests.support.http.upstream_exchange import Given
 
 
 @pytest_asyncio.fixture

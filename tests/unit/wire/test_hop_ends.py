@@ -25,7 +25,8 @@ from penstock_wire.http.client.peer_liveness import TcpSigns
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.server import H1Front
-from tests.support.hop_pair import (
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.hop_pair import (
     SIDECAR,
     Held,
     HopServer,
@@ -37,7 +38,6 @@ from tests.support.hop_pair import (
     request,
     served,
 )
-from tests.support.waiting import SECONDS, until
 
 
 @pytest_asyncio.fixture

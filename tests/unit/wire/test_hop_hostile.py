@@ -26,8 +26,8 @@ from penstock_wire.http import (
 from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.head import MAX_HEAD_BYTES
 from penstock_wire.http.server.server import H1Front, H1Listener
-from tests.support.hop_pair import ASK, Raw, answer, head, post, raw_client, raw_server, request, served
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.hop_pair import ASK, Raw, answer, head, post, raw_client, raw_server, request, served
 
 LONG = frames.LONG.pack
 peers: list[Raw] = []

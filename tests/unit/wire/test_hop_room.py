@@ -12,7 +12,8 @@ from penstock_wire.hop import frames
 from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.hop_pair import (
+from tests.support.clocks.waiting import until
+from tests.support.http.hop_pair import (
     SIDECAR,
     Pair,
     Raw,
@@ -24,7 +25,6 @@ from tests.support.hop_pair import (
     request,
     served,
 )
-from tests.support.waiting import until
 
 
 @pytest_asyncio.fixture

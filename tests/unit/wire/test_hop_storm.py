@@ -11,8 +11,8 @@ import pytest
 
 from penstock_wire.http import ClientGone, ConnectionLost, Exchange, Request, Response, UpstreamTimeout
 from penstock_wire.http.server.server import H1Front
-from tests.support.hop_pair import SIDECAR, HopServer, Pair, paired
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.hop_pair import SIDECAR, HopServer, Pair, paired
 
 SIZES = (0, 1, 500, 64 * 1024, 64 * 1024 + 1, 400_000)
 

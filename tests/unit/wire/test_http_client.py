@@ -25,9 +25,9 @@ from penstock_wire.http import (
 from penstock_wire.http.body import read_whole
 from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.still_time import StillTime
-from tests.support.stream_peer import Scripted, Wire, scripted
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.still_time import StillTime
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.stream_peer import Scripted, Wire, scripted
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 

@@ -11,9 +11,9 @@ import pytest
 
 from penstock_wire.http import ClientGone, ConnectionLost, Request, UpstreamTimeout
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.stream_peer import Scripted, Wire
-from tests.support.upstream_exchange import CHUNKED, OK, Given, ask, check_pool, get, good, rest
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.stream_peer import Scripted, Wire
+from tests.support.http.upstream_exchange import CHUNKED, OK, Given, ask, check_pool, get, good, rest
 
 
 async def echo(wire: Wire) -> None:

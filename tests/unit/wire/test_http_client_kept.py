@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from penstock_wire.http import ConnectionLost, Request, RequestUnread, Response, UpstreamError
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.stream_peer import Scripted, Wire, scripted, unread
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.stream_peer import Scripted, Wire, scripted, unread
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 

@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from penstock_wire.http import Request, Response, UpstreamAnswer, UpstreamError
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.stream_peer import Scripted, Wire, scripted
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.stream_peer import Scripted, Wire, scripted
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n"
 KNOWN = HEAD + b"\r\nok"

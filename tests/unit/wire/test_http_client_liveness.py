@@ -19,7 +19,7 @@ from penstock_wire.http.client import peer_liveness, pool
 from penstock_wire.http.client.connection import Connection
 from penstock_wire.http.client.peer_liveness import TcpSigns
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.waiting import until
+from tests.support.clocks.waiting import until
 
 REQUEST = Request(method="GET", target="/", headers=(), body=b"")
 

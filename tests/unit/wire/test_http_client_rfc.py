@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from penstock_wire.http import AnswerUnreadable, ConnectionLost, Request, UpstreamError
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.answer_rules import GOOD, INCOMPLETE, READ, REFUSED
-from tests.support.stream_peer import Scripted, Wire, scripted
+from tests.support.http.answer_rules import GOOD, INCOMPLETE, READ, REFUSED
+from tests.support.http.stream_peer import Scripted, Wire, scripted
 
 
 class Peer(Scripted):

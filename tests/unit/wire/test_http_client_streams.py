@@ -20,10 +20,10 @@ from penstock_wire.http import (
 from penstock_wire.http.client.answer import HIGH_BYTES
 from penstock_wire.http.client.head import MAX_HEAD_BYTES
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.still_time import StillTime
-from tests.support.stream_peer import Scripted, Wire
-from tests.support.upstream_exchange import CHUNKED, LONG, OK, Given, ask, check_pool, get, good, rest
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.still_time import StillTime
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.stream_peer import Scripted, Wire
+from tests.support.http.upstream_exchange import CHUNKED, LONG, OK, Given, ask, check_pool, get, good, rest
 
 
 class TestBodiesIn:

@@ -14,9 +14,9 @@ from penstock_wire.http import (
 )
 from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.pool import H1Upstream
-from tests.support.stream_peer import Scripted, Wire
-from tests.support.upstream_exchange import ask, check_pool, get, good, rest
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.stream_peer import Scripted, Wire
+from tests.support.http.upstream_exchange import ask, check_pool, get, good, rest
 
 
 class TestTunnels:

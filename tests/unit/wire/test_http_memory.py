@@ -16,9 +16,9 @@ from penstock_wire.http.body import read_whole
 from penstock_wire.http.memory import CONNECTION_BYTES, MemoryBound
 from penstock_wire.http.server.server import H1Front
 from penstock_wire.memory_limit import LEAST_BYTES, container_limit, most_kept
-from tests.support.hop_pair import Held, HopServer, paired
-from tests.support.hop_pair import post as hop_post
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.hop_pair import Held, HopServer, paired
+from tests.support.http.hop_pair import post as hop_post
 
 KIB = 1024
 WHOLE = 64 * KIB

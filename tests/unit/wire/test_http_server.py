@@ -16,8 +16,8 @@ import uvloop
 from penstock_wire.http import Request, Response
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.server import H1Front
-from tests.support.raw_client import until_closed
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.raw_client import until_closed
 
 Handler = Callable[[Request], Awaitable[Response]]
 OK = b"HTTP/1.1 200 OK\r\n"

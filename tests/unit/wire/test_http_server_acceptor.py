@@ -20,7 +20,7 @@ from penstock_wire.http.server import acceptor as accepting
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.acceptor import Acceptor
 from penstock_wire.http.server.server import H1Front, H1Listener
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
 
 GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 OTHER = "127.0.0.2"

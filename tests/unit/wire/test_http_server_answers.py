@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from penstock_wire.http import Exchange, Request, Response, UpstreamError
 from penstock_wire.http.server import limits
-from tests.support.front_server import OK, Server, Work, body, head, pieces, post, serving
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.front_server import OK, Server, Work, body, head, pieces, post, serving
 
 
 @pytest_asyncio.fixture

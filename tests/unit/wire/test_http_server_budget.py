@@ -8,8 +8,8 @@ from penstock_wire.http import Request, Response
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.connection import H1Connection
 from penstock_wire.http.server.server import H1Front
-from tests.support.raw_client import until_closed
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.raw_client import until_closed
 
 
 async def test_what_a_connection_holds_of_requests_in_line_is_bounded() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.server.connection_base import H1Exchange
-from tests.support.front_server import serving
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.front_server import serving
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])

@@ -22,9 +22,9 @@ import pytest_asyncio
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.server import H1Front
-from tests.support.raw_client import until_closed
-from tests.support.server_rules import END, HOST, REFUSED, TAKEN
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.raw_client import until_closed
+from tests.support.http.server_rules import END, HOST, REFUSED, TAKEN
 
 
 class Server:

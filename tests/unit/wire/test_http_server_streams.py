@@ -12,9 +12,9 @@ import pytest_asyncio
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.streams import Carrier, Inbound
-from tests.support import client_heads
-from tests.support.front_server import OK, Server, body, head, pieces, post, serving
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http import client_heads
+from tests.support.http.front_server import OK, Server, body, head, pieces, post, serving
 
 
 @pytest_asyncio.fixture

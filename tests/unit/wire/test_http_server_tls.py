@@ -17,7 +17,7 @@ from penstock_wire.control.ca_trust import client_context
 from penstock_wire.http import Exchange, Response
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.server import H1Front
-from tests.support.front_server import OK
+from tests.support.http.front_server import OK
 
 HOST = "127.0.0.1"
 

@@ -12,9 +12,9 @@ import pytest_asyncio
 
 from penstock_wire.http import ClientGone, Exchange, Response, Tunnel
 from penstock_wire.http.server.server import H1Front
-from tests.support.front_server import Server, body, head, post, serving
-from tests.support.raw_client import until_closed
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
+from tests.support.http.front_server import Server, body, head, post, serving
+from tests.support.http.raw_client import until_closed
 
 UPGRADE = b"GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: x\r\n\r\n"
 SWITCH = ((b"connection", b"upgrade"), (b"upgrade", b"x"))

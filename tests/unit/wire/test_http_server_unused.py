@@ -12,7 +12,7 @@ from penstock_wire.http import Request, Response
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.connection import H1Connection
 from penstock_wire.http.server.server import H1Front
-from tests.support.waiting import SECONDS, until
+from tests.support.clocks.waiting import SECONDS, until
 
 OLD_SECONDS = 3 * limits.SWEEP_SECONDS
 

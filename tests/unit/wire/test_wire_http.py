@@ -21,9 +21,9 @@ from penstock_wire.http import (
 )
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.server import H1Front
-from tests.support.aiohttp_http import AiohttpFront, AiohttpUpstream
-from tests.support.front_promises import OK, Client, Echo, FrontPromises, Served, post
-from tests.support.waiting import until
+from tests.support.clocks.waiting import until
+from tests.support.http.aiohttp_http import AiohttpFront, AiohttpUpstream
+from tests.support.http.front_promises import OK, Client, Echo, FrontPromises, Served, post
 
 
 @pytest.fixture

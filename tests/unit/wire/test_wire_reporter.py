@@ -12,8 +12,8 @@ import pytest
 from penstock_wire.control.reporter import Reporter
 from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
-from tests.support.aiohttp_http import AiohttpFront
-from tests.support.waiting import SECONDS
+from tests.support.clocks.waiting import SECONDS
+from tests.support.http.aiohttp_http import AiohttpFront
 
 
 class Operator:
