@@ -62,12 +62,7 @@ STOP_SECONDS = 8.0
 
 
 class Operator:
-    """One operator process.
-
-    Args:
-        config: the configuration.
-        cluster: Kubernetes.
-    """
+    """One operator process."""
 
     def __init__(self, config: Config, cluster: Cluster) -> None:
         self._config = config
@@ -341,9 +336,6 @@ def _leadership(
 
 async def run(config: Config) -> int:
     """Run an operator.
-
-    Args:
-        config: the configuration.
 
     Returns:
         The process's exit code.

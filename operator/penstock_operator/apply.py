@@ -26,9 +26,7 @@ class Applier:
     """Writes children by this module's rule.
 
     Args:
-        cluster: the cluster to write to.
         store: the known objects; answers to writes go into it at once, so that the next look sees them.
-        observer: counts the writes.
     """
 
     def __init__(self, cluster: Cluster, store: Store, observer: WriteObserver | None = None) -> None:
@@ -44,11 +42,6 @@ class Applier:
         """Return the live object, from the store or else from the cluster.
 
         An object without our label is not in the store.
-
-        Args:
-            kind: its kind.
-            namespace: where it is.
-            name: its name.
         """
         live = self._store.get(kind, namespace, name)
         if live is None:
@@ -126,7 +119,6 @@ class Applier:
 
         Args:
             candidates: live objects that the caller alone decides about.
-            keep: keys that are still wanted.
 
         Returns:
             The keys of the deleted children.
@@ -147,11 +139,7 @@ class Applier:
 
 
 def labelled(live: Obj) -> bool:
-    """Whether the object carries our label.
-
-    Args:
-        live: any object.
-    """
+    """Whether the object carries our label."""
     return bool((live["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGED)
 
 

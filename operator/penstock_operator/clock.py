@@ -23,7 +23,6 @@ class Clock(Protocol):
 
     def time(self) -> float:
         """Monotonic seconds."""
-        ...
 
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any) -> Timer:
         """Call back once `time()` has reached `when`.
@@ -31,9 +30,7 @@ class Clock(Protocol):
         Args:
             when: monotonic seconds.
             callback: called without waiting.
-            args: its arguments.
         """
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Wait.
@@ -41,11 +38,9 @@ class Clock(Protocol):
         Args:
             seconds: how long; 0 yields once to other tasks.
         """
-        ...
 
     def now(self) -> datetime.datetime:
         """Wall time, UTC."""
-        ...
 
 
 class LoopClock:
@@ -56,22 +51,10 @@ class LoopClock:
         return time.monotonic()
 
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any) -> Timer:
-        """See `Clock`.
-
-        Args:
-            when: monotonic seconds.
-            callback: called without waiting.
-            args: its arguments.
-        """
         loop = asyncio.get_running_loop()
         return loop.call_at(loop.time() + max(0.0, when - self.time()), callback, *args)
 
     async def sleep(self, seconds: float) -> None:
-        """See `Clock`.
-
-        Args:
-            seconds: how long.
-        """
         await asyncio.sleep(seconds)
 
     def now(self) -> datetime.datetime:
@@ -83,8 +66,6 @@ async def run_until(clock: Clock, work: Coroutine[Any, Any, T], deadline: Callab
     """Run a coroutine, and cancel it at a deadline that can move while it runs.
 
     Args:
-        clock: time.
-        work: the coroutine.
         deadline: returns monotonic seconds; called again when that time has come.
 
     Raises:

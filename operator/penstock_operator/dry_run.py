@@ -50,13 +50,6 @@ async def dry_run(
 ) -> DryCluster:
     """Reconcile everything once, without writes to the cluster.
 
-    Args:
-        there: the cluster or file to read.
-        render: the installation's configuration.
-        clock: time.
-        log: called with a constant message and fields.
-        namespace: look at this one only.
-
     Returns:
         The cluster with the writes that would be made.
 
@@ -96,11 +89,7 @@ async def dry_run(
 
 
 def documents(writes: Iterable[Write]) -> str:
-    """Render writes as YAML documents, with verb and field manager as comments.
-
-    Args:
-        writes: the writes.
-    """
+    """Render writes as YAML documents, with verb and field manager as comments."""
     return "".join(_document(write) for write in writes)
 
 
@@ -109,7 +98,6 @@ def read_file(path: str, what: str = "--file") -> list[Obj]:
 
     Args:
         path: the file, ``-`` for standard input.
-        what: what the user calls it by, for errors.
 
     Raises:
         ConfigError: the file cannot be read, or has an unknown kind or version of ours.
@@ -144,13 +132,6 @@ async def preview(
     namespace: str | None = None,
 ) -> int:
     """Print the writes that would be made, and log the problems.
-
-    Args:
-        there: the cluster or file to read.
-        render: the installation's configuration.
-        clock: time.
-        log: called with a constant message and fields.
-        namespace: look at this one only.
 
     Returns:
         The process's exit code: 1 if something could not be read, a resource of a file included.

@@ -39,13 +39,7 @@ class LeaseLost(OperatorError):
 
 
 class ReportRefused(OperatorError):
-    """A report was refused.
-
-    Args:
-        status: HTTP status of the answer.
-        reason: one constant word for metrics and logs.
-        detail: one sentence for the reader of the answer.
-    """
+    """A report was refused."""
 
     def __init__(self, status: int, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -59,14 +53,7 @@ class Outdated(OperatorError):
 
 
 class NameTaken(OperatorError):
-    """An object that we would render exists already and is not ours.
-
-    Args:
-        kind: the object's kind.
-        namespace: where it is.
-        name: its name.
-        owner: its apparent owner, for the message.
-    """
+    """An object that we would render exists already and is not ours."""
 
     def __init__(self, kind: str, namespace: str, name: str, owner: str) -> None:
         super().__init__(
@@ -83,7 +70,6 @@ class ClusterError(OperatorError):
 
     Args:
         status: HTTP status, 0 when no answer came.
-        message: the server's own words.
         retry_after: seconds the server asked us to wait, if it did.
     """
 
@@ -115,7 +101,6 @@ def cluster_error(status: int, message: str, retry_after: float | None = None) -
 
     Args:
         status: HTTP status, 0 when no answer came.
-        message: the server's words.
         retry_after: seconds of its ``Retry-After``.
     """
     if status == 404:

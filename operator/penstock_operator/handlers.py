@@ -58,28 +58,23 @@ class _NoDiffs(kopf.DiffBaseStorage):
     """
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
-        """See `kopf.DiffBaseStorage`."""
         return kopf.BodyEssence()
 
     def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
-        """See `kopf.DiffBaseStorage`."""
         return None
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        """See `kopf.DiffBaseStorage`."""
+        pass
 
 
 class Watches:
     """Watches parents and children until stopped.
 
     Args:
-        sink: called for every event.
         credentials: returns the credentials; called again when they are refused.
         started: called, in our loop, at each start of the watches, to look for objects that were deleted
             while there was no watch.
-        child_selector: label selector of the children.
         namespace: watch this one only.
-        log: called with a constant message and fields.
     """
 
     def __init__(
@@ -265,7 +260,6 @@ class _Answer(Answer):
     """
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
-        """See `aiohttp.ClientResponse`."""
         await super().start(connection)
         # NB: values of Kubernetes' own types are never deep, and the check costs 0.2 ms an event.
         ours = self.url.path.startswith(f"/apis/{GROUP}/")
@@ -273,7 +267,6 @@ class _Answer(Answer):
         return self
 
     async def json(self, **more: Any) -> Any:
-        """See `aiohttp.ClientResponse`."""
         return await super().json(**{"loads": _loads, **more})
 
 
@@ -300,7 +293,6 @@ class _Lines:
 
     Args:
         content: the one that is read.
-        cut: bounds the depth of a line.
     """
 
     def __init__(self, content: aiohttp.StreamReader, cut: Callable[[bytes], bytes]) -> None:
@@ -311,7 +303,6 @@ class _Lines:
         return getattr(self._content, name)
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
-        """See `aiohttp.StreamReader`."""
         begun: list[bytes] = []
         async for piece in self._content.iter_chunked(size):
             whole, newline, rest = piece.rpartition(b"\n")
@@ -324,22 +315,14 @@ class _Lines:
 
 
 class KopfLog(logging.Handler):
-    """Carries kopf's log lines into ours.
-
-    Args:
-        log: called with a constant message and fields.
-    """
+    """Carries kopf's log lines into ours."""
 
     def __init__(self, log: Callable[..., None]) -> None:
         super().__init__(level=logging.WARNING)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line.
-
-        Args:
-            record: a log record of kopf.
-        """
+        """Write one line."""
         if record.getMessage().startswith("OS signals are ignored"):
             return  # as it should be: they are the main thread's
         level = "error" if record.levelno >= logging.ERROR else "warning"

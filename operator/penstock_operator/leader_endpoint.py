@@ -18,13 +18,7 @@ class LeaderEndpoint:
     """Keeps the EndpointSlice of a selectorless Service.
 
     Args:
-        cluster: the cluster; its writes need the Lease.
-        namespace: of the Service.
-        name: of the Service, and of its slice.
-        address: of this pod.
         ports: ports of the control server, by their names in the Service.
-        clock: time.
-        log: called with a constant message and fields.
     """
 
     def __init__(

@@ -18,12 +18,7 @@ _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 
 
 class QueueMetrics:
-    """Counts one work queue (implements `workqueue.QueueObserver`).
-
-    Args:
-        metrics: the operator's metrics.
-        name: the queue's name.
-    """
+    """Counts one work queue (implements `workqueue.QueueObserver`)."""
 
     def __init__(self, metrics: Metrics, name: str) -> None:
         self._depth = metrics.queue_depth.labels(name)
@@ -33,21 +28,17 @@ class QueueMetrics:
         self._retries = metrics.queue_retries.labels(name)
 
     def added(self, depth: int) -> None:
-        """See `workqueue.QueueObserver`."""
         self._adds.inc()
         self._depth.set(depth)
 
     def got(self, depth: int, waited: float) -> None:
-        """See `workqueue.QueueObserver`."""
         self._depth.set(depth)
         self._waited.observe(waited)
 
     def finished(self, worked: float) -> None:
-        """See `workqueue.QueueObserver`."""
         self._worked.observe(worked)
 
     def retried(self) -> None:
-        """See `workqueue.QueueObserver`."""
         self._retries.inc()
 
 
@@ -59,7 +50,6 @@ class _Registry(CollectorRegistry):
         self.families: list[Collector] = []
 
     def register(self, collector: Collector) -> None:
-        """See `CollectorRegistry`."""
         super().register(collector)
         self.families.append(collector)
 
@@ -72,7 +62,6 @@ class _Alone(CollectorRegistry):
         self._family = family
 
     def collect(self) -> Iterable[Metric]:
-        """See `CollectorRegistry`."""
         return self._family.collect()
 
 
@@ -191,7 +180,6 @@ class Metrics:
         """Measure the work in progress of a queue at every scrape.
 
         Args:
-            name: the queue's name.
             underway: returns the seconds taken so far: the sum, and the longest.
         """
         self._unfinished.labels(name).set_function(lambda: underway()[0])
@@ -202,7 +190,6 @@ class Metrics:
 
         Args:
             verb: apply, delete, status, scale, annotate or create.
-            kind: the object's kind.
         """
         self._writes.labels(verb, kind).inc()
 
@@ -210,27 +197,18 @@ class Metrics:
         """Count a failed write (a `fence.Failed`).
 
         Args:
-            verb: see `wrote`.
-            kind: the object's kind.
             status: HTTP status; 0 if there was no answer.
         """
         self._write_errors.labels(verb, kind, str(status)).inc()
 
     def ran(self, kind: str, seconds: float, *, ok: bool) -> None:
-        """Count a run of a reconciler (implements `reconcile.manager.RunObserver`).
-
-        Args:
-            kind: the reconciled kind.
-            seconds: the run's duration.
-            ok: whether it succeeded.
-        """
+        """Count a run of a reconciler (implements `reconcile.manager.RunObserver`)."""
         self._reconciles.labels(kind, "success" if ok else "error").observe(seconds)
 
     def report(self, kind: str, outcome: str) -> None:
         """Count a received report.
 
         Args:
-            kind: sidecar or router.
             outcome: taken, late, or the reason of its refusal.
         """
         counter = self._report_counters.get((kind, outcome))
@@ -239,11 +217,7 @@ class Metrics:
         counter.inc()
 
     def plain_report(self, kind: str) -> None:
-        """Count a report in plain text.
-
-        Args:
-            kind: sidecar or router.
-        """
+        """Count a report in plain text."""
         self._plain_reports.labels(kind).inc()
 
     def show(self, more: Callable[[], str]) -> None:

@@ -63,7 +63,6 @@ def check_bytes(obj: Mapping[str, Any], most: int = BYTES) -> int:
     """Return how many bytes an object's values take.
 
     Args:
-        obj: a Kubernetes object, as it is to be kept.
         most: bytes that it may have.
 
     Raises:
@@ -88,10 +87,6 @@ def weigh(value: Any, most: int) -> int:
     """How many bytes a value takes in this process, with all in its lists and maps; inexact beyond `most`.
 
     Texts and numbers that are shared count each time.
-
-    Args:
-        value: from a parser.
-        most: where weighing ends.
     """
     total, waiting = 0, [value]
     while waiting and total <= most:
@@ -108,10 +103,6 @@ def weigh(value: Any, most: int) -> int:
 def check_count(spec: Any, most: int = VALUES) -> None:
     """Check that a spec does not have too many values.
 
-    Args:
-        spec: of a resource.
-        most: values that it may have.
-
     Raises:
         TooMany: it has more; the message names the field with most of them.
     """
@@ -123,12 +114,7 @@ def check_count(spec: Any, most: int = VALUES) -> None:
 
 
 def count(value: Any, most: int) -> int:
-    """How many values a value's lists and maps have, itself included; inexact beyond `most`.
-
-    Args:
-        value: from a parser.
-        most: where counting ends.
-    """
+    """How many values a value's lists and maps have, itself included; inexact beyond `most`."""
     total, waiting = 1, [value]
     while waiting and total <= most:
         members = waiting.pop()
@@ -163,12 +149,7 @@ def decode(data: bytes) -> Any:
 
 
 def cut(text: bytes, levels: int = CUT) -> bytes:
-    """Replace each container below so many levels of a JSON text by null.
-
-    Args:
-        text: valid JSON.
-        levels: levels that are kept.
-    """
+    """Replace each container below so many levels of a JSON text by null."""
     if text.count(b"[") + text.count(b"{") <= levels:
         return text
     parts: list[bytes] = []
@@ -192,7 +173,6 @@ def where(obj: Mapping[str, Any], levels: int = LEVELS) -> str:
     """The path of a container below so many levels, for messages; empty if there is none.
 
     Args:
-        obj: a Kubernetes object.
         levels: levels that are read, the object's own included.
     """
     waiting: list[tuple[Any, int, tuple[str, ...]]] = [(obj, 1, ())]

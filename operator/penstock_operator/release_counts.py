@@ -35,11 +35,7 @@ class _Router:
     """The counters of one router as of its last report.
 
     Args:
-        seq: sequence number of the report.
-        at: when the report came.
         since: time from which all its answers to the endpoint are known.
-        backends: counters of the two backends.
-        copies: counters of the mirror to the candidate.
     """
 
     seq: int
@@ -54,10 +50,7 @@ class _Followed:
     """One endpoint whose counters are followed.
 
     Args:
-        stable: name of the stable backend.
-        candidate: name of the candidate.
         routers: by uid of the pod.
-        parts: counts since they were last taken.
         part: seconds of each part.
         slots: recently answered requests, by backend, with the time of the latest.
     """
@@ -72,13 +65,7 @@ class _Followed:
 
 @dataclass(slots=True)
 class _Part:
-    """Counts of a short span.
-
-    Args:
-        begun: time of the first count.
-        gains: counts by backend.
-        copies: counts of the mirror.
-    """
+    """Counts of a short span."""
 
     begun: float
     gains: dict[str, Counter[str]] = field(default_factory=dict)
@@ -93,13 +80,7 @@ class _Part:
 
 @dataclass(slots=True)
 class _Slot:
-    """Requests answered within a few seconds.
-
-    Args:
-        begun: when the first were counted.
-        latest: when the last were counted.
-        answered: number of requests by backend.
-    """
+    """Requests answered within a few seconds."""
 
     begun: float
     latest: float
@@ -118,14 +99,7 @@ class ReleaseCounts:
         self._followed: dict[str, dict[str, _Followed]] = {}  # by namespace and endpoint
 
     def follow(self, namespace: str, endpoint: str, stable: str, candidate: str) -> None:
-        """Count the answers of two backends of an endpoint from now on; a count under way continues.
-
-        Args:
-            namespace: of the endpoint.
-            endpoint: its name.
-            stable: name of the stable backend.
-            candidate: name of the candidate.
-        """
+        """Count the answers of two backends of an endpoint from now on; a count under way continues."""
         here = self._followed.setdefault(namespace, {})
         known = here.get(endpoint)
         if known is None or (known.stable, known.candidate) != (stable, candidate):
@@ -142,7 +116,6 @@ class ReleaseCounts:
         """Take a router's counters.
 
         Args:
-            namespace: of the router.
             report: its report, in order.
             now: seconds, monotonic.
         """
@@ -155,12 +128,7 @@ class ReleaseCounts:
             followed.routers.pop(uid, None)
 
     def take(self, namespace: str, endpoint: str) -> Interval:
-        """Return the counts since the last call; all are 0 for an endpoint that is not followed.
-
-        Args:
-            namespace: of the endpoint.
-            endpoint: its name.
-        """
+        """Return the counts since the last call; all are 0 for an endpoint that is not followed."""
         followed = self._followed.get(namespace, {}).get(endpoint)
         if followed is None:
             return Interval(stable=Counts(), candidate=Counts())
@@ -187,9 +155,6 @@ class ReleaseCounts:
         Requests by rules and requests with a key count too, and those that routers hold for it now.
 
         Args:
-            namespace: of the endpoint.
-            endpoint: its name.
-            backend: name of the backend.
             now: seconds, monotonic.
             silent: uids of routers whose last report is too old.
 

@@ -48,7 +48,6 @@ class Reports:
     """The last reports by backend and, of routers, by namespace and endpoint.
 
     Args:
-        clock: time.
         exists: whether there is a backend of this namespace and name: for others, neither reports of pods,
             which still drain, nor numbers of held requests are kept.
         asked: the backends that get requests of an endpoint of this namespace and name: only their numbers of
@@ -78,9 +77,6 @@ class Reports:
         """Take a sidecar's report.
 
         Args:
-            namespace: of the pod.
-            backend: of the pod.
-            report: the pod's report.
             every: seconds until the next report that the pod is asked for.
         """
         if not self._in_order(report.uid, report.seq):
@@ -102,8 +98,6 @@ class Reports:
         """Take a router's report.
 
         Args:
-            namespace: of the pod.
-            report: the pod's report.
             endpoint: of the pod, if it serves this one alone.
             every: seconds until the next report that the pod is asked for.
         """
@@ -126,11 +120,7 @@ class Reports:
         return News(taken=True, notable=notable)
 
     def take_newly_held(self, namespace: str) -> frozenset[str]:
-        """Backends for which a router has begun to hold requests since the last call.
-
-        Args:
-            namespace: where.
-        """
+        """Backends for which a router has begun to hold requests since the last call."""
         return frozenset(self._newly_held.pop(namespace, ()))
 
     def _record_held(
@@ -147,24 +137,14 @@ class Reports:
                 self._newly_held.setdefault(namespace, set()).add(name)
 
     def window(self, namespace: str, backend: str) -> LoadWindow:
-        """The load window of a backend, made when it is first asked for.
-
-        Args:
-            namespace: where.
-            backend: its name.
-        """
+        """The load window of a backend, made when it is first asked for."""
         load_window = self._windows.get((namespace, backend))
         if load_window is None:
             load_window = self._windows[(namespace, backend)] = LoadWindow(KEEP)
         return load_window
 
     def of_backend(self, namespace: str, backend: str) -> dict[str, SidecarReport]:
-        """The fresh reports of a backend's pods, by pod.
-
-        Args:
-            namespace: where.
-            backend: its name.
-        """
+        """The fresh reports of a backend's pods, by pod."""
         window = self._windows.get((namespace, backend))
         return self._fresh(window.latest()) if window is not None else {}
 
@@ -172,48 +152,27 @@ class Reports:
         """The fresh reports of a namespace's router pods, by pod.
 
         Args:
-            namespace: where.
             endpoint: an endpoint that has routers of its own, for these instead.
         """
         return self._fresh(self._routers.get((namespace, endpoint), {}))
 
     def served(self, namespace: str, endpoint: str) -> Mapping[str, int]:
-        """Requests of an endpoint that were answered within the last minute, by backend.
-
-        Args:
-            namespace: where.
-            endpoint: its name.
-        """
+        """Requests of an endpoint that were answered within the last minute, by backend."""
         window = self._traffic.get(namespace)
         return {} if window is None else window.of(endpoint, self._clock.time())
 
     def errors(self, namespace: str, backend: str) -> tuple[int, Mapping[str, int]]:
-        """Requests of a backend that routers answered within the last minute, and of these errors by reason.
-
-        Args:
-            namespace: where.
-            backend: its name.
-        """
+        """Requests of a backend that routers answered in the last minute, and of these errors by reason."""
         window = self._traffic.get(namespace)
         return (0, {}) if window is None else window.errors(backend, self._clock.time())
 
     def failing(self, namespace: str) -> frozenset[str]:
-        """The backends of a namespace whose clients got an error within the last minute.
-
-        Args:
-            namespace: where.
-        """
+        """The backends of a namespace whose clients got an error within the last minute."""
         window = self._traffic.get(namespace)
         return frozenset() if window is None else window.failing(self._clock.time())
 
     def answered_lately(self, namespace: str, endpoint: str, backend: str) -> int | None:
-        """Requests that a backend of a release answered recently: see `ReleaseCounts.answered`.
-
-        Args:
-            namespace: where.
-            endpoint: its name.
-            backend: the backend's.
-        """
+        """Requests that a backend of a release answered recently: see `ReleaseCounts.answered`."""
         silent = self._silent_routers(namespace, endpoint)
         return self.releases.answered(namespace, endpoint, backend, self._clock.time(), silent=silent)
 
@@ -228,12 +187,7 @@ class Reports:
         )
 
     def age(self, namespace: str, backend: str) -> float | None:
-        """Seconds since the last report of the pod that is silent the longest; None if no pod has reported.
-
-        Args:
-            namespace: where.
-            backend: its name.
-        """
+        """Seconds since the last report of the pod silent the longest; None if no pod has reported."""
         window = self._windows.get((namespace, backend))
         oldest = window.oldest() if window is not None else None
         return None if oldest is None else self._clock.time() - oldest
@@ -242,9 +196,6 @@ class Reports:
         """The highest settings version that an older pod has applied, 0 if there is none.
 
         Others report a digest, and take any document that is not the one they have.
-
-        Args:
-            reports: by pod.
         """
         return max(
             (
@@ -256,22 +207,11 @@ class Reports:
         )
 
     def forget_backend(self, namespace: str, backend: str) -> None:
-        """Drop all reports of a deleted backend.
-
-        Args:
-            namespace: where.
-            backend: its name.
-        """
+        """Drop all reports of a deleted backend."""
         self._windows.pop((namespace, backend), None)
 
     def forget_pod(self, namespace: str, pod: str, uid: str) -> None:
-        """Drop the reports of a deleted pod, except its load, which expires in the window.
-
-        Args:
-            namespace: where.
-            pod: its name.
-            uid: its uid.
-        """
+        """Drop the reports of a deleted pod, except its load, which expires in the window."""
         self._sequences.pop(uid, None)
         self._fresh_for.pop(uid, None)
         self.releases.forget(namespace, uid)
@@ -327,11 +267,7 @@ class Reports:
 
 
 def held_by_backend(report: RouterReport) -> Counter[str]:
-    """How many requests a router holds, by backend; without those that have none.
-
-    Args:
-        report: the router's.
-    """
+    """How many requests a router holds, by backend; without those that have none."""
     held: Counter[str] = Counter()
     for endpoint in report.endpoints.values():
         for name, totals in endpoint.backends.items():

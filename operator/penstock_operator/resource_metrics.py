@@ -30,7 +30,6 @@ class _Gauge:
 
     Args:
         name: without the prefix.
-        text: its help.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -46,13 +45,7 @@ class _Gauge:
 
 
 class ResourceMetrics:
-    """Gauges of every resource, and of the reports of each backend's pods.
-
-    Args:
-        store: the known objects of the cluster.
-        reports: the latest reports of pods.
-        scaled: the autoscaler's last results, by backend.
-    """
+    """Gauges of every resource, and of the reports of each backend's pods."""
 
     def __init__(self, store: Store, reports: Reports, scaled: Mapping[Key, Scaled]) -> None:
         self._store = store
@@ -136,11 +129,7 @@ class ResourceMetrics:
 
 
 def most_telling(reports: Mapping[str, SidecarReport]) -> Fit | None:
-    """The service curve that rests on the most batches, if there is any.
-
-    Args:
-        reports: of a backend's pods.
-    """
+    """The service curve that rests on the most batches, if there is any."""
     fits = [fit for report in reports.values() for fit in report.fit.values()]
     return max(fits, key=lambda fit: fit.n, default=None)
 

@@ -53,8 +53,6 @@ class Key:
 
     Args:
         kind: ``ModelBackend``.
-        namespace: where it is.
-        name: its name.
     """
 
     kind: str
@@ -110,20 +108,13 @@ class Store:
         return key in self._objects
 
     def get(self, kind: Kind, namespace: str, name: str) -> Obj | None:
-        """Return one object, None if it is not in the store.
-
-        Args:
-            kind: its kind.
-            namespace: where it is.
-            name: its name.
-        """
+        """Return one object, None if it is not in the store."""
         return self._objects.get(Key(kind.kind, namespace, name))
 
     def all(self, kind: Kind, namespace: str | None = None) -> list[Obj]:
         """All known objects of a kind, by name within a namespace.
 
         Args:
-            kind: which.
             namespace: None for all.
         """
         if namespace is not None:
@@ -137,20 +128,11 @@ class Store:
         ]
 
     def count(self, kind: Kind, namespace: str) -> int:
-        """How many objects of a kind a namespace has.
-
-        Args:
-            kind: which.
-            namespace: where.
-        """
+        """How many objects of a kind a namespace has."""
         return len(self._by_namespace.get((kind.kind, namespace), ()))
 
     def owned(self, uid: str) -> list[Obj]:
-        """All known objects with an owner reference to the uid.
-
-        Args:
-            uid: the owner's.
-        """
+        """All known objects with an owner reference to the uid."""
         return [self._objects[key] for key in sorted(self._by_owner.get(uid, ()))]
 
     def selected(self, kind: Kind, namespace: str, label: str, value: str) -> list[Obj]:
@@ -158,9 +140,7 @@ class Store:
 
         Args:
             kind: one of `INDEXED_KINDS`.
-            namespace: where.
             label: one of `INDEXED_LABELS`.
-            value: the label's value.
         """
         objects = self._by_label.get((kind.kind, namespace, label, value), {})
         return [objects[name] for name in sorted(objects)]
@@ -177,20 +157,11 @@ class Store:
         return namespaces.pop() if len(namespaces) == 1 else ""
 
     def epoch(self, kind: Kind, namespace: str) -> int:
-        """A number for caches that rises with every change of an object of a kind in a namespace.
-
-        Args:
-            kind: which.
-            namespace: where.
-        """
+        """A number for caches that rises with every change of an object of a kind in a namespace."""
         return self._epochs.get((kind.kind, namespace), 0)
 
     def namespaces(self, kind: Kind) -> list[str]:
-        """Namespaces that have an object of a kind.
-
-        Args:
-            kind: which.
-        """
+        """Namespaces that have an object of a kind."""
         return sorted(namespace for kind_name, namespace in self._by_namespace if kind_name == kind.kind)
 
     def keys(self) -> Iterator[Key]:
@@ -241,7 +212,6 @@ class Store:
         """Remove an object that is gone.
 
         Args:
-            key: its key.
             uid: its uid; a newer object of the same name stays. None for any.
             version: resourceVersion of its deletion, 0 if unknown.
         """
@@ -259,11 +229,7 @@ class Store:
         return Change(old, None)
 
     def has_room(self, key: Key) -> bool:
-        """Whether an object is a stub for want of room in its namespace, and there is room for it now.
-
-        Args:
-            key: the object.
-        """
+        """Whether an object is a stub for want of room in its namespace, and there is room for it now."""
         size = self._waiting.get(key)
         return size is not None and self._spent.get(key.namespace, 0) + size <= NAMESPACE_BYTES
 
@@ -326,21 +292,13 @@ class Store:
 
 
 def key_of(obj: Obj) -> Key:
-    """The key of an object.
-
-    Args:
-        obj: with kind and metadata.
-    """
+    """The key of an object."""
     metadata = obj["metadata"]
     return Key(obj["kind"], metadata.get("namespace") or "", metadata["name"])
 
 
 def owner_uids(obj: Obj) -> Iterable[str]:
-    """The uids of an object's owners.
-
-    Args:
-        obj: any object.
-    """
+    """The uids of an object's owners."""
     return [ref["uid"] for ref in obj["metadata"].get("ownerReferences") or ()]
 
 
@@ -410,11 +368,7 @@ def slim(obj: Obj) -> Obj:
 
 
 def owners_of_replicas(obj: Obj) -> list[Obj]:
-    """The entries of `managedFields` that own `spec.replicas`, without their other fields.
-
-    Args:
-        obj: any object.
-    """
+    """The entries of `managedFields` that own `spec.replicas`, without their other fields."""
     return [
         {name: entry[name] for name in ("manager", "operation", "subresource") if name in entry}
         | {"fieldsV1": {"f:spec": {"f:replicas": {}}}}
@@ -431,7 +385,6 @@ def sharing(value: Any, levels: int = nesting.LEVELS) -> Any:
 
     Args:
         value: from a parser; it is not changed.
-        levels: levels of containers that it may have.
 
     Raises:
         TooDeep: it has more levels.
@@ -454,7 +407,6 @@ def adopting(obj: Obj, old: Obj) -> Obj:
 
     Args:
         obj: the new version; it is not changed.
-        old: the previous version.
 
     Raises:
         TooDeep: see `sharing`.
@@ -562,11 +514,7 @@ def _essence(obj: Obj) -> Obj:
 
 
 def version_of(obj: Obj) -> int:
-    """An object's resourceVersion as a number, 0 if it has none.
-
-    Args:
-        obj: any object.
-    """
+    """An object's resourceVersion as a number, 0 if it has none."""
     try:
         return int(obj["metadata"]["resourceVersion"])
     except (KeyError, ValueError):

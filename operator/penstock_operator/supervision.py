@@ -24,9 +24,6 @@ async def until_done(
     """Repeat a call until it succeeds.
 
     Args:
-        act: the call.
-        clock: time.
-        log: called with a constant message and fields.
         failing: called with the reason of each failure, and with "" on success.
 
     Raises:
@@ -61,10 +58,7 @@ async def keep_running(
     """Run a loop, and start it again whenever it raises; return when it returns.
 
     Args:
-        name: the loop's name, for the log.
         loop: runs until cancelled or done.
-        clock: time.
-        log: called with a constant message and fields.
 
     Raises:
         LeaseLost: the loop raised it; nothing is written after that.

@@ -39,8 +39,6 @@ class _Slot:
     Args:
         began: when it began, in seconds.
         served: by endpoint, then by backend: each split reads only its own, and there can be thousands.
-        errors: by backend, then by reason.
-        requests: by backend.
     """
 
     began: float
@@ -65,7 +63,6 @@ class TrafficWindow:
         """Take a router's counters.
 
         Args:
-            report: its report.
             now: seconds, monotonic.
             asked: the backends that get requests of an endpoint now; earlier ones stay known. None for all
                 that are reported.
@@ -109,7 +106,6 @@ class TrafficWindow:
         """Requests of an endpoint that were answered within the last minute, by backend.
 
         Args:
-            endpoint: its name.
             now: seconds, monotonic.
         """
         self._expire(now)
@@ -122,7 +118,6 @@ class TrafficWindow:
         """Requests of a backend within the last minute, whatever the endpoint, and its errors by reason.
 
         Args:
-            backend: its name.
             now: seconds, monotonic.
         """
         self._expire(now)

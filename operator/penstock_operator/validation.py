@@ -59,7 +59,6 @@ def faults(resource: Obj, *, rules: bool = True) -> list[str]:
     """Return what the API server would refuse, and what kubelet could not use; empty if all is well.
 
     Args:
-        resource: one of Penstock's four kinds.
         rules: whether CEL rules are checked, for which the extra `validate` is needed.
     """
     schema = _schema(resource["kind"])

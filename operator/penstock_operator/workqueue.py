@@ -58,10 +58,8 @@ class WorkQueue(Generic[K]):
     """Keys to work on.
 
     Args:
-        clock: time for delays.
         base: first backoff of a key, seconds; doubled with every failure.
         cap: longest backoff, seconds.
-        observer: counts the queue's operations.
     """
 
     def __init__(
@@ -99,11 +97,7 @@ class WorkQueue(Generic[K]):
         return sum(taken), max(taken, default=0.0)
 
     def add(self, key: K) -> None:
-        """Have the key worked on as soon as a worker is free.
-
-        Args:
-            key: what to work on.
-        """
+        """Have the key worked on as soon as a worker is free."""
         if self._shut or key in self._dirty:
             return
         self._dirty[key] = self._clock.time()
@@ -116,7 +110,6 @@ class WorkQueue(Generic[K]):
         """Add the key later; if it is delayed already, the earlier time counts.
 
         Args:
-            key: what to work on.
             seconds: how long to wait; 0 or less adds at once.
         """
         if self._shut:
@@ -136,7 +129,6 @@ class WorkQueue(Generic[K]):
         """Add the key after its backoff, and let the next one be longer.
 
         Args:
-            key: what to work on again.
             at_least: seconds that the server asked us to wait; no more than the longest backoff counts.
 
         Returns:
@@ -151,19 +143,11 @@ class WorkQueue(Generic[K]):
         return delay
 
     def forget(self, key: K) -> None:
-        """Reset the key's backoff.
-
-        Args:
-            key: a key that succeeded.
-        """
+        """Reset the key's backoff."""
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
-        """How often in a row the key failed.
-
-        Args:
-            key: any key.
-        """
+        """How often in a row the key failed."""
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
@@ -237,7 +221,6 @@ async def work(
     """Run one worker: take keys until the queue is shut down.
 
     Args:
-        queue: the queue of keys.
         handle: awaited with a key; returns seconds after which to look again, or None.
         failed: called for each failure with the backoff in seconds; must not raise.
         fatal: errors that end the worker instead of being tried again.

@@ -90,9 +90,6 @@ class Resource(Part):
     def parse(cls, stored: Mapping[str, Any]) -> Self:
         """Read an object as the apiserver stores it.
 
-        Args:
-            stored: The decoded JSON object.
-
         Raises:
             ResourceError: It does not parse; the message has each path, what was expected and found.
         """

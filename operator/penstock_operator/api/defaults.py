@@ -24,7 +24,6 @@ def batching_spec(backend: ModelBackend, policy: BatchPolicy | None) -> BatchPol
     """The batching in force for a backend: its own, its policy's, or the defaults.
 
     Args:
-        backend: the backend.
         policy: the BatchPolicy that `batchPolicyRef` names, if it exists.
     """
     if backend.spec.batching is not None:

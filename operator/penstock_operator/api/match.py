@@ -80,11 +80,7 @@ MatchList = Annotated[
 
 
 def settings(rules: tuple[Match, ...]) -> tuple[traffic_rules.Match, ...]:
-    """Convert rules to the router's settings.
-
-    Args:
-        rules: the resource's rules.
-    """
+    """Convert rules to the router's settings."""
     return tuple(
         traffic_rules.Match(
             header=rule.header, cookie=rule.cookie, value=rule.value, prefix=rule.prefix, regex=rule.regex
@@ -97,8 +93,6 @@ def faults(rules: tuple[Match, ...], where: str, budget: RegexBudget) -> tuple[s
     """The rules that the router leaves out, and why: faults that the API server cannot detect.
 
     Args:
-        rules: the rules.
-        where: their path.
         budget: for their expressions, and those of rules that are tried with them.
     """
     said = ((number, traffic_rules.match_slip(rule, budget)) for number, rule in enumerate(settings(rules)))

@@ -86,7 +86,6 @@ def described(node: Schema, path: str, shown: Shown) -> str:
     """The link to where an object is described; the first time that is a section of its own.
 
     Args:
-        node: the object.
         path: where it stands, such as `spec.model`.
         shown: gains the object, if its section is to come at `path`.
     """

@@ -143,10 +143,8 @@ def capacity(objective: Objective, curve: Curve | None, pods: Sequence[PodLoad],
     """Compute what one pod can do.
 
     Args:
-        objective: the fields of the policy.
         curve: the service curve; None if unknown.
         pods: the backend's; only those that serve and report count.
-        now: the time in seconds.
     """
     reported = [float(sample.slots) for sample in _latest(pods, now) if sample.slots is not None]
     if len(reported) >= ENOUGH:
@@ -174,9 +172,7 @@ def follow(before: Curve | None, pods: Sequence[PodLoad], now: float, *, most: i
     """Return the curve, updated by the latest reports.
 
     Args:
-        before: the last result.
         pods: the backend's; only those that serve and report count.
-        now: the time in seconds.
         most: `maxBatchSize`.
     """
     told = [each for sample in _latest(pods, now) if (each := _mean(sample.lines, before, most)) is not None]
@@ -315,10 +311,7 @@ def arrivals(
     has not reached a pod yet.
 
     Args:
-        pods: the backend's.
-        holds: routers that held its requests lately.
         window: seconds to look back.
-        now: the time in seconds.
         unknown: the rate of a pod that has not reported in all of that time.
     """
     senders: list[PodLoad | RouterHolds] = [*pods, *holds]

@@ -17,11 +17,7 @@ _ANY = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 
 
 class Times:
-    """The times of one expression, in minutes since the first day of the calendar (`date.toordinal`).
-
-    Args:
-        expression: five fields, for which CronSim finds a time.
-    """
+    """The times of one expression, in minutes since the first day of the calendar (`date.toordinal`)."""
 
     def __init__(self, expression: str) -> None:
         self._days = CronSim(expression, _ANY)
@@ -30,11 +26,7 @@ class Times:
         )
 
     def after(self, minute: int) -> int:
-        """Return the first time later than a minute.
-
-        Args:
-            minute: the minute.
-        """
+        """Return the first time later than a minute."""
         day, within = divmod(minute, DAY)
         place = bisect_right(self._minutes, within)
         if place < len(self._minutes) and self._is_on(datetime.date.fromordinal(day)):

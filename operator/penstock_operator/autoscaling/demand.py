@@ -45,10 +45,8 @@ class Asking:
 
     Args:
         pods: the backend's, including those that left.
-        holds: routers that held its requests lately.
         serving: of the pods, those that exist and have been ready.
         ready: how many of `serving` report.
-        held: requests that routers hold now.
         current: `spec.replicas` now.
         target_load: `targetLoad`; None if it follows from what a pod can do.
         able: what a pod can do; used only without `target_load`.
@@ -80,13 +78,11 @@ class Demand:
     """The number of replicas that are asked for, with its reason.
 
     Args:
-        wanted: how many.
         likely: `wanted`, or more, up to `current`, if one standard deviation more would ask for that: a
             decrease that chance would undo waits.
         words: the reason, with the numbers.
         terms: for `status.scaling`.
         panic_until: no decrease before this time, in seconds.
-        rates: the remembered rates of arrivals.
         keep: replicas for arrivals and the reserve; None if unknown.
     """
 
@@ -124,10 +120,8 @@ def demand(asking: Asking, *, panic_until: float, rates: Rates, now: float) -> D
     """Compute how many replicas are asked for, and why.
 
     Args:
-        asking: the input.
         panic_until: `panic_until` of the last result.
         rates: `rates` of the last result.
-        now: the time in seconds.
     """
     lately = _lately(asking.stable_window)
     look = _look(asking, asking.stable_window, now)

@@ -50,11 +50,7 @@ class Rates:
     since: float = math.inf
 
     def watched(self, now: float) -> float:
-        """Return the seconds for which rates were taken without a gap, up to now; 0 if none was taken now.
-
-        Args:
-            now: the time in seconds.
-        """
+        """Return the seconds for which rates were taken without a gap, up to now; 0 if none was taken now."""
         return now - self.since if self.lately and self.lately[-1][0] == now else 0.0
 
     @property
@@ -72,11 +68,9 @@ def remember(rates: Rates, rate: float, *, span: float, memory: float, now: floa
     """Return the rates with one more.
 
     Args:
-        rates: the last result.
         rate: items a second, now.
         span: seconds within which a rise counts.
         memory: seconds for which the highest rate and the greatest rise are remembered.
-        now: the time in seconds.
     """
     known = tuple((at, past) for at, past in rates.lately if now - at < span)
     lately = (*known, (now, rate))
@@ -102,7 +96,6 @@ def expected(rates: Rates, lately: Arrivals, *, trend: float, lead: float) -> fl
     """Return the items a second to be expected after the lead time.
 
     Args:
-        rates: the remembered rates.
         lately: the latest arrivals; their rate is that of the middle of their seconds.
         trend: items a second by which the rate rises each second.
         lead: seconds to look ahead.
@@ -119,7 +112,6 @@ def trend(pods: Sequence[PodLoad], *, window: float, now: float) -> float:
     Args:
         pods: the backend's, including those that left.
         window: seconds to look back; a third of it is enough at first.
-        now: the time in seconds.
     """
     first = min((pod.samples[0].at for pod in pods if pod.samples), default=now)
     # NB: pods that first report to a new leader one after the other are not a rise.

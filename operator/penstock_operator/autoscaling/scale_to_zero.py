@@ -48,8 +48,6 @@ def active_at(
         before: the last result; None at the first call: what was before is unknown.
         current: `spec.replicas`; at 0 the time begins with the next pod.
         pods: the backend's, including those that left.
-        holds: routers that held its requests lately.
-        now: the time in seconds.
     """
     if before is None or current == 0:
         return now
@@ -69,7 +67,6 @@ def patience(after: float, pods: Sequence[PodLoad]) -> float:
 
     Args:
         after: `scaleToZero.after`.
-        pods: the backend's.
     """
     starts = any(not pod.left and not pod.was_ready for pod in pods)
     return max(after, STARTS_S) if starts else after

@@ -37,7 +37,6 @@ def in_force(schedules: tuple[Schedule, ...], now: datetime.datetime) -> Schedul
     """Return the schedule that holds now; None if none does, or if `problem` finds an error.
 
     Args:
-        schedules: those of one backend.
         now: the time, with its zone.
     """
     return _at(schedules, _minute(now))[0] if schedules else None
@@ -47,7 +46,6 @@ def problem(schedules: tuple[Schedule, ...], now: datetime.datetime) -> str | No
     """Return what is wrong with schedules, in words; None if nothing is.
 
     Args:
-        schedules: those of one backend.
         now: the time, with its zone.
     """
     return _at(schedules, _minute(now))[1] if schedules else None

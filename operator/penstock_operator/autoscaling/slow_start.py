@@ -24,7 +24,6 @@ def processor_wait(pods: Sequence[PodLoad], holds: Sequence[RouterHolds], now: f
     Args:
         pods: the backend's; only those that are ready and report count.
         holds: routers that held its requests lately; only those that hold some now count.
-        now: the time in seconds.
     """
     asked = [pod.samples for pod in pods if pod.ready and not pod.left and not is_silent(pod.samples, now)]
     asked += [router.samples for router in holds if router.held(now) and not is_silent(router.samples, now)]
@@ -44,9 +43,7 @@ def step_up(replicas: int, *, current: int, ready: int, least: int, wait: float 
     """Limit the replicas that the load asks for to those that can start now.
 
     Args:
-        replicas: the number that the load asks for.
         current: `spec.replicas` now; never lowered here.
-        ready: number of ready pods.
         least: `minReplicas`; it holds at once, since a user asks for it, not the load.
         wait: see `processor_wait`; None sets no limit.
     """

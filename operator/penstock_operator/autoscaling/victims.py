@@ -22,7 +22,6 @@ class Candidate:
     """A ready pod.
 
     Args:
-        name: its name.
         load: items queued and ongoing; None if it is silent: an unknown load is not a small one.
         cost: value of its annotation; 0 if it has none.
     """
@@ -34,10 +33,6 @@ class Candidate:
 
 def name_victims(pods: Sequence[Candidate], leaving: int) -> dict[str, str | None]:
     """Return the annotations to write so that the least busy pods go.
-
-    Args:
-        pods: the pods that are ready.
-        leaving: how many of them are to go.
 
     Returns:
         The annotation's new value by pod name; None to remove it. Empty if the order is right already.

@@ -55,7 +55,6 @@ class Line:
         a: seconds that a batch of any size takes.
         b: seconds that each item adds.
         n: batches that it rests on.
-        items: their mean size.
         spread: standard deviation of their sizes.
         sized: False if the sizes are unknown, and all may have been the same.
     """
@@ -86,7 +85,6 @@ class Sample:
         arrived: items that arrived since the previous report; not those that another pod has counted.
         refused: items that were refused for a full queue since the previous report; 0 after a silence, since
             it is unknown when they were refused.
-        batches: batches sent since the previous report.
         batch_items: items in those.
         every: seconds until the next report, as the operator asked.
         processor_wait: share of the time for which the sender waited for a processor; None if unknown.
@@ -115,7 +113,6 @@ def is_silent(samples: Sequence[Sample], now: float) -> bool:
 
     Args:
         samples: those of one pod or router, oldest first.
-        now: the time in seconds.
     """
     return not samples or now - samples[-1].at > silent_after(samples[-1].every)
 
@@ -125,7 +122,6 @@ class PodLoad:
     """The known state of one pod.
 
     Args:
-        name: its name.
         ready: whether it is ready now.
         was_ready: whether it has ever been ready; if not, it is coming capacity without a load.
         left: whether it is gone; its load then counts in the past, up to its last sample.
@@ -149,7 +145,6 @@ class RouterHolds:
     """The number of requests of the backend that one router held lately.
 
     Args:
-        name: name of its pod.
         left: whether it is gone.
         samples: its samples, oldest first.
     """
@@ -159,11 +154,7 @@ class RouterHolds:
     samples: tuple[Sample, ...] = ()
 
     def held(self, now: float) -> int:
-        """Return the number of requests that it holds now; 0 if it is gone or silent.
-
-        Args:
-            now: the time in seconds.
-        """
+        """Return the number of requests that it holds now; 0 if it is gone or silent."""
         return 0 if self.left or is_silent(self.samples, now) else self.samples[-1].load
 
 
@@ -286,7 +277,6 @@ class LoadWindow:
         sidecar has restarted.
 
         Args:
-            report: the report.
             at: when it came, in seconds.
             every: seconds until the pod's next report, as the operator asks.
         """
@@ -326,8 +316,6 @@ class LoadWindow:
         """Record how many requests of the backend a router holds.
 
         Args:
-            report: the router's report.
-            held: requests that wait in it for this backend.
             at: when the report came, in seconds.
             every: seconds until the router's next report, as the operator asks.
         """
@@ -346,11 +334,7 @@ class LoadWindow:
             del self._routers[report.pod]
 
     def holds(self, now: float) -> tuple[RouterHolds, ...]:
-        """Return what routers held for the backend lately; forget what is older than `keep`.
-
-        Args:
-            now: the time in seconds.
-        """
+        """Return what routers held for the backend lately; forget what is older than `keep`."""
         for name, router in list(self._routers.items()):
             self._trim(router.samples, now, least=0)
             if not router.samples:
@@ -364,9 +348,7 @@ class LoadWindow:
         """Record that a pod or a router is gone; its load counts as long as its samples lie in the window.
 
         Args:
-            pod: its name.
             uid: its uid; another pod of the same name stays.
-            now: the time in seconds.
         """
         known = self._pods.get(pod)
         if known is not None and known.report.uid == uid:
@@ -381,7 +363,6 @@ class LoadWindow:
 
         Args:
             pods: the pods that exist (and are not being deleted) by name, and whether each is ready.
-            now: the time in seconds.
 
         Returns:
             The pods that exist, and those that left, as long as their samples lie in the window.
@@ -428,11 +409,7 @@ class LoadWindow:
         }
 
     def last(self, pod: str) -> tuple[float, SidecarReport] | None:
-        """Return the time of a pod's last report, in seconds, and the report; None if there is none.
-
-        Args:
-            pod: its name.
-        """
+        """Return the time of a pod's last report, in seconds, and the report; None if there is none."""
         known = self._pods.get(pod)
         return None if known is None else (known.at, known.report)
 
@@ -445,12 +422,7 @@ class LoadWindow:
         return min((pod.at for pod in self._pods.values() if not pod.gone), default=None)
 
     def load(self, now: float, max_batch_size: int) -> LoadStatus:
-        """Return `status.load`: the load now, and arrivals and batch fill over the last minute.
-
-        Args:
-            now: the time in seconds.
-            max_batch_size: items in a full batch.
-        """
+        """Return `status.load`: the load now, and arrivals and batch fill over the last minute."""
         self._drop_gone(now)
         talking = [pod.report for pod in self._pods.values() if now - pod.at <= pod.silent_after]
         lately = [

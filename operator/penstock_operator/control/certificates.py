@@ -31,14 +31,7 @@ class Certificates:
     """Keeps the keys, and the server's context in step with them.
 
     Args:
-        cluster: the Secret's cluster.
-        namespace: the Secret's namespace.
-        name: the Secret's name.
-        names: DNS names and addresses of the server.
-        lifetimes: the lifetimes of keys.
-        clock: time.
         changed: called with the certificates of the trusted authorities, PEM, whenever they change.
-        log: called with a constant message and fields.
     """
 
     def __init__(
@@ -180,7 +173,6 @@ def show(context: ssl.SSLContext, issued: Issued) -> None:
 
     Args:
         context: the context of a server that may be listening.
-        issued: certificate and key.
     """
     # The ssl module reads only files; this one is in memory, so that the key is not on a disk.
     memory = os.memfd_create("penstock-tls", os.MFD_CLOEXEC)
@@ -193,11 +185,7 @@ def show(context: ssl.SSLContext, issued: Issued) -> None:
 
 
 def secret_data(keyring: Keyring) -> dict[str, str]:
-    """Make a Secret's `data` from a keyring; `ca.crt`, `tls.crt` and `tls.key` are the customary names.
-
-    Args:
-        keyring: the keys.
-    """
+    """Make a Secret's `data` from a keyring; `ca.crt`, `tls.crt` and `tls.key` are the customary names."""
     words = {
         "ca.crt": keyring.authorities,
         "tls.crt": keyring.serving.certificate,
@@ -216,9 +204,6 @@ def secret_data(keyring: Keyring) -> dict[str, str]:
 
 def read_secret(live: Obj) -> Keyring:
     """Read the keyring of a Secret.
-
-    Args:
-        live: the Secret.
 
     Raises:
         UnreadableKeys: something is missing or invalid.

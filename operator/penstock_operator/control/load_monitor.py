@@ -15,7 +15,6 @@ class LoadMonitor:
     """Holds the current interval of reports.
 
     Args:
-        clock: time.
         cpu: CPU seconds of the process so far, all threads.
         changed: called with the interval in seconds after each measurement.
     """

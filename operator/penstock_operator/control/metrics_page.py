@@ -37,12 +37,7 @@ PIECE = 64 * 1024
 
 
 class MetricsPage:
-    """Serves the metrics.
-
-    Args:
-        make: makes the text.
-        clock: time.
-    """
+    """Serves the metrics."""
 
     def __init__(self, make: Callable[[], bytes], clock: Clock) -> None:
         self._make = make
@@ -60,10 +55,6 @@ class MetricsPage:
 
     def answer(self, address: str, headers: Headers = ()) -> Response:
         """Answer with the page, which counts as being sent until the client has read it or is gone.
-
-        Args:
-            address: the client's address.
-            headers: its request's fields.
 
         Raises:
             ReportRefused: it scrapes too often, or too many pages are being sent.
@@ -101,8 +92,6 @@ class _Sending:
     """A page on its way to one client, as the stream of an answer.
 
     Args:
-        text: the page.
-        clock: time.
         ended: called once when it has been read, or its client is gone.
     """
 

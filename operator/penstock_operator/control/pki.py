@@ -52,8 +52,6 @@ def issue(authority: Issued, *, names: tuple[str, ...], now: float, life: float)
     """Issue a server's certificate; it never outlives its authority.
 
     Args:
-        authority: the authority that signs it.
-        names: its DNS names and addresses.
         now: seconds since the epoch.
         life: its life in seconds.
 
@@ -97,12 +95,7 @@ def read(certificate: bytes, key: bytes) -> Issued:
 
 
 def signed_by(issued: Issued, authority: Issued) -> bool:
-    """Whether an authority signed a certificate.
-
-    Args:
-        issued: the certificate.
-        authority: the authority.
-    """
+    """Whether an authority signed a certificate."""
     try:
         _certificate(issued.certificate).verify_directly_issued_by(_certificate(authority.certificate))
     except Exception:  # the library has no common type for the faults of an arbitrary certificate

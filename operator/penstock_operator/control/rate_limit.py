@@ -22,7 +22,6 @@ class RateLimit:
     """A token bucket for each source: so many at once, then so many a second.
 
     Args:
-        clock: time.
         burst: as `BURST`.
         per_second: as `PER_SECOND`.
         sources: as `SOURCES`.

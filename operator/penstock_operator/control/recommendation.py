@@ -19,11 +19,7 @@ _JSON = ((b"content-type", b"application/json"),)
 
 
 class Recommendations:
-    """Answers requests for a recommendation.
-
-    Args:
-        scaled: the autoscaler's last result, by backend.
-    """
+    """Answers requests for a recommendation."""
 
     def __init__(self, scaled: Mapping[Key, Scaled]) -> None:
         self._scaled = scaled

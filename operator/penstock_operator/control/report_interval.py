@@ -41,6 +41,5 @@ def interval_of(size: int, interval: float, *, router: bool = False) -> float:
     Args:
         size: bytes of its report.
         interval: the common interval, in seconds.
-        router: whether it is a router.
     """
     return max(interval * ROUTERS if router else interval, min(size / _BYTES, LONGEST))

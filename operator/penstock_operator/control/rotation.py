@@ -32,7 +32,6 @@ class Lifetimes:
     """The lifetimes of keys, in seconds.
 
     Args:
-        authority: the life of an authority.
         certificate: the life of the certificate that the server shows.
         overlap: time from announcing an authority to using it, and from then to retiring the old one; at
             least the minutes in which a ConfigMap reaches all pods.
@@ -48,10 +47,8 @@ class Issued:
     """A certificate and its private key, both PEM.
 
     Args:
-        certificate: the certificate.
         key: its private key; empty for an authority that signs no more.
         begins: when it becomes valid.
-        ends: when it ends.
         names: its DNS names and addresses; none for an authority.
     """
 
@@ -68,11 +65,9 @@ class Keyring:
 
     Args:
         current: the authority that signed `serving`.
-        serving: the certificate that the server shows.
         next: an authority that every pod gets before it signs anything.
         previous: an authority that signs no more but is still trusted.
         changed: when `next` was announced or `current` took over.
-        asked: the word that requested the last rotation.
     """
 
     current: Issued
@@ -108,11 +103,7 @@ def next_step(
     """Return the one step that is due now; None if there is none. Call again after each step.
 
     Args:
-        keyring: the present keys.
-        names: the names that the shown certificate must have.
-        lifetimes: the lifetimes of keys.
         asked: the word by which a user requests a rotation: a new word begins one; "" requests none.
-        now: the time.
     """
     if keyring is None:
         return Step.MAKE
@@ -135,12 +126,7 @@ def next_step(
 
 
 def replaced_by(keyring: Keyring, *, lifetimes: Lifetimes) -> float:
-    """The time by which the shown certificate will have been replaced, if nothing prevents it.
-
-    Args:
-        keyring: the present keys.
-        lifetimes: the lifetimes of keys.
-    """
+    """The time by which the shown certificate will have been replaced, if nothing prevents it."""
     current, serving = keyring.current, keyring.serving
     if serving.ends < current.ends:
         return _old_at(serving)

@@ -15,7 +15,6 @@ class RouterAddresses:
 
     Args:
         store: has the pods.
-        clock: time.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -25,12 +24,7 @@ class RouterAddresses:
         self._pruned = 0.0
 
     def note(self, namespace: str, pod: str) -> None:
-        """Note that a router has reported.
-
-        Args:
-            namespace: its namespace.
-            pod: its name.
-        """
+        """Note that a router has reported."""
         now = self._clock.time()
         self._seen.setdefault(namespace, {})[pod] = now
         if now > self._pruned + FRESH:
@@ -39,11 +33,7 @@ class RouterAddresses:
             self._seen = {where: pods for where, pods in fresh.items() if pods}
 
     def of(self, namespace: str) -> tuple[str, ...]:
-        """The addresses of a namespace's routers; empty if none has reported.
-
-        Args:
-            namespace: where.
-        """
+        """The addresses of a namespace's routers; empty if none has reported."""
         addresses: set[str] = set()
         for name in self._fresh(namespace):
             status = (self._store.get(POD, namespace, name) or {}).get("status") or {}

@@ -104,19 +104,14 @@ class ControlServer:
     """A server that answers sidecars, routers, probes and Prometheus.
 
     Args:
-        authenticator: identifies the pod that sends a report.
-        reports: receives the reports.
         store: has the endpoints.
         settings: the settings that pods get, by namespace and name of their ConfigMap; None if not known yet.
-        clock: time.
         reported: called for every report that was taken: namespace, backend (empty for a router), notable.
         leads: whether this process leads; a standby refuses reports.
         interval: seconds between two reports of a pod, now.
         plain: whether reports in plain text are taken.
         own_addresses: whether each pod has its own address; else one address may have all connections, as may
             the pods of one namespace.
-        observer: counts reports.
-        metrics: makes the text of /metrics.
         recommendation: answers for one backend (`Recommendations.answer`).
         alive: why the process should be restarted; None while it is healthy.
         waits: why it is not ready; None while it leads, or could lead once its leader is gone.

@@ -28,10 +28,8 @@ def backend_objects(
     replica, or if asked for), NetworkPolicy (if the installation has them), Deployment.
 
     Args:
-        backend: the backend.
         document: the settings document that its sidecars boot from (`settings.Versioned.document`).
         pinned: its pod template (`deployment.pinned_template`).
-        config: the installation's configuration.
     """
     name = names.backend(backend.name)
     template = backend.spec.pod_template

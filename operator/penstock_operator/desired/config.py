@@ -28,8 +28,6 @@ class RenderConfig:
     """The part of the operator's configuration on which rendered objects depend.
 
     Args:
-        sidecar_image: image of the sidecar.
-        router_image: image of the router.
         image_pull_policy: imagePullPolicy of both; "" leaves it to Kubernetes.
         report_url: where sidecars and routers report, such as
             `https://penstock-operator.penstock-system.svc:8016`.

@@ -31,7 +31,6 @@ def deployment(backend: ModelBackend, pinned: PinnedTemplate) -> Object:
     """The Deployment of a backend.
 
     Args:
-        backend: the backend.
         pinned: its pod template (see `pinned_template`).
     """
     selector = labels.backend_selector(backend.name)
@@ -64,10 +63,7 @@ def pinned_template(
     """Return a backend's current pod template: the last rendered, until a user changes a field that rolls.
 
     Args:
-        backend: the backend.
-        config: the installation's configuration.
         new_secret: the secret of kubelet's preStop call, if there is none yet.
-        live: its live Deployment.
 
     Raises:
         ValueError: the model names neither a container nor a Python target (CEL refuses such a resource).

@@ -9,8 +9,6 @@ def budget(metadata: Object, selector: dict[str, str], asked: dict[str, int | st
     """A PodDisruptionBudget; a pod that is not ready can always be evicted.
 
     Args:
-        metadata: its metadata.
-        selector: the labels of the pods.
         asked: `maxUnavailable` or `minAvailable`; None: one unavailable pod.
     """
     return {

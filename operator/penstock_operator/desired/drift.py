@@ -107,7 +107,6 @@ def needs_write(desired: Object, live: Object, *, hashed: str | None = None) -> 
 
     Args:
         desired: the object without the hash annotation.
-        live: the live object.
         hashed: the hash of `desired`, if it is known already.
 
     Returns:
@@ -120,13 +119,7 @@ def needs_write(desired: Object, live: Object, *, hashed: str | None = None) -> 
 
 
 def contained(desired: Any, live: Any, field: str = "") -> bool:
-    """Whether the live value contains all of the desired one, after the apiserver's normalisation.
-
-    Args:
-        desired: the desired value.
-        live: the live value.
-        field: name of the member that holds both.
-    """
+    """Whether the live value contains all of the desired one, after the apiserver's normalisation."""
     if live is None:
         return _empty(desired, field)
     if isinstance(desired, dict):

@@ -32,11 +32,7 @@ def of_backend(
     """A backend's policy: its namespace's routers, and the installation's peers, may call its sidecars.
 
     Args:
-        metadata: its metadata.
-        selector: the labels of the pods.
         data: port of requests.
-        admin: port of metrics.
-        config: the installation's configuration.
     """
     routers = [
         {"podSelector": {"matchLabels": {labels.APP_NAME: app}}}
@@ -61,12 +57,8 @@ def of_router(
     """A router's policy: all peers may call it unless the installation names some; and what it may call.
 
     Args:
-        metadata: its metadata.
-        selector: the labels of the pods.
         data: ports of requests.
-        admin: port of metrics.
         sidecars: port of requests of model pods.
-        config: the installation's configuration.
     """
     policy = _policy(metadata, selector, [_rule(config.routers_from, data), *_metrics(admin, config)])
     if config.egress:

@@ -146,9 +146,6 @@ def probes(port: int) -> Object:
 
     They tolerate a slow answer, but not a negative one: if processors are short, a healthy process answers
     late, and to take it out of service or to kill it makes the shortage worse.
-
-    Args:
-        port: the admin port.
     """
 
     def probe(path: str, *, period: int, failures: int) -> Object:

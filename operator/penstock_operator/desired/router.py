@@ -40,13 +40,7 @@ class _RouterSet:
     """Router pods that serve the same endpoints: a namespace's shared ones, or one endpoint's own.
 
     Args:
-        name: name of all its objects except its settings.
-        settings: name of the ConfigMap with its settings.
-        labels: labels of its objects and pods.
-        selector: the labels that select its pods.
-        replicas: number of pods.
         resources: resources of each pod, as in core/v1.
-        ports: ports of requests.
         autoscaling: scaling by the pods' CPU; None = `replicas`.
     """
 
@@ -80,10 +74,7 @@ def router_objects(
     NetworkPolicy (if the installation has them), Deployment, HorizontalPodAutoscaler (if it is asked for).
 
     Args:
-        namespace: the namespace.
         owners: its endpoints that are not being deleted, which all own the router; at least one.
-        config: the installation's configuration.
-        document: the settings document that the router boots from.
         live: its live Deployment, whose replicas stay if they are autoscaled.
         idle: whether it serves no endpoint now: then it has no pods. (An autoscaler leaves a Deployment of
             0 replicas alone.)
@@ -123,12 +114,6 @@ def dedicated_objects(
 
     ConfigMap, PodDisruptionBudget (with more than one replica), NetworkPolicy (if the installation has
     them), Deployment. ServiceAccount and RoleBinding are those of its namespace's router.
-
-    Args:
-        endpoint: the endpoint.
-        port: the endpoint's port.
-        config: the installation's configuration.
-        document: the settings document that the router boots from.
     """
 
     def metadata(child: str) -> Object:
@@ -157,8 +142,6 @@ def endpoint_service(endpoint: ModelEndpoint, port: int, *, dedicated: bool = Fa
     """The Service of an endpoint: from port 80 to its own port on router pods.
 
     Args:
-        endpoint: the endpoint.
-        port: the endpoint's port.
         dedicated: whether it leads to the endpoint's own router, not to that of the namespace.
     """
     selector = labels.dedicated_router_selector(endpoint.name) if dedicated else labels.router_selector()

@@ -79,8 +79,6 @@ def lacks(report: SidecarReport | RouterReport, version: int, name: str) -> bool
     """Whether a pod reports other settings than these.
 
     Args:
-        report: the pod's.
-        version: the settings' version.
         name: their digest.
     """
     if report.settings_digest:
@@ -107,7 +105,6 @@ def for_sidecar(backend: ModelBackend, policy: BatchPolicy | None) -> Maker:
     """Return the maker of a backend's settings document (the `make` of `next_version`).
 
     Args:
-        backend: the backend.
         policy: the BatchPolicy that it names, if it exists. If it names one that does not exist, send the
             last document; the defaults made here only if none is known.
     """
@@ -139,8 +136,6 @@ def configmap(metadata: Object, document: bytes, authorities: str = "") -> Objec
     It says that it can be changed: if it cannot, nodes no longer follow it, and it has to be made anew.
 
     Args:
-        metadata: its metadata.
-        document: the settings.
         authorities: certificates by which its reader verifies the operator, PEM; empty if there are none.
     """
     data = {names.SETTINGS_KEY: document.decode()}

@@ -16,8 +16,6 @@ class Weight:
     """A backend's share of an endpoint, and the rules that give it requests regardless of shares.
 
     Args:
-        name: the backend's name.
-        weight: relative to the others' weights.
         match: rules of the requests that it gets regardless of shares.
     """
 
@@ -30,9 +28,6 @@ def release_of(split: TrafficSplit) -> ReleaseState | None:
     """The release that a split's strategy has begun, from its status; None before its first step.
 
     A status of another pair of backends, or one without a strategy, belongs to a release that is over.
-
-    Args:
-        split: the split.
     """
     strategy, state = split.spec.strategy, split.status.release
     if strategy is None or state is None:
@@ -42,11 +37,7 @@ def release_of(split: TrafficSplit) -> ReleaseState | None:
 
 
 def weights_of(split: TrafficSplit) -> tuple[Weight, ...]:
-    """The current shares of a split: those of its spec or, with a strategy, those of its release.
-
-    Args:
-        split: the split.
-    """
+    """The current shares of a split: those of its spec or, with a strategy, those of its release."""
     strategy, state = split.spec.strategy, release_of(split)
     if strategy is None:
         return tuple(
@@ -64,9 +55,6 @@ def mirrored_percent(split: TrafficSplit) -> int:
     """The percentage of the requests that are copied to the candidate of a split's release.
 
     It is 0 if the candidate gets requests of its own: no router sends a backend both.
-
-    Args:
-        split: the split.
     """
     state = release_of(split)
     if state is None or state.weight or has_rules(split):
@@ -75,11 +63,7 @@ def mirrored_percent(split: TrafficSplit) -> int:
 
 
 def has_rules(split: TrafficSplit) -> bool:
-    """Whether the candidate gets requests by `match`, regardless of its weight.
-
-    Args:
-        split: the split.
-    """
+    """Whether the candidate gets requests by `match`, regardless of its weight."""
     strategy = split.spec.strategy
     return any(
         strategy is not None and share.name == strategy.candidate and share.match
@@ -88,11 +72,7 @@ def has_rules(split: TrafficSplit) -> bool:
 
 
 def mirrors_of(split: TrafficSplit) -> tuple[SplitMirror, ...]:
-    """The backends that get copies: a split's mirrors, and its candidate in a step with `mirror`.
-
-    Args:
-        split: the split.
-    """
+    """The backends that get copies: a split's mirrors, and its candidate in a step with `mirror`."""
     percent, strategy = mirrored_percent(split), split.spec.strategy
     if strategy is None or not percent:
         return split.spec.mirrors

@@ -76,7 +76,6 @@ def reconfigure_env(backend: ModelBackend, drain_secret: str) -> list[Object]:
     It is a hash of the drain secret, which it does not reveal: a model must not be able to drain its pod.
 
     Args:
-        backend: the backend.
         drain_secret: as for `pre_stop`.
     """
     if reconfigure_path(backend) is None:
@@ -95,10 +94,6 @@ def warmup_requests(warmup: Warmup) -> str:
 
 
 def pre_stop(drain_secret: str) -> Object:
-    """The model container's preStop: kubelet signals the model only after the sidecar answered the drain.
-
-    Args:
-        drain_secret: shows the sidecar that kubelet calls.
-    """
+    """The model container's preStop: kubelet signals the model only after the sidecar answered the drain."""
     fields = [{"name": headers.DRAIN.decode(), "value": drain_secret}]
     return {"preStop": {"httpGet": {"path": contract.DRAIN_PATH, "port": ADMIN_PORT, "httpHeaders": fields}}}

@@ -38,7 +38,6 @@ class PinnedTemplate:
     """The pod template of a backend.
 
     Args:
-        template: the template.
         record: value of the annotation that records it; None if it is too large to be recorded.
         upgrade_pending: whether this operator would render another one, which waits for the next change.
     """
@@ -54,7 +53,6 @@ class RenderedRecord:
 
     Args:
         inputs: hash of the part of the spec that the template was rendered from.
-        hash: hash of the whole template.
         template: the template, long strings replaced by their hash.
     """
 
@@ -90,10 +88,7 @@ def choose(
     """Choose the recorded template or the fresh one.
 
     Args:
-        backend: the backend.
         fresh: its pod template as this operator renders it.
-        record: the record of its Deployment.
-        live: its live Deployment.
     """
     inputs, rendered = inputs_of(backend), digest(fresh)
     now = backend.spec.sidecar.upgrade == "Now" and not backend.spec.suspend

@@ -23,8 +23,6 @@ class EndpointPlan:
     Args:
         route: its path prefix at the front door; "" if it has none, if it lost a conflict, and if the
             endpoint has a router of its own.
-        route_taken_by: the endpoint that serves its route instead.
-        split: the TrafficSplit that decides its weights.
         backends: the serving backends, as in the router's settings: missing backends are left out while
             another of weight > 0 exists, never ready ones while another of weight > 0 is ready.
         missing: backends that are named and do not exist.
@@ -108,8 +106,6 @@ def plan(
     while another is ready: the request would only be held until its timeout.
 
     Args:
-        endpoints: all endpoints of the namespace.
-        splits: all splits of the namespace.
         backends: the backends that exist, and whether each has a ready pod.
         untried: the existing backends that were never ready.
         priorities: by backend, the priority levels of its sidecars, if there are several.
@@ -324,8 +320,6 @@ def router_endpoints(
     """Make the endpoints of a router's settings, sorted by name.
 
     Args:
-        endpoints: all endpoints of the namespace.
-        plan: the namespace's plan.
         ports: port by endpoint name; an endpoint without one is left out.
         closed: by backend, the paths of its model that no client may call.
     """

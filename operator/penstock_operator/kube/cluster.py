@@ -52,22 +52,14 @@ class Cluster(Protocol):
         """Server-side apply as `MANAGER`, taking over fields that others set.
 
         Args:
-            kind: the object's kind.
             obj: all the fields we want, with name and, if it has one, namespace.
 
         Returns:
             The live object.
         """
-        ...
 
     async def apply_status(self, kind: Kind, obj: Obj) -> Obj:
-        """Server-side apply of the status subresource as `STATUS_MANAGER`.
-
-        Args:
-            kind: the object's kind.
-            obj: name, namespace and the whole status.
-        """
-        ...
+        """Server-side apply of the status subresource as `STATUS_MANAGER`."""
 
     async def apply_scale(
         self, kind: Kind, namespace: str, name: str, replicas: int, *, uid: str | None = None
@@ -75,16 +67,11 @@ class Cluster(Protocol):
         """Write the scale subresource as `SCALE_MANAGER`, which owns the replicas from then on.
 
         Args:
-            kind: the object's kind.
-            namespace: where it is.
-            name: its name.
-            replicas: the number.
             uid: scale this object only, never a namesake.
 
         Raises:
             Conflict: it changed meanwhile, or is a namesake.
         """
-        ...
 
     async def annotate(
         self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
@@ -92,9 +79,6 @@ class Cluster(Protocol):
         """Write annotations of an object of another client.
 
         Args:
-            kind: the object's kind.
-            namespace: where it is.
-            name: its name.
             annotations: the values; None removes one.
             uid: annotate this object only, never a namesake.
 
@@ -102,17 +86,9 @@ class Cluster(Protocol):
             NotFound: it does not exist.
             Conflict: it is a namesake.
         """
-        ...
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
-        """Read one object; None if there is none.
-
-        Args:
-            kind: the object's kind.
-            namespace: where it is.
-            name: its name.
-        """
-        ...
+        """Read one object; None if there is none."""
 
     async def list(
         self,
@@ -127,10 +103,8 @@ class Cluster(Protocol):
         """List all objects of a kind; only the results of `keep` stay in memory.
 
         Args:
-            kind: the objects' kind.
             namespace: None for all.
             keep: called with each object as it arrives; a list that is begun again calls it again for some.
-            labels: a label selector.
             name: only the object of this name. An empty list proves that there is none; a 404 to `get` does
                 not, as a starting server answers so for existing objects, too.
             metadata_only: ask for metadata alone, which is much cheaper.
@@ -138,28 +112,19 @@ class Cluster(Protocol):
         Returns:
             What `keep` returned, once for each object.
         """
-        ...
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
         """Delete in the background.
 
         Args:
-            kind: the object's kind.
-            namespace: where it is.
-            name: its name.
             uid: delete this object only, never a namesake.
 
         Returns:
             False if there was none, or it was a namesake.
         """
-        ...
 
     async def create(self, kind: Kind, obj: Obj) -> Obj:
         """Create an object.
-
-        Args:
-            kind: the object's kind.
-            obj: the object.
 
         Returns:
             The server's answer.
@@ -167,7 +132,6 @@ class Cluster(Protocol):
         Raises:
             Conflict: it exists.
         """
-        ...
 
 
 class Connection(Cluster, Protocol):
@@ -175,7 +139,6 @@ class Connection(Cluster, Protocol):
 
     async def close(self) -> None:
         """Close all connections."""
-        ...
 
 
 class WriteObserver(Protocol):
@@ -196,7 +159,6 @@ class KubernetesCluster:
     """A real cluster.
 
     Args:
-        configuration: the cluster's address and login.
         timeout: seconds for one call.
     """
 
@@ -210,7 +172,6 @@ class KubernetesCluster:
         """Log in with a kubeconfig if one is named, else as the pod's service account.
 
         Args:
-            kubeconfig: path of a kubeconfig.
             timeout: seconds for one call.
 
         Raises:
@@ -223,17 +184,14 @@ class KubernetesCluster:
         await self._client.close()  # type: ignore[no-untyped-call]
 
     async def apply(self, kind: Kind, obj: Obj) -> Obj:
-        """See `Cluster`."""
         return await self._patch(kind, obj, MANAGER)
 
     async def apply_status(self, kind: Kind, obj: Obj) -> Obj:
-        """See `Cluster`."""
         return await self._patch(kind, obj, STATUS_MANAGER, subresource="status")
 
     async def apply_scale(
         self, kind: Kind, namespace: str, name: str, replicas: int, *, uid: str | None = None
     ) -> Obj:
-        """See `Cluster`."""
         path = kind.path(namespace, name, "scale")
         live = await self._call("GET", path)
         if uid not in (None, live["metadata"].get("uid")):
@@ -264,7 +222,6 @@ class KubernetesCluster:
     async def annotate(
         self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
     ) -> Obj:
-        """See `Cluster`."""
         return await self._call(
             "PATCH",
             kind.path(namespace, name),
@@ -274,7 +231,6 @@ class KubernetesCluster:
         )
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
-        """See `Cluster`."""
         try:
             return await self._call("GET", kind.path(namespace, name))
         except NotFound:
@@ -290,7 +246,6 @@ class KubernetesCluster:
         name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
-        """See `Cluster`."""
         first = {"limit": str(PAGE)}
         if labels:
             first["labelSelector"] = labels
@@ -319,7 +274,6 @@ class KubernetesCluster:
                 return objects
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
-        """See `Cluster`."""
         body: Obj = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid:
             body["preconditions"] = {"uid": uid}
@@ -334,7 +288,6 @@ class KubernetesCluster:
         return True
 
     async def create(self, kind: Kind, obj: Obj) -> Obj:
-        """See `Cluster`."""
         return await self._call("POST", kind.path(obj["metadata"].get("namespace")), body=obj)
 
     async def _patch(self, kind: Kind, obj: Obj, manager: str, subresource: str | None = None) -> Obj:
@@ -385,12 +338,10 @@ class Credentials:
     """A login in a form that other clients understand.
 
     Args:
-        server: base URL of the apiserver.
         authorization: value of the Authorization header, empty for client certificates.
         ca_path: file with the CA, None for the system's.
         insecure: whether the server's certificate goes unchecked.
         certificate_path: file with the client certificate.
-        private_key_path: file with its key.
     """
 
     server: str

@@ -31,12 +31,7 @@ class Write:
 
 
 class FileCluster:
-    """The objects of a file, as the apiserver would return them (reads of the `Cluster` Protocol).
-
-    Args:
-        documents: Kubernetes objects.
-        namespace: the namespace of objects that name none.
-    """
+    """The objects of a file, as the apiserver would return them (reads of the `Cluster` Protocol)."""
 
     def __init__(self, documents: Iterable[Obj], *, namespace: str) -> None:
         self._objects: dict[Key, Obj] = {}
@@ -51,7 +46,6 @@ class FileCluster:
             self._objects[key_of(obj)] = obj
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
-        """See `Cluster`."""
         return copy.deepcopy(self._objects.get(Key(kind.kind, namespace or "", name)))
 
     async def list(
@@ -64,7 +58,6 @@ class FileCluster:
         name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
-        """See `Cluster`."""
         del labels, metadata_only  # a file holds what users write, and that is listed without either
         return [
             keep(copy.deepcopy(obj))
@@ -74,11 +67,7 @@ class FileCluster:
 
 
 class DryCluster:
-    """A `Cluster` that reads another one, and records writes instead of sending them.
-
-    Args:
-        there: the cluster that it reads.
-    """
+    """A `Cluster` that reads another one, and records writes instead of sending them."""
 
     def __init__(self, there: Cluster | FileCluster) -> None:
         self._there = there
@@ -90,7 +79,6 @@ class DryCluster:
         """The messages that statuses of unusable resources would have."""
 
     async def apply(self, kind: Kind, obj: Obj) -> Obj:
-        """See `Cluster`."""
         key = key_of(obj)
         live = await self.get(kind, key.namespace, key.name)
         verb = "create" if live is None or self._is_new(key) else "apply"
@@ -98,7 +86,6 @@ class DryCluster:
         return self._note(key, _merged(live or {}, obj))
 
     async def apply_status(self, kind: Kind, obj: Obj) -> Obj:
-        """See `Cluster`."""
         key = key_of(obj)
         for entry in obj["status"].get("conditions") or ():
             if entry["reason"] in _PROBLEMS:
@@ -119,7 +106,6 @@ class DryCluster:
         return await self.get(kind, namespace, name) or {}
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
-        """See `Cluster`."""
         key = Key(kind.kind, namespace or "", name)
         return self._seen[key] if key in self._seen else await self._there.get(kind, namespace, name)
 
@@ -133,13 +119,11 @@ class DryCluster:
         name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
-        """See `Cluster`."""
         return await self._there.list(
             kind, namespace, keep=keep, labels=labels, name=name, metadata_only=metadata_only
         )
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
-        """See `Cluster`."""
         key = Key(kind.kind, namespace or "", name)
         live = await self.get(kind, namespace, name)
         if live is None:

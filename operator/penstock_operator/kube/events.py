@@ -20,13 +20,7 @@ KEPT = 1000
 
 
 class Recorder:
-    """A queue that sends Events in the order in which they came.
-
-    Args:
-        cluster: the cluster to send to.
-        observer: counts the writes.
-        log: called with a constant message and fields.
-    """
+    """A queue that sends Events in the order in which they came."""
 
     def __init__(self, cluster: Cluster, observer: WriteObserver, log: Callable[..., None]) -> None:
         self._cluster = cluster
@@ -60,9 +54,6 @@ async def send(event: Obj, cluster: Cluster, observer: WriteObserver, log: Calla
 
     Args:
         event: an Event of events.k8s.io/v1.
-        cluster: the cluster to send to.
-        observer: counts the writes.
-        log: called with a constant message and fields.
     """
     try:
         await cluster.create(EVENT, event)

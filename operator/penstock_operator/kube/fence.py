@@ -30,10 +30,7 @@ class FencedCluster:
     Every writing method raises `LeaseLost` if it is not.
 
     Args:
-        cluster: Kubernetes.
         until: returns when the Lease ends, in monotonic seconds; called at every write.
-        clock: time.
-        failed: counts the writes that failed.
     """
 
     def __init__(
@@ -50,17 +47,14 @@ class FencedCluster:
         self._failed = failed
 
     async def apply(self, kind: Kind, obj: Obj) -> Obj:
-        """See `Cluster`."""
         return await self._led("apply", kind, lambda: self._cluster.apply(kind, obj))
 
     async def apply_status(self, kind: Kind, obj: Obj) -> Obj:
-        """See `Cluster`."""
         return await self._led("status", kind, lambda: self._cluster.apply_status(kind, obj))
 
     async def apply_scale(
         self, kind: Kind, namespace: str, name: str, replicas: int, *, uid: str | None = None
     ) -> Obj:
-        """See `Cluster`."""
         return await self._led(
             "scale", kind, lambda: self._cluster.apply_scale(kind, namespace, name, replicas, uid=uid)
         )
@@ -68,13 +62,11 @@ class FencedCluster:
     async def annotate(
         self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None], *, uid: str
     ) -> Obj:
-        """See `Cluster`."""
         return await self._led(
             "annotate", kind, lambda: self._cluster.annotate(kind, namespace, name, annotations, uid=uid)
         )
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
-        """See `Cluster`."""
         return await self._cluster.get(kind, namespace, name)
 
     async def list(
@@ -87,17 +79,14 @@ class FencedCluster:
         name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
-        """See `Cluster`."""
         return await self._cluster.list(
             kind, namespace, keep=keep, labels=labels, name=name, metadata_only=metadata_only
         )
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
-        """See `Cluster`."""
         return await self._led("delete", kind, lambda: self._cluster.delete(kind, namespace, name, uid=uid))
 
     async def create(self, kind: Kind, obj: Obj) -> Obj:
-        """See `Cluster`."""
         return await self._led("create", kind, lambda: self._cluster.create(kind, obj))
 
     async def _led(self, verb: str, kind: Kind, write: Callable[[], Coroutine[Any, Any, T]]) -> T:

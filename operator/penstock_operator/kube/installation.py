@@ -66,19 +66,15 @@ class Leadership(Protocol):
     @property
     def until(self) -> float:
         """The time, in monotonic seconds, until which it is certainly ours without another renewal."""
-        ...
 
     async def acquire(self) -> None:
         """Wait until it is ours."""
-        ...
 
     async def hold(self) -> None:
         """Renew it until that fails, which raises `LeaseLost`."""
-        ...
 
     async def release(self) -> None:
         """Give it back; best effort."""
-        ...
 
 
 class Both:
@@ -86,8 +82,6 @@ class Both:
 
     Args:
         first: acquired first, and held while the second is acquired.
-        second: acquired then.
-        clock: time.
     """
 
     def __init__(self, first: Leadership, second: Leadership, *, clock: Clock) -> None:
@@ -98,11 +92,9 @@ class Both:
 
     @property
     def until(self) -> float:
-        """See `Leadership`."""
         return min(self._first.until, self._second.until)
 
     async def acquire(self) -> None:
-        """See `Leadership`."""
         while True:
             await self._first.acquire()
             self._holding = holding = asyncio.create_task(self._first.hold())
@@ -118,7 +110,6 @@ class Both:
             await _end(holding, taking)
 
     async def hold(self) -> None:
-        """See `Leadership`."""
         holding = self._holding or asyncio.create_task(self._first.hold())
         tasks = (holding, asyncio.create_task(self._second.hold()))
         try:
@@ -129,7 +120,6 @@ class Both:
             await _end(*tasks)
 
     async def release(self) -> None:
-        """See `Leadership`."""
         if self._holding is not None:
             await _end(self._holding)
         if self._clock.time() < self._first.until:
@@ -144,13 +134,7 @@ async def _end(*tasks: asyncio.Task[None]) -> None:
 
 
 def identity_of(namespace: str, service: str, pod: str) -> str:
-    """Make an operator's identity among installations.
-
-    Args:
-        namespace: its namespace.
-        service: its Service.
-        pod: its pod's name.
-    """
+    """Make an operator's identity among installations."""
     return f"{namespace}/{service}/{pod}"
 
 
@@ -170,13 +154,10 @@ def among_installations(
     """Make the leadership that a pod of one of several installations needs in order to act.
 
     Args:
-        cluster: the cluster of the Leases.
         first: the leadership of the pod's own installation.
         lease_namespace: namespace of the Leases of all installations.
         watched: the one namespace that the operator is limited to; empty: none.
         identity: as from `identity_of`.
-        clock: time.
-        log: called with a constant message and fields.
         working: as for `Elector`.
         waiting: called with the identity of another installation's leader while that leads, with "" after.
         refused: called with the apiserver's message if it forbids the Lease, with "" after.

@@ -38,9 +38,7 @@ class LeaseTimes:
     """The times of an election, in seconds.
 
     Args:
-        duration: how long the others respect a silent leader.
         renew_within: how long a leader that cannot renew may continue.
-        retry: pause between tries.
         again: pause before a leader's next try after a failed renewal.
     """
 
@@ -59,13 +57,7 @@ class Elector:
     """One candidate.
 
     Args:
-        cluster: the Lease's cluster.
-        namespace: its namespace.
-        name: its name.
         identity: the candidate's; unique, as the pod's name with its uid.
-        clock: time.
-        times: the times of the election.
-        log: called with a constant message and fields.
         working: whether the acting loop works; a leader does not renew otherwise.
         ours: whether a holder is of our group, whose Lease is taken over at once; None: only ourselves.
         waiting: called with the holder when that becomes another's, with "" when it no longer is.

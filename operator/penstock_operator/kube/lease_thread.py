@@ -38,7 +38,6 @@ class LeaseThread:
     Args:
         connect: logs in; called in the thread, which alone uses the connection.
         elect: makes the `Leadership` for that connection; its `working` must be the second argument.
-        clock: time, the same in all threads.
     """
 
     def __init__(

@@ -38,10 +38,6 @@ LOAD_SETTLES = 15.0
 async def reconcile(ctx: Context, key: Key) -> float | None:
     """Bring the cluster to what the backend asks for.
 
-    Args:
-        ctx: the shared pieces.
-        key: which backend.
-
     Returns:
         Seconds after which to look again; None if only a change calls for it.
 
@@ -83,13 +79,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
 
 
 def unreadable(ctx: Context, stored: Obj, error: str) -> dict[str, Any]:
-    """Return the status of a backend that cannot be reconciled.
-
-    Args:
-        ctx: the shared pieces.
-        stored: the backend.
-        error: the reason.
-    """
+    """Return the status of a backend that cannot be reconciled."""
     key = key_of(stored)
     live = ctx.store.get(DEPLOYMENT, key.namespace, names.backend(key.name))
     if live is not None and stored["metadata"].get("uid") not in owner_uids(live):
@@ -113,12 +103,7 @@ def _unused(ctx: Context, backend: ModelBackend) -> list[Obj]:
 
 
 def forget(ctx: Context, key: Key) -> None:
-    """Drop what was stored in memory of a deleted backend.
-
-    Args:
-        ctx: the shared pieces.
-        key: which backend.
-    """
+    """Drop what was stored in memory of a deleted backend."""
     ctx.view.forget(key)
     ctx.memory.scaled.pop(key, None)
     ctx.memory.made.pop((key.namespace, names.backend_settings(key.name)), None)
@@ -191,12 +176,7 @@ def _unsure(backend: ModelBackend, recommendation: Recommendation | None) -> boo
 
 
 def look_at_load(ctx: Context, key: Key) -> None:
-    """Queue a backend for a turn to show its load, if that has moved.
-
-    Args:
-        ctx: the shared pieces.
-        key: which backend.
-    """
+    """Queue a backend for a turn to show its load, if that has moved."""
     backend = ctx.view.backend(key.namespace, key.name)
     if backend is None:
         return

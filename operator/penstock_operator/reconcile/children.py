@@ -34,13 +34,10 @@ async def apply_children(
     """Apply what differs and delete what is no longer desired; return what cannot be written.
 
     Args:
-        ctx: the shared pieces.
-        of: the key that is reconciled.
         desired: objects in the order of applying.
         owners: uids; one of them must own a live object for it to be ours.
         candidates: returns the existing objects of this key; called after the applies.
         shared: whether the objects belong to a namespace.
-        looked: live objects that were read already.
         confirm: called once, before the first object is made or gets an owner back (see `parent_check`).
 
     Raises:
@@ -98,9 +95,6 @@ def _note(ctx: Context, problems: Problems, of: Key, child: Key, error: ClusterE
 
 def requeue_after(problems: Problems) -> float | None:
     """Return the seconds until the next look, if problems call for one.
-
-    Args:
-        problems: those of this run.
 
     Raises:
         ClusterError: a write failed that is to be tried again with backoff.

@@ -68,12 +68,9 @@ class Scaled:
     """The last results of a backend's autoscaler.
 
     Args:
-        recommendation: the last recommendation.
         unpublished: changes written through ``/scale`` that no status shows yet, the oldest first.
-        foreign: another client whose number stands for now.
         refused: why the apiserver refused the last write through ``/scale``, if it did.
         item_seconds: as in `Recommendation`, without autoscaling too.
-        unreachable: the same.
     """
 
     recommendation: Recommendation | None = None
@@ -93,7 +90,6 @@ class Trial:
         began: its start, in monotonic seconds.
         interval: what was counted in it, once it is over.
         verdicts: its verdicts at the end, until the status holds them.
-        asking: the task that queries Prometheus at its end.
     """
 
     of: tuple[str | None, ...]
@@ -109,16 +105,13 @@ class Memory:
 
     Args:
         render: the installation's configuration; replaced when the certificate authorities change.
-        load_turns: the backends' turns to show their load.
         router_problems: by namespace, since a router has no object of its own to carry conditions; for an
             endpoint's own router by the endpoint's key.
         made: the settings that pods get, by namespace and name of their ConfigMap, which itself decides
             nothing: users may write it.
         switched: time when an endpoint's Service was pointed at its own router, in monotonic seconds.
-        scaled: the autoscaler's last results, by backend.
         status_in_flight: statuses that are being written: when a watch shows them, nothing has changed.
         started: time when the first list was complete, in monotonic seconds.
-        trials: the intervals that are under way, by split.
         followed: the endpoints whose requests are counted for a release, by split.
         asking: limits of concurrent Prometheus queries, by namespace, as long as a task there uses them.
     """
@@ -141,22 +134,9 @@ class Context:
     """The shared pieces that reconcilers depend on.
 
     Args:
-        cluster: where writes go.
-        store: the known state of the cluster.
-        view: the store read as resources.
-        applier: the apply rule.
-        reports: the pods' reports.
-        memory: the memory between two runs of a key.
-        clock: time.
-        log: called with a constant message and fields.
-        observer: counts writes.
         enqueue: queues a key, after so many seconds.
-        failures: how often in a row a key has failed.
         changed: called with each change in the answer to one of our own writes; set by the manager.
-        identity: our own name, for Events.
         emit: queues Events to be sent in the background; if None, each is sent at once.
-        draw_secret: draws a secret for a pod template.
-        prometheus: answers the queries of releases.
     """
 
     cluster: Cluster
@@ -195,7 +175,6 @@ class Context:
         Args:
             stored: the object; if its status is behind its own generation, it does not wait.
             pods: the pods that are to report.
-            reports: by pod.
             unsure: whether something else that the status shows is still unknown.
 
         Returns:
@@ -214,9 +193,5 @@ class Context:
 
 
 def conditions_of(stored: Obj) -> dict[str, dict[str, Any]]:
-    """Return a stored object's conditions by type.
-
-    Args:
-        stored: any object of ours.
-    """
+    """Return a stored object's conditions by type."""
     return {entry["type"]: entry for entry in (stored.get("status") or {}).get("conditions") or ()}

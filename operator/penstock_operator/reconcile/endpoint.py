@@ -17,12 +17,7 @@ from penstock_operator.store import Key
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
-    """Bring the cluster to what the endpoint asks for (see `backend.reconcile`).
-
-    Args:
-        ctx: the shared pieces.
-        key: which endpoint.
-    """
+    """Bring the cluster to what the endpoint asks for (see `backend.reconcile`)."""
     loaded = await load_parent(ctx, key, ENDPOINT, ModelEndpoint, forget=_forget)
     if loaded is None:
         return None

@@ -28,7 +28,6 @@ class LoadTurns:
     """The turns of one operator's backends.
 
     Args:
-        clock: time.
         granted: called with each backend whose turn has come.
     """
 
@@ -43,31 +42,19 @@ class LoadTurns:
         self._timer: Timer | None = None
 
     def ask(self, key: Key) -> None:
-        """Ask for a turn for a backend; however often it asks, it gets one.
-
-        Args:
-            key: the backend.
-        """
+        """Ask for a turn for a backend; however often it asks, it gets one."""
         self._expire()
         if key not in self._come:
             self._waiting.setdefault(key.namespace, OrderedDict())[key] = None
             self._grant()
 
     def take(self, key: Key) -> bool:
-        """Use a backend's turn; return whether it had one.
-
-        Args:
-            key: the backend.
-        """
+        """Use a backend's turn; return whether it had one."""
         self._expire()
         return self._come.pop(key, None) is not None
 
     def forget(self, key: Key) -> None:
-        """Drop a backend that is gone, or whose load was shown without a turn.
-
-        Args:
-            key: the backend.
-        """
+        """Drop a backend that is gone, or whose load was shown without a turn."""
         self._come.pop(key, None)
         waiting = self._waiting.get(key.namespace)
         if waiting is not None:

@@ -65,10 +65,7 @@ class Manager:
     """Runs the reconcilers.
 
     Args:
-        ctx: the shared pieces.
         queue: keys to reconcile; `ctx.enqueue` must add to it.
-        scale_queue: backends to scale.
-        observer: counts runs.
         namespace: the only namespace to list; None for all.
     """
 
@@ -98,7 +95,6 @@ class Manager:
         Any thread can call this: it is one look into a dict.
 
         Args:
-            kind: the object's kind.
             obj: from a watch.
         """
         metadata = obj["metadata"]
@@ -117,11 +113,7 @@ class Manager:
         self._guarded(self.ctx.store.put, obj)
 
     def remove(self, obj: Obj) -> None:
-        """Take up that an object is gone.
-
-        Args:
-            obj: its last version.
-        """
+        """Take up that an object is gone."""
         self._guarded(self.ctx.store.remove, obj)
 
     def _guarded(self, take: Callable[[Obj], Change], obj: Obj) -> None:
@@ -140,7 +132,6 @@ class Manager:
         """Queue what a new report concerns.
 
         Args:
-            namespace: the namespace of its pod.
             backend_name: the backend of its pod; empty for a router.
             notable: whether it has anything that a status must show at once.
         """
@@ -231,9 +222,6 @@ class Manager:
     async def reconcile(self, key: Key) -> float | None:
         """Run one key once.
 
-        Args:
-            key: what to reconcile.
-
         Returns:
             Seconds after which to look again, if any.
 
@@ -267,19 +255,13 @@ class Manager:
             await write_status(self.ctx, stored, unreadable(self.ctx, stored, why))
 
     async def scale(self, key: Key) -> float | None:
-        """Run the autoscaler for one backend once (see `reconcile`).
-
-        Args:
-            key: which backend.
-        """
+        """Run the autoscaler for one backend once (see `reconcile`)."""
         return await self._scaler.look(key)
 
     def failed(self, key: Key, error: Exception, delay: float) -> None:
         """Log a failed run.
 
         Args:
-            key: what was reconciled.
-            error: the reason.
             delay: seconds until it is tried again.
         """
         self.ctx.log(
@@ -373,11 +355,6 @@ def _selector(kind: Kind) -> str | None:
 def build_queues(
     clock: Clock, observers: Iterable[QueueObserver | None] = (None, None)
 ) -> tuple[WorkQueue[Key], WorkQueue[Key]]:
-    """Make the two queues: keys to reconcile, and backends to scale.
-
-    Args:
-        clock: time.
-        observers: a counter for each of them.
-    """
+    """Make the two queues: keys to reconcile, and backends to scale."""
     first, second = observers
     return WorkQueue[Key](clock, observer=first), WorkQueue[Key](clock, cap=SCALE_AGAIN, observer=second)

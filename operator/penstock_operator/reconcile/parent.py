@@ -17,23 +17,12 @@ R = TypeVar("R", bound=Resource)
 
 
 def unreadable(ctx: Context, stored: Obj, error: str) -> dict[str, Any]:
-    """Return the status of a resource that cannot be read.
-
-    Args:
-        ctx: the shared pieces.
-        stored: the resource.
-        error: why.
-    """
+    """Return the status of a resource that cannot be read."""
     return parse_failed(stored, error, now=ctx.now())
 
 
 def forget(ctx: Context, key: Key) -> None:
-    """Drop what is cached of a resource that is gone.
-
-    Args:
-        ctx: the shared pieces.
-        key: the resource.
-    """
+    """Drop what is cached of a resource that is gone."""
     ctx.view.forget(key)
 
 
@@ -49,12 +38,7 @@ async def load_parent(
     """Return the resource as the store has it, and as its model.
 
     Args:
-        ctx: the shared pieces.
-        key: which resource.
-        kind: its kind.
-        model: its model.
         unreadable: makes the status if the resource cannot be read.
-        forget: called with the key if the resource is gone.
 
     Returns:
         None if there is nothing to reconcile: the resource is gone, is being deleted, or cannot be read,

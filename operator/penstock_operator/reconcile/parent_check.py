@@ -19,10 +19,6 @@ from penstock_operator.reconcile.relist import relist_kind
 async def confirm_own(ctx: Context, stored: Obj) -> None:
     """Check that a resource still exists; without a status of ours, it is new, so that needs no check.
 
-    Args:
-        ctx: the shared pieces.
-        stored: the resource.
-
     Raises:
         Outdated: it is gone, or replaced by another of its name.
         ClusterError: the apiserver did not answer.
@@ -36,9 +32,6 @@ async def confirm(ctx: Context, kind: Kind, namespace: str, name: str | None = N
     """Check that resources still exist; drop those that do not from the store.
 
     Args:
-        ctx: the shared pieces.
-        kind: their kind.
-        namespace: where.
         name: name of one resource; None for all of the kind.
 
     Raises:
@@ -52,9 +45,5 @@ async def confirm(ctx: Context, kind: Kind, namespace: str, name: str | None = N
 
 
 def observed(stored: Obj) -> bool:
-    """Whether we have written a status of this resource.
-
-    Args:
-        stored: a resource.
-    """
+    """Whether we have written a status of this resource."""
     return ((stored.get("status") or {}).get("observedGeneration") or 0) > 0

@@ -13,12 +13,7 @@ from penstock_operator.store import Key
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
-    """Report in the status how many pods apply the policy (see `backend.reconcile`).
-
-    Args:
-        ctx: the shared pieces.
-        key: which policy.
-    """
+    """Report in the status how many pods apply the policy (see `backend.reconcile`)."""
     loaded = await load_parent(ctx, key, POLICY, BatchPolicy)
     if loaded is None:
         return None

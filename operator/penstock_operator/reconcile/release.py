@@ -55,7 +55,6 @@ class Looked:
 
     Args:
         release: what the split's status is to hold; None for nothing.
-        faults: why its strategy cannot be followed.
         events: what will have happened once the status holds the release.
         again: seconds after which to look again; None if nothing is awaited.
     """
@@ -67,14 +66,7 @@ class Looked:
 
 
 def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObserved) -> Looked:
-    """Compute the next step of a split's release.
-
-    Args:
-        ctx: the shared pieces.
-        split: the split as the store has it.
-        plan: its traffic plan.
-        routers: the routers that serve its endpoint.
-    """
+    """Compute the next step of a split's release."""
     strategy, before = split.spec.strategy, stored_release(split)
     if strategy is None or not plan.accepted:
         forget(ctx, _key(split))
@@ -111,12 +103,7 @@ def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObse
 
 
 def forget(ctx: Context, key: Key) -> None:
-    """Stop counting for a split that is gone, or that has no release any more.
-
-    Args:
-        ctx: the shared pieces.
-        key: the split's.
-    """
+    """Stop counting for a split that is gone, or that has no release any more."""
     _end(ctx, key)
     endpoint = ctx.memory.followed.pop(key, None)
     if endpoint is None:
@@ -127,14 +114,7 @@ def forget(ctx: Context, key: Key) -> None:
 
 
 async def taken(ctx: Context, stored: Obj, split: TrafficSplit, looked: Looked) -> None:
-    """Send a look's Events and begin the next interval, now that the split's status holds the result.
-
-    Args:
-        ctx: the shared pieces.
-        stored: the split as it was stored before.
-        split: the same as its model.
-        looked: the look's result.
-    """
+    """Send a look's Events and begin the next interval, now that the split's status holds the result."""
     _trial(ctx, split, looked.release)
     for event in looked.events:
         ctx.log("release", key=str(_key(split)), reason=event.reason, text=event.message)
@@ -149,8 +129,6 @@ def floor(view: View, backend: ModelBackend, now: datetime.datetime) -> Floor | 
     This follows from the statuses of splits alone: the next operator finds the same.
 
     Args:
-        view: the store.
-        backend: the backend.
         now: wall time.
     """
     floors = [

@@ -29,12 +29,7 @@ _FOR_GOOD = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Differences between a list and the store.
-
-    Args:
-        dropped: number of objects that were gone.
-        fetched: number of objects that had a newer version.
-    """
+    """Differences between a list and the store."""
 
     dropped: int = 0
     fetched: int = 0
@@ -49,9 +44,7 @@ class Relister:
     Args:
         relist: lists everything once.
         enqueue_all: queues every key; called after each periodic list, as the last resort.
-        clock: time.
         pause: seconds until the next list; drawn again each time.
-        log: called with a constant message and fields.
     """
 
     def __init__(
@@ -123,13 +116,7 @@ async def relist_kind(
     """Bring the store to the state of a fresh list.
 
     Args:
-        cluster: where to list.
-        store: the known state of the cluster.
-        kind: which kind.
         changed: called for every object that was dropped or fetched.
-        namespace: list only this namespace.
-        name: list only the object of this name.
-        selector: label selector of the children.
 
     Returns:
         The number of differences.

@@ -35,21 +35,12 @@ queues it after a change, but not after a change that was undone before."""
 
 
 def router_key(namespace: str) -> Key:
-    """Return the work queue's key for a namespace's router.
-
-    Args:
-        namespace: where.
-    """
+    """Return the work queue's key for a namespace's router."""
     return Key(KIND, namespace, names.ROUTER)
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
-    """Bring a namespace's router to what its endpoints ask for (see `backend.reconcile`).
-
-    Args:
-        ctx: the shared pieces.
-        key: the router's.
-    """
+    """Bring a namespace's router to what its endpoints ask for (see `backend.reconcile`)."""
     namespace = key.namespace
     endpoints = ctx.view.endpoints(namespace)
     if not endpoints:
@@ -87,13 +78,6 @@ async def reconcile_dedicated(
     """Bring an endpoint's own router to what the endpoint asks for, or remove it if it asks for none.
 
     It stays until the endpoint's Service no longer leads to it.
-
-    Args:
-        ctx: the shared pieces.
-        parent: the endpoint as it is stored.
-        endpoint: the same as its model.
-        port: its port.
-        service: its Service as it is.
     """
     key, namespace, uid = key_of(parent), endpoint.namespace, endpoint.metadata.uid
 
@@ -126,12 +110,7 @@ async def reconcile_dedicated(
 
 
 def forget_dedicated(ctx: Context, key: Key) -> None:
-    """Drop what is in memory of an endpoint's own router.
-
-    Args:
-        ctx: the shared pieces.
-        key: the endpoint.
-    """
+    """Drop what is in memory of an endpoint's own router."""
     ctx.memory.router_problems.pop(key, None)
     ctx.memory.made.pop((key.namespace, names.dedicated_router_settings(key.name)), None)
 
@@ -162,11 +141,6 @@ def leads_to_dedicated(ctx: Context, endpoint: ModelEndpoint, live: Obj | None) 
 
     It keeps its present routers until the wanted ones serve: until as many as are asked for are ready, and
     all of them listen for the endpoint.
-
-    Args:
-        ctx: the shared pieces.
-        endpoint: the endpoint.
-        live: the Service as it is.
     """
     wanted, now = is_dedicated(endpoint), rendering.leads_to_dedicated(live)
     if live is None or now == wanted:
@@ -204,8 +178,6 @@ def tell(ctx: Context, namespace: str, seconds: float = 0.0) -> None:
     """Queue every endpoint and split of a namespace for another look at its router.
 
     Args:
-        ctx: the shared pieces.
-        namespace: where.
         seconds: seconds until then.
     """
     for kind in (ENDPOINT_KIND, SPLIT_KIND):
@@ -217,8 +189,6 @@ def serving(ctx: Context, namespace: str, endpoint: str) -> RouterObserved:
     """Return what is known of the router that an endpoint asks for: its own, or that of its namespace.
 
     Args:
-        ctx: the shared pieces.
-        namespace: where.
         endpoint: its name; if there is no such endpoint, the namespace's router is meant.
     """
     resource = ctx.view.endpoint(namespace, endpoint)
@@ -229,8 +199,6 @@ def observed(ctx: Context, namespace: str, endpoint: str = "") -> RouterObserved
     """Return what is known of a router, for the statuses of its endpoints and splits.
 
     Args:
-        ctx: the shared pieces.
-        namespace: where.
         endpoint: the endpoint with its own router; empty for the namespace's router.
     """
     whose = Key(ENDPOINT_KIND.kind, namespace, endpoint) if endpoint else namespace
@@ -257,21 +225,13 @@ def observed(ctx: Context, namespace: str, endpoint: str = "") -> RouterObserved
 
 
 def is_shared(child: Obj) -> bool:
-    """Whether an object belongs to a namespace's router rather than to one endpoint.
-
-    Args:
-        child: an object with our label.
-    """
+    """Whether an object belongs to a namespace's router rather than to one endpoint."""
     own = child["metadata"].get("labels") or {}
     return own.get(APP_NAME) == APP_ROUTER and ENDPOINT not in own
 
 
 def is_dedicated_router(child: Obj) -> bool:
-    """Whether an object belongs to an endpoint's own router.
-
-    Args:
-        child: an object with our label.
-    """
+    """Whether an object belongs to an endpoint's own router."""
     own = child["metadata"].get("labels") or {}
     return bool(own.get(APP_NAME) == APP_DEDICATED_ROUTER)
 

@@ -32,29 +32,17 @@ INSISTS = 3600.0
 
 
 def owns_replicas(stored: Obj) -> bool:
-    """Whether the autoscaler is an owner of ``spec.replicas`` already.
-
-    Args:
-        stored: the backend.
-    """
+    """Whether the autoscaler is an owner of ``spec.replicas`` already."""
     return any(entry.get("manager") == SCALE_MANAGER for entry in owners_of_replicas(stored))
 
 
 def foreign_scaler(stored: Obj) -> str | None:
-    """Return the manager that owns ``spec.replicas`` through ``/scale``; None if the autoscaler is an owner.
-
-    Args:
-        stored: the backend.
-    """
+    """The manager that owns ``spec.replicas`` through ``/scale``; None if the autoscaler is an owner."""
     return _owner(stored, subresource="scale")
 
 
 def kept_at_zero(stored: Obj) -> bool:
-    """Whether the status says that another client has scaled the backend to 0, which stays.
-
-    Args:
-        stored: the backend.
-    """
+    """Whether the status says that another client has scaled the backend to 0, which stays."""
     conditions = (stored.get("status") or {}).get("conditions") or ()
     return any(
         each.get("type") == "ScalingActive" and each.get("reason") == "ScalingDisabled" for each in conditions
@@ -75,7 +63,6 @@ class OtherScaler:
     """Another client whose number stands now.
 
     Args:
-        manager: its name among the owners of fields.
         applies: whether it applies the backend with ``spec.replicas``; else it writes ``/scale``.
         stands: seconds for which its number stands, from when it was first seen.
     """
@@ -107,12 +94,7 @@ class OtherScalers:
     """Whether the present number has no owner and is another client's."""
 
     def took_over(self, stored: Obj, now: float) -> None:
-        """Record that the autoscaler has written its number, maybe over another client's.
-
-        Args:
-            stored: the backend as it was before.
-            now: the time in seconds.
-        """
+        """Record that the autoscaler has written its number, maybe over another client's."""
         self._written_over = str(stored["metadata"].get("resourceVersion"))
         if _owner(stored, subresource=None) is not None:
             self._taken = [*(at for at in self._taken if now - at < INSISTS), now][-2:]
@@ -121,9 +103,7 @@ class OtherScalers:
         """Return the other client whose number stands now, if any; a 0 stands until it sets another.
 
         Args:
-            stored: the backend.
             current: `spec.replicas` now.
-            now: the time in seconds.
             asked: whether the autoscaler has asked for this number since the last look.
         """
         manager, applies = foreign_scaler(stored), False

@@ -49,11 +49,7 @@ class _Asked:
 
 
 class Scaler:
-    """Scales every backend that has autoscaling.
-
-    Args:
-        ctx: the shared pieces.
-    """
+    """Scales every backend that has autoscaling."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -62,20 +58,13 @@ class Scaler:
         self._others: dict[Key, OtherScalers] = {}
 
     def forget(self, key: Key) -> None:
-        """Drop what is remembered of a backend that is gone; another of its name starts with nothing.
-
-        Args:
-            key: which backend.
-        """
+        """Drop what is remembered of a backend that is gone; another of its name starts with nothing."""
         self._states.pop(key, None)
         self._others.pop(key, None)
         self._asked.pop(key, None)
 
     async def look(self, key: Key) -> float | None:
         """Scale one backend if its load asks for it.
-
-        Args:
-            key: which backend.
 
         Returns:
             Seconds until the next look; None if the backend has neither autoscaling nor an objective.

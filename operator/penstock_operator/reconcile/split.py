@@ -18,12 +18,7 @@ from penstock_operator.store import Key
 
 
 async def reconcile(ctx: Context, key: Key) -> float | None:
-    """Take the split's release further, and write its status (see `backend.reconcile`).
-
-    Args:
-        ctx: the shared pieces.
-        key: which split.
-    """
+    """Take the split's release further, and write its status (see `backend.reconcile`)."""
     loaded = await load_parent(ctx, key, SPLIT, TrafficSplit, forget=_forget)
     if loaded is None:
         return None

@@ -33,9 +33,6 @@ async def write_status(
     """Write the status if it differs from the stored one, and report what changed.
 
     Args:
-        ctx: the shared pieces.
-        stored: the object as the store has it.
-        status: the whole status.
         reported: reasons and messages for which the caller sends Events.
         unchanged: whether the apiserver must refuse it if the object has another version by now: for a status
             that follows from the one before.
@@ -102,12 +99,7 @@ async def _write(
 
 
 def same_status(status: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two statuses are the same, up to the order of keyed lists and sets.
-
-    Args:
-        status: a whole status.
-        other: another.
-    """
+    """Whether two statuses are the same, up to the order of keyed lists and sets."""
     return bool(_unordered(status) == _unordered(other))
 
 
@@ -125,12 +117,7 @@ def _unordered(value: Any) -> Any:
 
 
 def transitions(stored: Obj, status: dict[str, Any]) -> list[tuple[dict[str, Any] | None, dict[str, Any]]]:
-    """Return (old or None, new) of each condition that changed its status, or its reason while not True.
-
-    Args:
-        stored: the object with its old status.
-        status: the new status.
-    """
+    """Return (old or None, new) of each condition that changed its status, or its reason while not True."""
     before = conditions_of(stored)
     events = []
     for new in status.get("conditions") or ():
@@ -150,8 +137,6 @@ def worth_an_event(old: dict[str, Any] | None, new: dict[str, Any], *, underway:
 
     Args:
         old: the condition before, None if there was none.
-        new: the condition now.
-        underway: whether the object is still reconciling.
     """
     return old is not None or (new["type"] in ("Ready", "Stalled") and not underway)
 
@@ -185,8 +170,6 @@ async def send_event(
     """Send an Event about an object.
 
     Args:
-        ctx: the shared pieces.
-        stored: the object.
         action: what was done or found, one CamelCase word.
         reason: why, one CamelCase word.
         note: in words; a long one is cut.

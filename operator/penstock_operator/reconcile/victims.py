@@ -22,11 +22,6 @@ async def before_decrease(ctx: Context, backend: ModelBackend, live: Obj | None)
     """Annotate the least busy pods of a backend before its Deployment's replicas fall.
 
     If a pod cannot be annotated, replicas fall all the same, and Kubernetes chooses.
-
-    Args:
-        ctx: the shared pieces.
-        backend: the backend.
-        live: its Deployment.
     """
     wanted = backend.spec.replicas
     if live is None or not 0 < wanted < (live.get("spec") or {}).get("replicas", 1):

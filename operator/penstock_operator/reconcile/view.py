@@ -87,11 +87,7 @@ _Written = tuple[_Planned, settings.Versioned | Obj | None, frozenset[str], sett
 
 
 class View:
-    """Typed, cached reading of a store. Resources that cannot be read count as absent.
-
-    Args:
-        store: the known state of the cluster.
-    """
+    """Typed, cached reading of a store. Resources that cannot be read count as absent."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -103,9 +99,6 @@ class View:
 
     def read(self, stored: Obj) -> Resource:
         """Return an object of ours as its resource.
-
-        Args:
-            stored: from the store.
 
         Raises:
             ResourceError: it does not fit its schema, or cannot be read for another reason.
@@ -121,11 +114,7 @@ class View:
         return known[1]
 
     def forget(self, key: Key) -> None:
-        """Drop what is cached of a resource that is gone, and with the last one, of its namespace.
-
-        Args:
-            key: the resource.
-        """
+        """Drop what is cached of a resource that is gone, and with the last one, of its namespace."""
         self._parsed.pop(key, None)
         if key.kind == ENDPOINT.kind:
             self._written.get(key.namespace, {}).pop(key.name, None)
@@ -135,62 +124,31 @@ class View:
             self._written.pop(key.namespace, None)
 
     def backend(self, namespace: str, name: str) -> ModelBackend | None:
-        """Return a backend that is readable and not being deleted; None if there is none.
-
-        Args:
-            namespace: where.
-            name: its name.
-        """
+        """Return a backend that is readable and not being deleted; None if there is none."""
         return self._one(ModelBackend, BACKEND, namespace, name)
 
     def endpoint(self, namespace: str, name: str) -> ModelEndpoint | None:
-        """Return an endpoint that is readable and not being deleted; None if there is none.
-
-        Args:
-            namespace: where.
-            name: its name.
-        """
+        """Return an endpoint that is readable and not being deleted; None if there is none."""
         return self._one(ModelEndpoint, ENDPOINT, namespace, name)
 
     def policy(self, namespace: str, name: str) -> BatchPolicy | None:
-        """Return a policy that is readable and not being deleted; None if there is none.
-
-        Args:
-            namespace: where.
-            name: its name.
-        """
+        """Return a policy that is readable and not being deleted; None if there is none."""
         return self._one(BatchPolicy, POLICY, namespace, name)
 
     def backends(self, namespace: str) -> list[ModelBackend]:
-        """Return the readable backends of a namespace that are not being deleted.
-
-        Args:
-            namespace: where.
-        """
+        """Return the readable backends of a namespace that are not being deleted."""
         return self._all(ModelBackend, BACKEND, namespace)
 
     def endpoints(self, namespace: str) -> list[ModelEndpoint]:
-        """Return the readable endpoints of a namespace that are not being deleted.
-
-        Args:
-            namespace: where.
-        """
+        """Return the readable endpoints of a namespace that are not being deleted."""
         return self._all(ModelEndpoint, ENDPOINT, namespace)
 
     def splits(self, namespace: str) -> list[TrafficSplit]:
-        """Return the readable splits of a namespace that are not being deleted.
-
-        Args:
-            namespace: where.
-        """
+        """Return the readable splits of a namespace that are not being deleted."""
         return self._all(TrafficSplit, SPLIT, namespace)
 
     def backends_seen(self, namespace: str) -> Backends:
-        """Return the backends of a namespace as senders of requests see them.
-
-        Args:
-            namespace: where.
-        """
+        """Return the backends of a namespace as senders of requests see them."""
         epochs = tuple(self.store.epoch(kind, namespace) for kind in (BACKEND, DEPLOYMENT, SERVICE, POLICY))
         known = self._backends.get(namespace)
         if known is None or known[0] != epochs:
@@ -269,29 +227,18 @@ class View:
         return () if live is None else owner_uids(live)
 
     def ready_pods(self, namespace: str, backend: str) -> int:
-        """Return the number of ready pods of a backend, by its Deployment's status.
-
-        Args:
-            namespace: where.
-            backend: its name.
-        """
+        """Return the number of ready pods of a backend, by its Deployment's status."""
         live = self.store.get(DEPLOYMENT, namespace, names.backend(backend))
         return int(((live or {}).get("status") or {}).get("readyReplicas") or 0)
 
     def backend_pods(self, namespace: str, backend: str) -> list[Obj]:
-        """Return a backend's pods.
-
-        Args:
-            namespace: where.
-            backend: its name.
-        """
+        """Return a backend's pods."""
         return self.store.selected(POD, namespace, labels.BACKEND, backend)
 
     def router_pods(self, namespace: str, endpoint: str = "") -> list[Obj]:
         """Return the pods of a namespace's router, or of an endpoint's own.
 
         Args:
-            namespace: where.
             endpoint: the endpoint with its own router; empty for the namespace's router.
         """
         if endpoint:
@@ -304,39 +251,21 @@ class View:
         return self.store.selected(POD, namespace, labels.APP_NAME, labels.APP_ROUTER)
 
     def plan(self, namespace: str) -> traffic.TrafficPlan:
-        """Return the traffic plan of a namespace.
-
-        Args:
-            namespace: where.
-        """
+        """Return the traffic plan of a namespace."""
         return self._planned(namespace).plan
 
     def asked(self, namespace: str, endpoint: str) -> Collection[str]:
-        """Return the backends that get an endpoint's requests or copies of them; empty without the endpoint.
-
-        Args:
-            namespace: where.
-            endpoint: its name.
-        """
+        """The backends that get an endpoint's requests or copies of them; empty without the endpoint."""
         if self.endpoint(namespace, endpoint) is None:
             return ()  # NB: before anything is cached for the namespace, which may be gone
         return self.plan(namespace).endpoints[endpoint].asked
 
     def releases(self, namespace: str, backend: str) -> Sequence[TrafficSplit]:
-        """Return the accepted splits that have a backend as the stable or candidate of a release.
-
-        Args:
-            namespace: where.
-            backend: the stable or the candidate.
-        """
+        """Return the accepted splits that have a backend as the stable or candidate of a release."""
         return self._planned(namespace).releases.get(backend, ())
 
     def ports(self, namespace: str) -> dict[str, int]:
-        """Return the port of each endpoint of a namespace.
-
-        Args:
-            namespace: where.
-        """
+        """Return the port of each endpoint of a namespace."""
         return self._planned(namespace).ports
 
     def router_document(
@@ -345,7 +274,6 @@ class View:
         """Return the maker of the settings for the routers of a namespace.
 
         Args:
-            namespace: where.
             endpoint: the endpoint with its own router; empty for the namespace's router.
             lingering: endpoints that the namespace's router still serves, beside their own.
         """
@@ -371,11 +299,7 @@ class View:
         )
 
     def is_shared(self, endpoint: ModelEndpoint) -> bool:
-        """Whether the namespace's router serves an endpoint, also one on its way to or from its own.
-
-        Args:
-            endpoint: the endpoint.
-        """
+        """Whether the namespace's router serves an endpoint, also one on its way to or from its own."""
         live = self.store.get(SERVICE, endpoint.namespace, names.endpoint(endpoint.name))
         return not is_dedicated(endpoint) or (live is not None and not leads_to_dedicated(live))
 
@@ -391,7 +315,6 @@ class View:
 
         Args:
             made: those that were made last; None: just started, then the ConfigMap may have them.
-            namespace: where.
             endpoint: see `router_document`.
             lingering: see `router_document`.
         """

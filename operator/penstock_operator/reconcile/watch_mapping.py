@@ -27,7 +27,6 @@ def keys_for(view: View, change: Change) -> set[Key]:
     """Return the keys that a change concerns.
 
     Args:
-        view: the store, with the change already in it.
         change: the result of a `put` or `remove`.
     """
     versions = [version for version in (change.old, change.new) if version is not None]
@@ -50,13 +49,7 @@ def keys_for(view: View, change: Change) -> set[Key]:
 
 
 def readiness_matters(view: View, namespace: str, backend: str) -> Iterator[Key]:
-    """Yield the keys that depend on whether a backend has ready pods: senders of requests to it.
-
-    Args:
-        view: the store.
-        namespace: where.
-        backend: its name.
-    """
+    """Yield the keys that depend on whether a backend has ready pods: senders of requests to it."""
     yield router_key(namespace)
     for split in view.splits(namespace):
         if backend in split.spec.names:

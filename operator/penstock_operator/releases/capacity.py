@@ -17,18 +17,12 @@ def needed(weight: int, replicas: int) -> int:
 
     Args:
         weight: percent of the requests.
-        replicas: pods that served all requests.
     """
     return max(1, -(-weight * replicas // 100)) if weight > 0 else 0
 
 
 def allowed(ready: int, replicas: int) -> int:
-    """The highest weight that the candidate may have, in percent.
-
-    Args:
-        ready: its ready pods.
-        replicas: pods that served all requests.
-    """
+    """The highest weight that the candidate may have, in percent."""
     return min(100, 100 * ready // replicas) if replicas > 0 else 100 * min(1, ready)
 
 
@@ -48,10 +42,7 @@ def whole(stable: BackendSeen, candidate: BackendSeen, weight: int, replicas: in
     proportionally more, but not more than both backends have together, nor than the stable's maximum.
 
     Args:
-        stable: the stable.
-        candidate: the candidate.
         weight: the candidate's percent.
-        replicas: what this returned last.
     """
     pods = size(stable)
     if pods <= replicas or weight == 100 or stable.most is None:
@@ -68,8 +59,6 @@ def floors(strategy: Strategy | None, release: Release | None, now: datetime) ->
     candidate that was rolled back keeps none. `maxReplicas` is unknown here and limits them elsewhere.
 
     Args:
-        strategy: the split's strategy, if it has one.
-        release: the progress of the release, if one has begun.
         now: wall time in UTC.
     """
     if strategy is None or release is None:

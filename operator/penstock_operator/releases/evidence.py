@@ -93,9 +93,7 @@ def judge_all(
     there are none) keeps its evidence, and so its verdict.
 
     Args:
-        metrics: the strategy's metrics.
         verdicts: the verdicts of the previous interval, with their states.
-        interval: the routers' counts.
         edges: upper bounds of the wire's buckets of latency, in seconds.
         values: results of queries, by query; None, or absent, for a query without a result.
     """
@@ -139,9 +137,7 @@ def judge_value(
     """Judge a candidate by the value of a query.
 
     Args:
-        metric: a prometheus metric.
         state: `state` of the previous verdict; with anything else the evidence begins afresh.
-        value: the result, if there is one.
         edges: as for `judge`.
     """
     evidence = read(state, key(metric, len(edges)))
@@ -326,7 +322,6 @@ def _spread(quantile: int, pairs: int) -> list[tuple[int, float]]:
 
     Args:
         quantile: index of the pair at the stable's quantile before this interval; out of range if unknown.
-        pairs: number of pairs.
     """
     if not 0 <= quantile < pairs:
         return [(at, 1.0 / pairs) for at in range(pairs)]

@@ -28,13 +28,7 @@ def moment(stored: str) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The inputs of a look.
-
-    Args:
-        strategy: the split's strategy.
-        release: the progress of the release.
-        seen: the observations.
-    """
+    """The inputs of a look."""
 
     strategy: Strategy
     release: Release

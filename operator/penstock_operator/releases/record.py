@@ -27,14 +27,10 @@ class Trial(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_o
     """Evidence on a pair of hypotheses: that the candidate is bad, and that it is not.
 
     Args:
-        looks: intervals that have been bet on.
         worse: logarithms of the money on its being bad, one for each of RISES; empty before the first.
         fine: logarithms of the money on its not being bad, one for each of FALLS.
-        requests: recent requests of the candidate.
-        bad: the bad requests among them.
         refused: the bad requests that Penstock refused.
         expected: bad requests to expect by the stable's rates in the same intervals.
-        failures: intervals above a threshold so far.
         edge: index of the pair of bounds by which slow answers are counted; -1 before the first interval.
         squares: the first result of `scatter.scattered`, of recent intervals.
         expected_squares: the second result, for independent bad requests.
@@ -99,8 +95,6 @@ class Evidence(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, k
 
     Args:
         of: the `key` of its metric.
-        stable: the test against the stable.
-        threshold: the test against a threshold.
         seconds: recent answers of the stable by bucket of latency.
     """
 

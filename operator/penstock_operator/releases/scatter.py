@@ -35,11 +35,7 @@ Part = tuple[float, float, float, float]
 
 
 def scattered(parts: Sequence[Part]) -> tuple[list[float], float]:
-    """Compute the scatter of an interval's bad requests, for each of JOINED, and that of independent ones.
-
-    Args:
-        parts: consecutive parts of the interval.
-    """
+    """Compute the scatter of an interval's bad requests, for each of JOINED, and that of independent ones."""
     bad, requests, stable_bad, stable = (sum(column) for column in zip(*parts, strict=True))
     odds = requests / stable if stable else 0.0
     over = bad - odds * stable_bad

@@ -59,10 +59,6 @@ def compare(
     """Logarithms of an interval's e-values on two backends, one a bet; 0 if either has no requests.
 
     Args:
-        bad: bad requests of the candidate.
-        requests: requests of the candidate.
-        stable_bad: bad requests of the stable.
-        stable: requests of the stable.
         margin: share of the requests that are good with the stable and may be bad with the candidate.
         bets: values of x, all of one sign.
     """
@@ -80,8 +76,6 @@ def hold(bad: float, requests: float, bound: float, bets: Sequence[float]) -> li
     """Logarithms of an interval's e-values on a share of requests, one a bet.
 
     Args:
-        bad: the bad requests.
-        requests: all of them.
         bound: the share that the hypothesis is about, 0 to 1.
         bets: values of x, all of one sign.
     """

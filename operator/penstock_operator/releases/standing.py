@@ -58,7 +58,6 @@ class Standing:
         seen: the rest of the condition, in words.
         fits: phase and condition in code; the first row that fits holds.
         weight: the candidate's percent, in words; `weigh` is the code.
-        reason: the reason of the condition Progressing.
         message: makes its message; None if a move has set both already.
     """
 

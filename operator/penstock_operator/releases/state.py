@@ -32,7 +32,6 @@ class BackendSeen:
     Args:
         exists: whether the ModelBackend exists and is not being deleted.
         uid: its uid, which shows that it was deleted and created again.
-        ready: its ready pods.
         replicas: its `spec.replicas`.
         most: replicas that its autoscaling allows; None if nothing scales it.
         answered: requests of the endpoint that it answered within the last 30 s; None if no router reports.
@@ -57,8 +56,6 @@ class Seen:
 
     Args:
         now: wall time in UTC.
-        stable: the stable backend.
-        candidate: the candidate.
         applied: the candidate's percent that all ready routers have taken up; None if they have not all
             taken up the weights that `Release.state` asks for, or no router is ready.
         verdicts: one a metric, if an interval has just ended, else None; they go into the status.
@@ -96,7 +93,6 @@ class Advance:
     Args:
         release: the new state, to be written to the status before its weights go to the routers. If its
             `state.judged` is `Seen.now`, an interval ends here, and later counts belong to the next one.
-        events: Events to publish.
         again: seconds after which to look again at the latest.
     """
 
@@ -116,7 +112,6 @@ class Counts:
         seconds: time to the first byte of the answers: a count for each of the wire's buckets, and a last
             count for the answers beyond them (not cumulative).
         compared: copies whose answers were compared, if requests are mirrored to a candidate.
-        differing: compared answers that differ.
     """
 
     requests: int = 0
@@ -132,8 +127,6 @@ class Interval:
     """Counts of the routers for both backends within the same interval.
 
     Args:
-        stable: counts of the stable backend.
-        candidate: counts of the candidate.
         parts: the same counts of stable and candidate for consecutive short spans; empty if only the sums are
             known.
     """

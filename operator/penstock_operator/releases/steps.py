@@ -13,7 +13,6 @@ def target(strategy: Strategy, step: int) -> int:
     """The candidate's percent at a step: that of the last `setWeight` up to it.
 
     Args:
-        strategy: the strategy.
         step: index of the step; the number of steps stands for promotion.
     """
     if step >= len(strategy.steps):
@@ -26,7 +25,6 @@ def mirror(strategy: Strategy, step: int) -> int:
     """The percent of the requests that a step copies to the candidate: 0 once it has requests of its own.
 
     Args:
-        strategy: the strategy.
         step: see `target`.
     """
     if target(strategy, step) > 0:
@@ -51,7 +49,6 @@ def pause_ms(strategy: Strategy, step: int) -> int | None:
     """The shortest duration of a step's pause, in milliseconds; None if it has no pause, or a Manual one.
 
     Args:
-        strategy: the strategy.
         step: see `target`.
     """
     pause = strategy.steps[step].pause if step < len(strategy.steps) else None
@@ -64,7 +61,6 @@ def resumed_at(strategy: Strategy, weight: int) -> int:
     """The step at which a release continues after an edit of its steps: the first with at least its weight.
 
     Args:
-        strategy: with the new steps.
         weight: the candidate's percent now.
     """
     steps = range(len(strategy.steps))
@@ -96,9 +92,6 @@ def faults(strategy: Strategy) -> tuple[str, ...]:
     The API server refuses all of them; a strategy that was stored before it did can still have some.
 
     A weight below the previous one is allowed: a step may go back.
-
-    Args:
-        strategy: the strategy.
     """
     texts = []
     for number, step in enumerate(strategy.steps):

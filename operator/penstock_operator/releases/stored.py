@@ -17,9 +17,6 @@ def stored(split: TrafficSplit) -> Release | None:
 
     Any client with the right to write statuses can have written it: an unreadable time counts as absent.
 
-    Args:
-        split: the split, from the store.
-
     Returns:
         None if no release has begun, or its status cannot be read.
     """

@@ -23,7 +23,6 @@ class Finding:
     """The result of a trial.
 
     Args:
-        verdict: as in status.
         message: the numbers in words, and the evidence that is missing.
     """
 
@@ -36,8 +35,6 @@ class Share:
     """Requests of a backend within an interval.
 
     Args:
-        bad: the bad requests.
-        requests: all requests.
         refused: the bad requests that Penstock refused.
     """
 
@@ -53,8 +50,6 @@ def against_stable(
 
     Args:
         trial: the evidence; the interval's numbers are added.
-        candidate: the candidate's requests in this interval.
-        stable: the stable's requests in this interval.
         margin: see `sequential.compare`.
         words: names of the bad requests, and of the stable's share that they are compared with.
     """
@@ -94,11 +89,8 @@ def against_threshold(
 
     Args:
         trial: the evidence so far; the interval is added.
-        candidate: the candidate's requests.
         surely: the requests that are bad by any reading of the buckets.
-        bound: the share that may be bad.
         limit: number of intervals in which the share may be above it.
-        what: name of the bad requests.
         none: message for an interval without requests.
     """
     bound = min(bound, 1.0)

@@ -46,8 +46,6 @@ class BackendObserved:
     """The observed state of a backend.
 
     Args:
-        deployment: its live Deployment.
-        pods: its live pods.
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
         settings_version: the version that the sidecars get; 0 for none.
         settings_digest: the digest of these settings.
@@ -57,7 +55,6 @@ class BackendObserved:
         refused: why the apiserver refused a child, if it did (an image name, a quota, a webhook).
         scale_refused: why it refused the autoscaler's number, if it did.
         used_by: as `traffic.TrafficPlan.used_by`.
-        load: the load to show.
         recommendation: the autoscaler's last recommendation; None without autoscaling.
         terms: whether to show its current terms, not those of the last change of its number.
         scaled: changes through `/scale` that may be missing in `status.scaling`, the oldest first.
@@ -109,8 +106,6 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
     status if nothing changed.
 
     Args:
-        backend: the backend.
-        seen: what was observed.
         now: the time, as RFC 3339 in UTC.
     """
     old = backend.status
@@ -158,14 +153,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
 def unreadable_status(
     stored: Mapping[str, Any], error: str, *, deployment: Object | None, now: str
 ) -> dict[str, Any]:
-    """Make the status of an unreadable backend: its pods are still counted, for `/scale`.
-
-    Args:
-        stored: the backend as stored.
-        error: why it is unreadable.
-        deployment: its live Deployment.
-        now: the time, as in `backend_status`.
-    """
+    """Make the status of an unreadable backend: its pods are still counted, for `/scale`."""
     counts = (deployment or {}).get("status") or {}
     selector = labels.selector_text(labels.backend_selector(stored["metadata"]["name"]))
     return conditions.parse_failed(stored, error, now=now) | {
@@ -177,12 +165,7 @@ def unreadable_status(
 
 
 def load_moved(old: LoadStatus | None, new: LoadStatus) -> bool:
-    """Whether the load has moved from the one in a status: a number by more than a tenth, or a new reason.
-
-    Args:
-        old: the load in the live status.
-        new: the load now.
-    """
+    """Whether the load has moved from the one in a status: a number by more than a tenth, or a new reason."""
     if old is None:
         return True
     if old.errors.keys() != new.errors.keys():
@@ -192,12 +175,7 @@ def load_moved(old: LoadStatus | None, new: LoadStatus) -> bool:
 
 
 def terms_moved(old: RecommendationStatus | None, new: Recommendation | None) -> bool:
-    """Whether the terms have moved from those in a status: one changed by more than a tenth.
-
-    Args:
-        old: the recommendation in the live status.
-        new: the autoscaler's last recommendation.
-    """
+    """Whether the terms have moved from those in a status: one changed by more than a tenth."""
     if old is None or new is None:
         return False  # the first recommendation is always shown
     # The wait for processors changes all the time and seldom decides.

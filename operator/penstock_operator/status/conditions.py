@@ -26,12 +26,7 @@ def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
 
 
 def stands(before: Condition | None, generation: int) -> bool:
-    """Whether a condition was True for this very generation: it stays so while it is merely unknown.
-
-    Args:
-        before: the condition in the live status.
-        generation: the resource's metadata.generation.
-    """
+    """Whether a condition was True for this very generation: it stays so while it is merely unknown."""
     return before is not None and before.status == "True" and before.observed_generation == generation
 
 
@@ -43,9 +38,6 @@ def merge(
     Old conditions of a type that is not among the new ones are dropped.
 
     Args:
-        old: the conditions of the live status.
-        new: the current conditions.
-        generation: the resource's metadata.generation.
         now: the time, as RFC 3339 in UTC, such as 2026-01-31T12:00:00Z.
     """
     merged = []
@@ -75,11 +67,7 @@ def some(names: Iterable[str]) -> str:
 
 
 def shares(weights: Iterable[tuple[str, int]]) -> str:
-    """Format names and their percentages of the sum, for people: `one 90%, two 10%`.
-
-    Args:
-        weights: names and weights.
-    """
+    """Format names and their percentages of the sum, for people: `one 90%, two 10%`."""
     pairs = list(weights)
     total = sum(weight for _, weight in pairs)
     return ", ".join(f"{name} {100 * weight / max(total, 1):.3g}%" for name, weight in pairs)
@@ -89,11 +77,6 @@ def parse_failed(stored: Mapping[str, Any], error: str, *, now: str) -> dict[str
     """The status of a stored object that does not parse: Ready=False and Stalled=True, reason Unreadable.
 
     The rest of its status stays, as the objects made for it do; except its load.
-
-    Args:
-        stored: the object as stored.
-        error: the ResourceError's message.
-        now: the time, as in `merge`.
     """
     generation = stored.get("metadata", {}).get("generation", 0)
     old = [

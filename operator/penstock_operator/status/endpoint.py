@@ -25,8 +25,6 @@ class RouterObserved:
     """The observed state of a namespace's router.
 
     Args:
-        deployment: its live Deployment.
-        pods: its live pods.
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
         settings_version: the version that the routers get; 0 for none.
         settings_digest: the digest of these settings.
@@ -51,7 +49,6 @@ class EndpointObserved:
 
     Args:
         plan: its plan (`traffic.plan`).
-        router: its router.
         backends: the backends that exist in the namespace, and whether each has a ready pod.
         port: its port; None if none is left.
         taken: whether the name of its Service is taken by another's object.
@@ -77,8 +74,6 @@ def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str
     """Make the whole status of an endpoint (see `backend.backend_status`).
 
     Args:
-        endpoint: the endpoint.
-        seen: what was observed.
         now: the time, as RFC 3339 in UTC.
     """
     old, generation = endpoint.status, endpoint.metadata.generation
@@ -145,10 +140,6 @@ def unreachable_timeout(endpoint: ModelEndpoint, seen: EndpointObserved) -> str 
     """The reason why no request gets the endpoint's timeout, with the numbers; None if requests get it.
 
     Only if the timeout was set: a `defaultTimeout` below the default of `timeout` was chosen to be short.
-
-    Args:
-        endpoint: the endpoint.
-        seen: what was observed.
     """
     spec = endpoint.spec
     name, asked = "timeout", spec.timeout
@@ -222,7 +213,6 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
 
     Args:
         endpoint: the endpoint; None checks the settings alone.
-        router: what was observed.
     """
     kind, version = "RouterReady", router.settings_version
     if router.taken:

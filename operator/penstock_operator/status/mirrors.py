@@ -19,9 +19,6 @@ def states(
     """The state of each mirror of an endpoint.
 
     Args:
-        endpoint: its name.
-        mirrors: its desired mirrors.
-        reports: reports of the routers that serve it.
         backends: the backends that exist, and whether each has a ready pod.
     """
     known = list(reports)
@@ -29,11 +26,7 @@ def states(
 
 
 def line(states: Iterable[MirrorState]) -> str | None:
-    """Format all mirrors in one line; None for none.
-
-    Args:
-        states: their states.
-    """
+    """Format all mirrors in one line; None for none."""
     return cut("; ".join(f"{state.name}: {state.summary}" for state in states), 4096) or None
 
 
@@ -41,8 +34,6 @@ def most(endpoint: str, name: str, reports: Iterable[RouterReport]) -> str | Non
     """The most frequent difference in the answers to a mirror's copies, in words; None if there is none.
 
     Args:
-        endpoint: the endpoint whose requests are copied.
-        name: the mirror's name.
         reports: reports of the routers that serve the endpoint.
     """
     first = _first(_totals(endpoint, name, reports))
@@ -53,8 +44,6 @@ def obstacles(endpoint: str, name: str, reports: Iterable[RouterReport]) -> str:
     """The reasons why requests were not copied for a mirror, or copies not answered or compared; or "".
 
     Args:
-        endpoint: the endpoint whose requests are copied.
-        name: the mirror's name.
         reports: reports of the routers that serve the endpoint.
     """
     return "; ".join(_obstacles(_totals(endpoint, name, reports)))

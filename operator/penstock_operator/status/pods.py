@@ -62,9 +62,7 @@ class Crash:
     """The end of a model's container in a pod that stays.
 
     Args:
-        pod: the pod's name.
         time: when it ended, as the API spells times.
-        message: its exit code, and its last words.
     """
 
     pod: str
@@ -93,12 +91,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def runs(pod: Object, container: str) -> bool:
-    """Whether a container of a pod runs now.
-
-    Args:
-        pod: the pod.
-        container: its name.
-    """
+    """Whether a container of a pod runs now."""
     return any(
         status.get("name") == container and "running" in (status.get("state") or {})
         for status in _containers(pod)

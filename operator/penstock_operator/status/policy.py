@@ -18,8 +18,6 @@ class PolicyUse:
     """The progress of one backend in taking up a policy.
 
     Args:
-        name: the backend.
-        ready_pods: its ready pods.
         applied_pods: those of them that reported the version of the settings made from the current policy.
     """
 
@@ -32,8 +30,6 @@ def policy_status(policy: BatchPolicy, uses: Sequence[PolicyUse], *, now: str) -
     """Make the whole status of a policy (see `backend.backend_status`).
 
     Args:
-        policy: the policy.
-        uses: the backends that name it.
         now: the time, as RFC 3339 in UTC.
     """
     old, generation = policy.status, policy.metadata.generation

@@ -31,7 +31,6 @@ def refusal(what: str, status: int, message: str) -> Refusal:
     Args:
         what: the object of the write, as `Deployment NAME`.
         status: HTTP status, 0 if no answer came.
-        message: the server's message.
     """
     said = " ".join(message.split())
     text = f"{what}: {cut(said, _SAID)}"

@@ -44,14 +44,11 @@ def split_status(
     """Make the whole status of a split (see `backend.backend_status`).
 
     Args:
-        split: the split.
         plan: its plan (`traffic.plan`).
-        router: the namespace's router.
         backends: the backends that exist in the namespace, and whether each has a ready pod.
         now: the time, as RFC 3339 in UTC.
         served: requests of its endpoint within the last minute, by backend.
         release: the new state of its release, for the status; the router has that of the live status.
-        faults: why its strategy cannot be followed.
     """
     old, generation = split.status, split.metadata.generation
     after = with_release(split, release)
@@ -107,12 +104,7 @@ def split_status(
 
 
 def with_release(split: TrafficSplit, release: Release | None) -> TrafficSplit:
-    """Return the split with this release in its status.
-
-    Args:
-        split: the split.
-        release: the release.
-    """
+    """Return the split with this release in its status."""
     state = None if release is None else release.state
     return split.model_copy(update={"status": split.status.model_copy(update={"release": state})})
 
