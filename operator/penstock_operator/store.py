@@ -25,7 +25,7 @@ _SHARED = 64
 """Characters up to which a text is shared between objects."""
 _PARENT_KINDS = frozenset(kind.kind for kind in PARENTS)
 
-NAMESPACE_BYTES = 64 * 1024 * 1024
+NAMESPACE_BYTES = 128 * 1024 * 1024
 """Bytes that all objects of a namespace may take together (see `nesting.weigh`), their stubs not counted."""
 
 _BYTES = {CONFIG_MAP.kind: 4 * nesting.BYTES}

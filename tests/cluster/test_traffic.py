@@ -59,6 +59,13 @@ async def main():
 print(json.dumps(asyncio.run(main())))
 """
 
+CLAIMS = """
+import sys, urllib.request
+fields = {"content-type": "application/json", "x-penstock-retry": "1"}
+asked = urllib.request.Request(sys.argv[1], b'{"instances": [{"id": -1}]}', fields)
+assert urllib.request.urlopen(asked).status == 200
+"""
+
 Answer = tuple[int, dict[str, str], Any]
 
 
@@ -151,8 +158,10 @@ def test_traffic_is_shared_alike_by_every_router_and_weights_change_without_loss
     wait_settled(namespace, ROUTER_PODS, ROUTERS)
     routers = Routers(namespace)
 
+    no_shared_router_stands_idle(namespace)
     rules_come_before_weights(routers)
     kept = keys_stay(routers)
+    a_router_field_counts_from_routers_alone(namespace)
     static_answers(namespace, routers)
     mirrors_are_seen_in_the_status_alone(namespace)
     restart(namespace)
@@ -185,6 +194,13 @@ def test_traffic_is_shared_alike_by_every_router_and_weights_change_without_loss
     for part in shown:
         assert_share(int(part["name"]) / 100, part["backends"])
     shares_are_exact(namespace, load)
+    an_objective_that_cannot_be_kept_is_seen(namespace)
+
+
+def no_shared_router_stands_idle(namespace: Namespace) -> None:
+    """The only endpoint has routers of its own."""
+    shared = namespace.get("deployment", "penstock-router") or {}
+    assert shared["spec"]["replicas"] == 0
 
 
 def rules_come_before_weights(routers: Routers) -> None:
@@ -206,6 +222,24 @@ def keys_stay(routers: Routers) -> list[str]:
     again = routers.ask(*[{"cookie": cookie} for cookie in cookies])
     assert [pods(each) for each in again] == [pods(answers)] * ROUTER_PODS
     return first
+
+
+def a_router_field_counts_from_routers_alone(namespace: Namespace) -> None:
+    """`x-penstock-retry` says that another pod has counted the request; a pod that is not a router sends it.
+
+    The pod that is asked has received such fields from a router before, with a key.
+    """
+    (asked, *_), (sender,) = (pods_of(namespace, f"penstock.dev/backend={name}") for name in ("old", "new"))
+    address = asked["status"]["podIP"]
+
+    def arrived() -> float:
+        text = namespace.curl(f"http://{address}:8013/metrics")[2]
+        return float(text.split("\npenstock_sidecar_arrived_items_total ")[1].split()[0])
+
+    before = arrived()
+    in_model = ("exec", sender["metadata"]["name"], "-c", "model", "--", "python", "-c")
+    namespace.kubectl(*in_model, CLAIMS, f"http://{address}:8012/predict")
+    assert arrived() == before + 1
 
 
 def static_answers(namespace: Namespace, routers: Routers) -> None:
@@ -316,6 +350,32 @@ def shares_are_exact(namespace: Namespace, load: Load) -> None:
     assert_nothing_lost(summary)
     assert abs(summary["backends"]["new"] - 400) <= 2 * ROUTER_PODS, summary["backends"]
     assert summary["backends"]["old"] + summary["backends"]["new"] == 4000
+
+
+def an_objective_that_cannot_be_kept_is_seen(namespace: Namespace) -> None:
+    """Ready stays True, for the pods serve, and says it; the columns show what was refused, and why."""
+    namespace.patch("modelbackend", "old", {"spec": {"batching": {"latencyObjective": "1ms"}}})
+    url = namespace.url("e")
+
+    def refuses() -> dict[str, Any] | None:
+        namespace.ask(url, [{"id": -1}] * 64)
+        status = (namespace.get("modelbackend", "old") or {})["status"]
+        seen = namespace.condition("modelbackend", "old", "Ready")["reason"] == "ObjectiveUnreachable"
+        return status if seen and status["load"].get("refusedPerMinute") else None
+
+    wait_for("refusals, and their reason", refuses)
+    ready = namespace.condition("modelbackend", "old", "Ready")
+    assert ready["status"] == "True"
+    assert "latencyObjective is 1ms, but a batch of one item takes" in ready["message"]
+    head, row = namespace.kubectl("get", "modelbackend", "old", "-o", "wide").splitlines()
+    assert {"REASON", "REFUSED", "FAILED", "RESTARTS", "ERRORS"} <= set(head.split())
+    assert "ObjectiveUnreachable" in row
+    command = [*(sys.executable, "-m", "penstock_cli", "status", "-n", namespace.name)]
+    command += ["--kubeconfig", str(namespace.cluster.host_kubeconfig)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    (line,) = [each for each in shown if each.startswith("ModelBackend/old ")]
+    assert "ObjectiveUnreachable" in line
+    assert " refused of " in " ".join(shown)
 
 
 class SettingsWatch:

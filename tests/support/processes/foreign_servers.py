@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from tests.support.processes.sidecar_process import Pair
 
 FOLDER = Path(__file__).parents[2] / "clients" / "servers"
 EXPRESS = FOLDER / "express"
+AXUM = FOLDER / "axum"
+AXUM_BUILT = venvs.HERE / ".cache" / "axum"
 INSTALL_SECONDS = 300
 
 
@@ -55,6 +58,18 @@ def _express(port: int) -> list[str]:
     return [node, str(EXPRESS / "server.js"), str(port)]
 
 
+def _axum(port: int) -> list[str]:
+    cargo = shutil.which("cargo")
+    assert cargo is not None, "axum needs cargo: install Rust"
+    subprocess.run(
+        [cargo, "build", "--quiet", "--release", "--locked", "--target-dir", str(AXUM_BUILT)],
+        cwd=AXUM,
+        check=True,
+        timeout=2 * INSTALL_SECONDS,
+    )
+    return [str(AXUM_BUILT / "release" / "penstock-axum-model"), str(port)]
+
+
 _UVICORN = "--host 127.0.0.1 --port {port}"
 _BIND = "--bind 127.0.0.1:{port}"
 SERVERS = (
@@ -74,6 +89,7 @@ SERVERS = (
         _python("gunicorn", "asgi:app", "--worker-class=uvicorn_worker.UvicornWorker", bind=_BIND),
     ),
     ForeignServer("Express", _express),
+    ForeignServer("axum", _axum),
 )
 
 
@@ -103,10 +119,11 @@ class ForeignPair(Pair):
     Args:
         folder: for the settings and the server's log.
         server: the server.
+        flags: more flags of the sidecar.
     """
 
-    def __init__(self, folder: Path, server: ForeignServer) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, server: ForeignServer, *flags: str) -> None:
+        super().__init__(folder, *flags)
         self._folder = folder
         self._server = server
 
@@ -125,4 +142,10 @@ def versions() -> dict[str, str]:
     )
     return {
         name: pinned[name] for name in ("uvicorn", "hypercorn", "granian", "gunicorn", "uvicorn-worker")
-    } | {"python": sys.version.split()[0]}
+    } | {"python": sys.version.split()[0], "axum": _locked("axum")}
+
+
+def _locked(name: str) -> str:
+    """The version of a crate in axum's lock."""
+    packages = tomllib.loads((AXUM / "Cargo.lock").read_text())["package"]
+    return next(str(each["version"]) for each in packages if each["name"] == name)

@@ -101,7 +101,7 @@ async def test_a_full_namespace_keeps_stubs_and_others_have_room() -> None:
     assert not harness.errors
     assert harness.condition(BACKEND, left[-1], "Ready") == ("False", "Unreadable")
     message = harness.cluster.find(BACKEND, "n", left[-1])["status"]["conditions"][0]["message"]
-    assert "its namespace is full: expected at most 64 MiB" in message
+    assert "its namespace is full: expected at most 128 MiB" in message
     for number in range(len(left)):
         harness.cluster.remove(BACKEND, "n", f"b{number:03}")
     await relist_kind(harness.cluster, store, BACKEND, harness.manager._changed)
