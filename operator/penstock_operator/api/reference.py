@@ -19,10 +19,10 @@ _HEADER = (
     "<!-- Generated from operator/penstock_operator/api by "
     "`pytest tests/unit/docs/test_docs_reference.py --update-golden`; changes here are lost. -->\n"
 )
-_LEGEND = (
-    "A field is required where the column *default* says so. A dash means that the field may be absent "
-    "and that the schema gives it no value; its description then says what holds."
-)
+_LEGEND = "A field may be absent unless it is required. In `status`, the operator alone writes."
+_EXPECTED = re.compile(r"\bexpected ")
+_SHORT = 40
+"""Characters of a description up to which it is repeated, rather than referred to."""
 _RULES = "x-kubernetes-validations"
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _CORE = {
@@ -32,9 +32,10 @@ _CORE = {
         ("prefix configMapRef secretRef", "envfromsource-v1-core"),
         ("limits requests", "resourcerequirements-v1-core"),
         ("name mountPath subPath readOnly", "volumemount-v1-core"),
+        ("type status reason message observedGeneration lastTransitionTime", "condition-v1-meta"),
     )
 }
-"""Objects of core/v1, by the names of their fields: Kubernetes describes them."""
+"""Objects of Kubernetes' own, by the names of their fields: it describes them."""
 
 
 def pages() -> dict[str, str]:
@@ -43,7 +44,7 @@ def pages() -> dict[str, str]:
 
 
 def page(kind: str) -> str:
-    """The page of a kind: what it is, its fields, one table for each object, and kubectl's columns."""
+    """The page of a kind: what it is, its fields, a list for each object, and kubectl's columns."""
     spec = definition(kind)["spec"]
     (version,) = spec["versions"]
     schema = version["schema"]["openAPIV3Schema"]
@@ -95,15 +96,23 @@ def described(node: Schema, path: str, shown: Shown) -> str:
 
 def _sections(node: Schema, path: str, shown: Shown) -> Iterator[str]:
     """The section of an object, then those of the objects in it, depth first."""
-    yield ("## " if "." not in path else "### ") + f"`{path}`"
-    if node.get("description"):
+    top = "." not in path
+    yield ("## " if top else "### ") + f"`{path}`"
+    if top and node.get("description"):  # of another, the field that has it says this
         yield node["description"]
     required = node.get("required", [])
-    rows = [
-        _row(name, child, f"{path}.{name}", shown, required=name in required)
-        for name, child in sorted(node["properties"].items(), key=lambda field: field[0] not in required)
-    ]
-    yield "\n".join(["| field | type | default | description |", "| -- | -- | -- | -- |", *rows])
+    rows: list[str] = []
+    again: dict[str, list[str]] = {}
+    for name, child in sorted(node["properties"].items(), key=lambda field: field[0] not in required):
+        here = f"#{anchor(path)}"
+        where = shown.setdefault(json.dumps([name, child], sort_keys=True), here)
+        own = described(_inner(child)[0], "", dict(shown)) if "properties" in _inner(child)[0] else ""
+        if where == here or own.startswith("#") or len(child.get("description", "")) < _SHORT:
+            rows.append(_row(name, child, f"{path}.{name}", shown, required=name in required))
+        else:
+            again.setdefault(where, []).append(f"`{name}`")
+    rows += [f"- {', '.join(names)}: as [above]({where})" for where, names in again.items()]
+    yield "\n".join(rows)
     if node.get(_PRESERVE):
         yield "Further fields are stored as they stand and checked in the pod."
     yield from _refused(node)
@@ -128,8 +137,15 @@ def _row(name: str, node: Schema, path: str, shown: Shown, *, required: bool) ->
     field = f"`{name}`"
     if "properties" in inner:
         field = f"[{field}]({described(inner, path + suffix, shown)})"
-    cells = [field, _type(node), _default(node, required=required), node.get("description", "")]
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    words = _kind(node) if path.startswith("status.") else _type(node)
+    if "properties" in inner:
+        words = re.sub(r"( of )?object", "", words)
+    details = ["required" if required else "", words, _default(node)]
+    text = node.get("description", "").replace("\n", " ")
+    for default in ("none", str(node.get("default")), json.dumps(node.get("default"))):
+        text = text.removesuffix(f" Default {default}.")
+    shape = "; ".join(filter(None, details))
+    return f"- {field} ({shape}): {text}" if shape else f"- {field}: {text}"
 
 
 def anchor(heading: str) -> str:
@@ -137,13 +153,16 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
 
 
-def _default(node: Schema, *, required: bool) -> str:
-    if required:
-        return "required"
+def _default(node: Schema) -> str:
     default = node.get("default")
     if default is None or isinstance(default, dict):
-        return "-"
-    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+        return ""
+    return f"default `{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _kind(node: Schema) -> str:
+    """The type of a field without its bounds: nobody has to keep those of a status."""
+    return _type(node).partition("; ")[0].partition(" (at most")[0]
 
 
 def _type(node: Schema) -> str:
@@ -208,10 +227,10 @@ def _bound(rule: dict[str, Any]) -> str:
 def _refused(node: Schema) -> Iterator[str]:
     """The rules on an object, in the words of the error."""
     if rules := node.get(_RULES):
-        yield "The API server refuses what breaks a rule:"
+        yield "Expected:"
         blamed = [rule.get("fieldPath", "").removeprefix(".") for rule in rules]
         yield "\n".join(
-            f"- {field}{': ' if field else ''}{_expected(rule)}"
+            f"- {field}{': ' if field else ''}{_EXPECTED.sub('', _expected(rule))}"
             for field, rule in zip(blamed, rules, strict=True)
         )
 
@@ -221,9 +240,8 @@ def _expected(rule: dict[str, Any]) -> str:
 
 
 def _columns(columns: list[dict[str, Any]]) -> str:
-    rows = [
-        f"| `{column['name'].upper()}` | {column['description']} |"
-        + (" `-o wide` |" if column.get("priority") else " always |")
-        for column in columns
-    ]
-    return "\n".join(["| column | what it shows | shown |", "| -- | -- | -- |", *rows])
+    always, wide = (
+        ", ".join(f"`{each['name'].upper()}`" for each in columns if bool(each.get("priority")) == late)
+        for late in (False, True)
+    )
+    return f"{always}; with `-o wide` also {wide}." if wide else f"{always}."

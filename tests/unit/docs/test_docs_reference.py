@@ -23,7 +23,7 @@ def test_the_pages_of_the_resources_are_the_generated_ones(request: pytest.Fixtu
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_of_a_schema_is_on_its_page(kind: str) -> None:
-    """Each object has a section with a row for each of its fields, or a link to where it is described."""
+    """Each object has a section with a line for each of its fields, or a link to where it is described."""
     text = reference.page(kind)
     (version,) = yaml.safe_load(crds.rendered()[f"{KINDS[kind].plural}.yaml"])["spec"]["versions"]
     todo = [(name, version["schema"]["openAPIV3Schema"]["properties"][name]) for name in ("spec", "status")]
@@ -37,8 +37,8 @@ def test_every_field_of_a_schema_is_on_its_page(kind: str) -> None:
         assert heading, path
         section = rest.partition("\n#")[0]
         for name, child in node["properties"].items():
-            own_section = f"| [`{name}`](#{reference.anchor(f'{path}.{name}')}) |"
-            assert f"| `{name}` |" in section or f"| [`{name}`](" in section, f"{path}.{name}"
+            own_section = f"- [`{name}`](#{reference.anchor(f'{path}.{name}')})"
+            assert f"`{name}`" in section, f"{path}.{name}"
             if own_section in section:
                 todo.append((f"{path}.{name}", child))
 
