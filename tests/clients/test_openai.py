@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from bench import venvs
-from tests.support.foreign_servers import SERVERS, ForeignPair
+from tests.support.processes.foreign_servers import SERVERS, ForeignPair
 
 HERE = Path(__file__).parent
 COUNT = 40

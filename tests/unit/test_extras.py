@@ -118,5 +118,5 @@ def test_a_command_whose_extra_is_missing_says_which(module: str, command: str, 
 @pytest.mark.parametrize(("module", "command", "extra"), COMMANDS)
 def test_the_docs_say_which_extra_brings_a_command(module: str, command: str, extra: str) -> None:
     text = (ROOT / "docs" / "wire.md").read_text()
-    row = next(line for line in text.splitlines() if line.startswith(f"| `{extra}` |"))
+    row = next(line for line in text.splitlines() if line.startswith(f"- `{extra}`: "))
     assert f"`python -m {module}`" in row

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,30 +110,34 @@ def test_every_value_has_a_description() -> None:
     assert bare == []
 
 
-def table() -> str:
-    """Render the values as a Markdown table."""
-    rows = ["| value | default | meaning |", "| -- | -- | -- |"]
+def listed() -> str:
+    """Render the values as a Markdown list, with each default that is not empty."""
+    rows = []
     for path, value in leaves(VALUES):
         schema = described(path)
-        meaning = schema["description"].replace("|", "\\|")
+        details = [f"`{json.dumps(value)}`"] if value not in ("", [], {}, None) else []
         if "enum" in schema:
-            meaning += f" One of {', '.join(f'`{choice}`' for choice in schema['enum'])}."
+            details.append(f"one of {', '.join(f'`{choice}`' for choice in schema['enum'])}")
         if "minimum" in schema:
-            meaning += f" From {schema['minimum']} to {schema['maximum']}."
-        rows.append(f"| `{path}` | `{json.dumps(value)}` | {meaning} |")
-    return "\n".join(rows)
+            details.append(f"{schema['minimum']} to {schema['maximum']}")
+        shape = f" ({'; '.join(details)})" if details else ""
+        rows.append(f"- `{path}`{shape}: {schema['description']}")
+    return "\n".join(
+        textwrap.fill(row, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        for row in rows
+    )
 
 
 def test_the_docs_list_the_values_as_they_are(request: pytest.FixtureRequest) -> None:
-    """docs/chart.md has the table of values.yaml and its schema (`--update-golden` writes it)."""
+    """docs/chart.md has the values of values.yaml and its schema (`--update-golden` writes it)."""
     head, mark, rest = DOCS.read_text().partition("<!-- values: generated -->\n")
-    table_now, end, tail = rest.partition("<!-- end of values -->")
+    now, end, tail = rest.partition("<!-- end of values -->")
     assert mark
     assert end
     if request.config.getoption("--update-golden"):
-        DOCS.write_text(head + mark + table() + "\n" + end + tail)
-        table_now = table() + "\n"
-    assert table_now == table() + "\n"
+        DOCS.write_text(head + mark + listed() + "\n" + end + tail)
+        now = listed() + "\n"
+    assert now == listed() + "\n"
 
 
 def rules() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -21,7 +21,7 @@ def test_every_flag_is_documented(capsys: pytest.CaptureFixture[str]):
         config.parse(["--help"])
     flags = set(re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
     text = (DOCS / "wire.md").read_text()
-    documented = set(re.findall(r"^\| `(--[a-z-]+)`", text, re.MULTILINE))
+    documented = set(re.findall(r"^- `(--[a-z-]+)`", text, re.MULTILINE))
     assert documented == flags
 
 

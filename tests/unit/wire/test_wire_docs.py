@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
 from penstock_wire.control import router_settings, traffic_rules
 from penstock_wire.control.settings import Batching, Settings
@@ -26,9 +30,13 @@ def rows(text: str, header: str) -> list[list[str]]:
     return rows
 
 
-def test_every_reason_is_in_the_table_with_its_status():
-    table = rows((DOCS / "wire.md").read_text(), "| reason |")
-    assert {name.strip("`"): int(status) for name, status, _ in table} == {
+def test_every_reason_is_in_the_list_with_its_status():
+    listed = re.findall(
+        r"^- `([a-z_]+)` \((\d+)\): ",
+        (DOCS / "wire.md").read_text().partition("\n## Errors\n")[2],
+        re.MULTILINE,
+    )
+    assert {name: int(status) for name, status in listed} == {
         reason.value: reason.status for reason in Reason
     }
 
@@ -39,18 +47,29 @@ def test_every_knob_is_in_the_table_and_none_besides():
     assert {row[0].strip("`") for row in table} == fields
 
 
-def members(kind: type[msgspec.Struct], prefix: str = "") -> set[str]:
-    """The paths of a document's members; objects by their members."""
-    names: set[str] = set()
+def members(kind: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
+    """A document's members with their defaults and bounds; of objects, their own members."""
     for field in msgspec.structs.fields(kind):
         text = str(field.type)
-        nested = [each for each in NESTED if each.__name__ in text]
         path = prefix + field.encode_name
-        for each in nested:
-            names |= members(each, path + ("[]." if "tuple" in text else "."))
-        if not nested:
-            names.add(path)
-    return names
+        nested = next((each for each in NESTED if each.__name__ in text), None)
+        if nested is not None:
+            yield from members(nested, path + ("[]." if "tuple" in text else "."))
+        else:
+            details = ", ".join(_details(field, text))
+            yield f"`{path}` ({details})" if details else f"`{path}`"
+
+
+def _details(field: Any, text: str) -> Iterator[str]:
+    if field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT:
+        yield "required"
+    elif field.default not in (None, (), "", msgspec.NODEFAULT):
+        yield f"default {msgspec.json.encode(field.default).decode()}"
+    least, most = (re.search(rf"\b{bound}=(\d+)", text) for bound in ("ge", "le"))
+    if least and most:
+        yield f"{least[1]} to {most[1]}"
+    elif least:
+        yield f"from {least[1]}"
 
 
 NESTED = (
@@ -67,17 +86,19 @@ NESTED = (
 )
 
 
-def test_every_member_of_the_settings_is_in_its_table_and_none_besides():
-    text = (DOCS / "wire.md").read_text()
+def test_every_member_of_the_settings_is_documented_and_none_besides(request: pytest.FixtureRequest):
+    path = DOCS / "wire.md"
+    text = path.read_text()
     sidecar = {row[0].strip("`") for row in rows(text, "| member | default")}
     assert sidecar == {field.encode_name for field in msgspec.structs.fields(Settings)}
-    table = rows(text, "| member of `endpoints[]`")
-    assert {row[0].strip("`") for row in table} == members(router_settings.Endpoint)
-    defaults = {row[0].strip("`"): row[1] for row in table}
-    for name, kind in (("", router_settings.Endpoint), ("coldStart.", router_settings.ColdStart)):
-        for field in msgspec.structs.fields(kind):
-            if type(field.default) is int:
-                assert defaults[name + field.encode_name] == str(field.default)
+    before, begin, rest = text.partition("--update-golden` -->\n")
+    shown, end, after = rest.partition("<!-- /members -->")
+    listed = ", ".join(members(router_settings.Endpoint)) + "."
+    wanted = "\n".join(textwrap.wrap(listed, 120, break_long_words=False, break_on_hyphens=False)) + "\n"
+    if request.config.getoption("--update-golden"):
+        path.write_text(before + begin + wanted + end + after)
+        shown = wanted
+    assert shown == wanted
 
 
 def test_the_example_of_a_settings_document_holds_the_defaults():

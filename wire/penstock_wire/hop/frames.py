@@ -1,4 +1,4 @@
-"""Frames as in docs/wire.md: a header of 14 bytes, then a payload. Pure.
+"""Frames: a header of 14 bytes, big-endian, then a payload. Pure.
 
 A frame belongs to one request by its number, or to the connection (number 0). A client numbers its requests
 1, 2, 3, …; no number is used twice, so a late frame is never taken for another request's.
@@ -16,15 +16,28 @@ HEADER: Final = struct.Struct(">IIHBBH")
 """Payload bytes, request number, bytes of own fields in the payload, kind, flags, slot."""
 HEADER_BYTES: Final = 14
 
+# From both: METHOD and target, or a status, then field lines with CR LF; later requests name it by its slot.
 HEAD: Final = 1
+# From the client: the body's length if flagged, own fields (lines), the whole body if flagged as its end. Own
+# fields are x-request-id, x-penstock-timeout-ms, traceparent, tracestate, x-forwarded-for and x-real-ip.
 REQUEST: Final = 2
+# From the server: the same; the own fields are the sidecar's.
 ANSWER: Final = 3
+# From the server: status (2 bytes) and field lines of an interim answer; 1 MiB at most for one request.
 INTERIM: Final = 4
+# From both: a piece of a body.
 BODY: Final = 5
+# From both: further bytes of the other side's body that may be sent; each body begins with `WINDOW`.
 CREDIT: Final = 6
+# From the client: the answer is not wanted. From the server: it ends early.
 CANCEL: Final = 7
+# From the server: the last number that it takes, and why. From the client: a number, and why.
 GOODBYE: Final = 8
+# From the server: items of this client that would begin at once, items of all that wait, and the last request
+# counted.
 ROOM: Final = 9
+# From the client: how many items it wants back that have not begun, the latest first. From the server: how
+# many it gave back.
 RECALL: Final = 10
 END: Final = 1
 LENGTH: Final = 2
