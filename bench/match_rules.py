@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from bench import product
-from penstock_router.affinity import Hashed, WeightedChoice
-from penstock_router.endpoint_slices import Address
-from penstock_router.match_rules import MatchRules
-from penstock_router.pods import Pods
+from penstock_router.choice.affinity import Hashed, WeightedChoice
+from penstock_router.choice.match_rules import MatchRules
+from penstock_router.pods.endpoint_slices import Address
+from penstock_router.pods.pool import Pods
 from penstock_wire.build import BUILD
 from penstock_wire.control.traffic_rules import Match
 from penstock_wire.headers import Headers

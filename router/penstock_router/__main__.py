@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from penstock_wire.extras import needs
 
 if TYPE_CHECKING:
-    from penstock_router.watch import SliceWatch
+    from penstock_router.pods.watch import SliceWatch
 
 with needs("penstock-router", "router"):
-    from penstock_router.admin import Admin
-    from penstock_router.admin_thread import AdminThread
-    from penstock_router.api_server import SERVICE_ACCOUNT, ApiServer
+    from penstock_router.admin.admin import Admin
+    from penstock_router.admin.thread import AdminThread
+    from penstock_router.mirroring.pressure import Pressure
+    from penstock_router.pods.api_server import SERVICE_ACCOUNT, ApiServer
     from penstock_router.ports import serve
-    from penstock_router.pressure import Pressure
     from penstock_router.router import Router, decode_settings, without_targets
     from penstock_router.tracing import Tracing
     from penstock_wire import contract
@@ -136,7 +136,7 @@ class Process:
         if api is not None:
             # NB: aiohttp is a third of the cost of a start; a router without a cluster does not import it.
             with needs("penstock-router", "router"):
-                from penstock_router.watch import SliceWatch
+                from penstock_router.pods.watch import SliceWatch
             changed = self._router.pods.set_slices
             self._watch = SliceWatch(api, changed=changed, random_source=source_of_chance)
         admin = Admin(self._router)

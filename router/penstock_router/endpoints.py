@@ -7,17 +7,18 @@ import functools
 import random
 from collections.abc import Callable, Sequence
 
-from penstock_router import cors
-from penstock_router.arrived_head import ArrivedHead, ArrivedHeads
-from penstock_router.header_policy import allows
-from penstock_router.hold_queue import MAX_HELD_BYTES, HoldQueue, Permit, ReleaseWindow, Waiter
-from penstock_router.load_balancing import WeightedSelector
-from penstock_router.mirrors import EndpointMirrors
-from penstock_router.pod import Pod
-from penstock_router.pods import Pods
+from penstock_router.choice.load_balancing import WeightedSelector
+from penstock_router.choice.steering import Steering, Steers
+from penstock_router.holding.hold_queue import MAX_HELD_BYTES, HoldQueue, Waiter
+from penstock_router.holding.release_window import Permit, ReleaseWindow
+from penstock_router.messages import cors
+from penstock_router.messages.arrived_head import ArrivedHead, ArrivedHeads
+from penstock_router.messages.header_policy import allows
+from penstock_router.messages.static_answers import StaticAnswers
+from penstock_router.mirroring.mirrors import EndpointMirrors
+from penstock_router.pods.pod import Pod
+from penstock_router.pods.pool import Pods
 from penstock_router.series import Series
-from penstock_router.static_answers import StaticAnswers
-from penstock_router.steering import Steering, Steers
 from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.access_log import AccessLog
 from penstock_wire.closed_paths import ClosedPaths

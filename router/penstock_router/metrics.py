@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import metrics_core as core
 
-from penstock_router.mirror_totals import MirrorSeries, families
+from penstock_router.mirroring.totals import MirrorSeries, families
 from penstock_router.series import Series
 from penstock_wire.build import BUILD
 from penstock_wire.exposition import memory_families

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from penstock_router.request_body import WHOLE_BYTES
+from penstock_router.messages.request_body import WHOLE_BYTES
 from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.http import Front, Listener, Request, Service
 from penstock_wire.process import log

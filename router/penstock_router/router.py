@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from penstock_router.arrived_head import ArrivedHeads
-from penstock_router.endpoint_slices import parse_target
+from penstock_router.choice.routes import ROUTES_PATH, RouteTable
 from penstock_router.endpoints import EndpointState, no_such_endpoint
-from penstock_router.forwarder import Forwarder
+from penstock_router.forwarding.forwarder import Forwarder
+from penstock_router.messages.arrived_head import ArrivedHeads
 from penstock_router.metrics import Metrics
-from penstock_router.mirrors import Mirrors
-from penstock_router.pods import Pods
+from penstock_router.mirroring.mirrors import Mirrors
+from penstock_router.pods.endpoint_slices import parse_target
+from penstock_router.pods.pool import Pods
 from penstock_router.ports import Ports, owners
-from penstock_router.routes import ROUTES_PATH, RouteTable
 from penstock_router.tracing import Begin, Tracing
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
@@ -176,7 +176,8 @@ class Router:
             pods=self.pods,
             upstream=upstream,
             clock=clock,
-            metrics=self.metrics,
+            make_series=self.metrics.mirror_series,
+            forget_series=self.metrics.forget_mirror,
             random_source=random_source,
             short=short,
             is_held_for=self._is_held_for,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from penstock_router.attempts import ProxiedRequest, RequestTrace
 from penstock_router.endpoints import EndpointState
-from penstock_router.pod import Pod
+from penstock_router.forwarding.request import ProxiedRequest, RequestTrace
+from penstock_router.pods.pod import Pod
 from penstock_wire.http import Exchange
 from penstock_wire.tracing import Spans, named, note_status
 

@@ -20,8 +20,8 @@ _ENDS = "tests/unit/wire/test_hop_ends.py"
 _HEADS = "tests/unit/wire/test_hop_heads.py"
 _ROOM = "tests/unit/wire/test_hop_room.py"
 _BACK = "tests/unit/sidecar/test_sidecar_hand_back.py"
-_LATE = "tests/unit/router/test_router_late_binding.py"
-_CENTRAL = "tests/unit/router/test_router_central_queue.py"
+_LATE = "tests/unit/router/pods/test_router_late_binding.py"
+_CENTRAL = "tests/unit/router/pods/test_router_central_queue.py"
 _HOSTILE = "tests/unit/wire/test_hop_hostile.py"
 
 HOP_MUTANTS = (

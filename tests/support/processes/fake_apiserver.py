@@ -7,7 +7,7 @@ import json
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from penstock_router.endpoint_slices import BY_CONTROLLER, OURS, SERVICE_LABEL
+from penstock_router.pods.endpoint_slices import BY_CONTROLLER, OURS, SERVICE_LABEL
 from penstock_wire.contract import BACKEND_LABEL, SIDECAR_PORT
 from tests.support.processes.ports import free_port
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from penstock_router import __main__ as router
-from penstock_router import admin_thread
+from penstock_router.admin import thread as admin_thread
 from penstock_wire.process import log, on_signal
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from penstock_router.pod import SLOW_START_SECONDS
+from penstock_router.pods.pod import SLOW_START_SECONDS
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics

@@ -10,11 +10,11 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
-from penstock_router.endpoint_slices import Address
 from penstock_router.endpoints import EndpointState
-from penstock_router.forwarder import Forwarder
+from penstock_router.forwarding.forwarder import Forwarder
 from penstock_router.metrics import Metrics
-from penstock_router.pods import Pods
+from penstock_router.pods.endpoint_slices import Address
+from penstock_router.pods.pool import Pods
 from penstock_router.tracing import Begin, Tracing
 from penstock_wire.control.router_settings import ColdStart, Endpoint, WeightedBackend
 from penstock_wire.headers import Headers

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from penstock_router.pods import Pods
+from penstock_router.pods.pool import Pods
 from penstock_wire.headers import REQUEST_ID, get
 from penstock_wire.http import ConnectionLost, Done, GiveUp, Opened, Request, Response, UpstreamError
 from tests.support.worlds.fake_network import FULL, MOVED, WholeAnswer

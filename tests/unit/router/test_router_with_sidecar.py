@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock_router.affinity import Hashed, score
+from penstock_router.choice.affinity import Hashed, score
 from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.clocks.waiting import SECONDS
