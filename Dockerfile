@@ -10,6 +10,8 @@ FROM ${BASE} AS tools
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_CACHE_DIR=1
+# Bytecode goes by hash and not by time: two builds of a commit give the same files, and imports read no source.
+ENV PYTHONHASHSEED=0 BYTECODE="python3 -m compileall -qf --invalidation-mode unchecked-hash"
 COPY requirements/build.lock /requirements/
 RUN python3 -m venv /opt/tools && /opt/tools/bin/pip install --quiet --require-hashes -r /requirements/build.lock
 
@@ -19,8 +21,8 @@ WORKDIR /source
 COPY . .
 # --target writes scripts whose first line names this stage's Python: the entry points use `python -m`.
 RUN /opt/tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels . \
-    && /opt/tools/bin/pip install --quiet --no-deps --no-index --target /packages /wheels/*.whl \
-    && rm -rf /packages/bin
+    && /opt/tools/bin/pip install --quiet --no-compile --no-deps --no-index --target /packages /wheels/*.whl \
+    && rm -rf /packages/bin && $BYTECODE /packages
 
 # The modules on the path of a request, compiled. In stages of their own: a change elsewhere compiles nothing
 # anew, and no image has the compiler. Where none can be had (no mirror of Debian within reach), the folder
@@ -53,29 +55,33 @@ RUN mkdir /compiled && case "${COMPILE}" in \
 FROM tools AS operator-environment
 COPY requirements/operator.lock /requirements/
 RUN python3 -m venv --without-pip /opt/penstock \
-    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --require-hashes -r /requirements/operator.lock \
-    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
+    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --no-compile --require-hashes -r /requirements/operator.lock \
+    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth" \
+    && $BYTECODE /opt/penstock/lib
 
 FROM tools AS router-environment
 COPY requirements/router.lock requirements/tracing.lock /requirements/
 RUN python3 -m venv --without-pip /opt/penstock \
-    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --require-hashes \
+    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --no-compile --require-hashes \
       -r /requirements/router.lock -r /requirements/tracing.lock \
-    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
+    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth" \
+    && $BYTECODE /opt/penstock/lib
 
 FROM tools AS sidecar-environment
 COPY requirements/sidecar.lock requirements/tracing.lock /requirements/
 RUN python3 -m venv --without-pip /opt/penstock \
-    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --require-hashes \
+    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --no-compile --require-hashes \
       -r /requirements/sidecar.lock -r /requirements/tracing.lock \
-    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
+    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth" \
+    && $BYTECODE /opt/penstock/lib
 
 # This one has pip: images with a model in them start from it and install what the model needs.
 FROM tools AS python-model-environment
 COPY requirements/sdk.lock /requirements/
 RUN python3 -m venv /opt/penstock \
-    && /opt/penstock/bin/pip install --quiet --require-hashes -r /requirements/sdk.lock \
-    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth"
+    && /opt/penstock/bin/pip install --quiet --no-compile --require-hashes -r /requirements/sdk.lock \
+    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth" \
+    && $BYTECODE /opt/penstock/lib
 
 # -- what runs -----------------------------------------------------------------------------------------
 FROM ${BASE} AS runtime

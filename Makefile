@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit clients keda mutants demo bench bench-router bench-autoscaling bench-control bench-zero bench-zero-keda faults zero-loss weights fights crds fmt lock clean
+.PHONY: help check test compiled unit clients keda mutants demo bench bench-router bench-autoscaling bench-control bench-zero bench-zero-keda faults zero-loss weights fights release release-test crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -23,7 +23,7 @@ $(VENV)/.ready: requirements/dev.lock pyproject.toml
 lock: # Write requirements/*.lock from pyproject.toml
 	@for extra in cli operator router sidecar tracing sdk compile dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-	    --no-header --no-annotate --no-emit-package penstock --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
+	    --no-header --no-annotate --no-emit-package penstock-serving --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate -o requirements/build.lock -
 
@@ -110,6 +110,13 @@ weights: $(VENV)/.ready # ten rounds of weights 1, 10, 50, 100, 0 under the ledg
 
 fights: $(VENV)/.ready # an hour of autoscaler, HPA and `kubectl scale` on one backend, under the ledger
 	@$(BIN)/pytest tests/cluster/test_who_scales.py -s --fight-seconds 3600 $(FIGHTS)
+
+# VERSION must be what pyproject.toml and the chart say; REGISTRY=host/path [KEY=cosign.key] pushes and signs, too.
+release: $(VENV)/.ready ## Build a release into dist/: packages, images, chart, bills of material (VERSION=0.1.0)
+	@$(BIN)/python -m release $(VERSION) $(STEPS) $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(KEY),--key $(KEY)) $(RELEASE)
+
+release-test: $(VENV)/.ready # build, sign and verify a release with a registry on this machine (3 min; first time 12)
+	@$(BIN)/pytest tests/release
 
 crds: $(VENV)/.ready ## Write crds/ and the chart's copy from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds

@@ -40,7 +40,7 @@ _BASE_UNUSED = (
 )
 # What the repository's own Dockerfile copies; .dockerignore lets exactly this through.
 OWN_INPUTS = (
-    *("pyproject.toml", "README.md", "LICENSE", "requirements", "compile_modules.py"),
+    *("pyproject.toml", "README.md", "LICENSE", "requirements", "compile_modules.py", "hatch_build.py"),
     *("cli", "operator", "router", "sdk", "sidecar", "wire"),
 )
 _IGNORED_PARTS = {"__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
@@ -242,6 +242,7 @@ def build(
     target: str | None = None,
     context: Path | None = None,
     build_args: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
 ) -> bool:
     """Build one image when what it is made from has changed.
 
@@ -252,6 +253,7 @@ def build(
         context: The folder that COPY reads; None for the Dockerfile's.
         build_args: Build arguments. Without `BASE` the repository's own Dockerfile gets the base that
             stands in for `python:3.13-slim`.
+        options: More options of `buildah build`.
 
     Returns:
         Whether it was built; False when it was there.
@@ -277,6 +279,7 @@ def build(
                     f"{value} is not built; `python -m devcluster images` builds this repository's images"
                 )
         key = content_key(dockerfile, folder, OWN_INPUTS if own else (".",), target, arguments)
+        key = digest([key, *options]) if options else key
         if built().get(tag) == key:
             return False
         command: list[str | Path] = ["build", "--isolation", "chroot", "--network", "host", "--pull=never"]
@@ -287,6 +290,7 @@ def build(
             if os.environ.get(variable):
                 command += ["--build-arg", f"{variable}={os.environ[variable]}"]
         command += ["--target", target] if target else []
+        command += options
         for argument, value in arguments.items():
             command += ["--build-arg", f"{argument}={value}"]
         with step(f"building {tag}"):
@@ -306,3 +310,37 @@ def build_targets(targets: Sequence[str] = TARGETS) -> list[str]:
         build(dockerfile=REPOSITORY / "Dockerfile", tag=image_name(target), target=target)
         names.append(image_name(target))
     return names
+
+
+def copy(source: str, destination: str, *options: str) -> str:
+    """Copy an image with skopeo.
+
+    Args:
+        source: As skopeo names it, such as `oci:FOLDER:NAME`.
+        destination: Likewise.
+        options: More options of `skopeo copy`.
+
+    Returns:
+        The digest of the manifest that lies there.
+
+    Raises:
+        DevclusterError: skopeo failed.
+    """
+    machine.ensure_packages(machine.IMAGE_NEEDS)
+    with store_lock(), tempfile.NamedTemporaryFile("r") as digest_file:
+        _tool("skopeo", "copy", f"--digestfile={digest_file.name}", *options, source, destination)
+        return digest_file.read().strip()
+
+
+def export(tag: str, into: Path, name: str) -> str:
+    """Copy a built image to another OCI layout, compressed.
+
+    Args:
+        tag: Its name.
+        into: The folder of the layout.
+        name: What the layout calls it.
+
+    Returns:
+        The digest of its manifest.
+    """
+    return copy(f"oci:{layout()}:{reference(tag)}", f"oci:{into}:{name}")

@@ -211,6 +211,21 @@ COMPONENTS = {
             reduce=reduced_keda.reduce,
             extra=True,
         ),
+        # What makes a release: bills of material, signatures.
+        Component(
+            name="syft",
+            module="github.com/anchore/syft",
+            binaries=_same("syft"),
+            about="5 minutes",
+            extra=True,
+        ),
+        Component(
+            name="cosign",
+            module="github.com/sigstore/cosign/v2",
+            binaries=_same("cosign"),
+            about="5 minutes",
+            extra=True,
+        ),
         # Our program around the libraries of Flux, kpt and Argo CD: how they read our statuses.
         Component(
             name="verdict",

@@ -1,0 +1,48 @@
+"""The chart as an archive whose defaults name this release's images."""
+
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+from release.errors import ReleaseError
+from release.version import CHART, Commit
+
+_EMPTY_PREFIX = '  prefix: ""\n'
+
+
+def package(into: Path, commit: Commit, prefix: str) -> Path:
+    """Write the chart's archive; `helm package` writes the time of the call into it, this does not.
+
+    Args:
+        into: a folder.
+        commit: what is packed.
+        prefix: registry and path of the images: the default of `images.prefix`.
+
+    Returns:
+        The archive.
+
+    Raises:
+        ReleaseError: values.yaml has no empty `images.prefix`.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    archive = into / f"penstock-{commit.version}.tgz"
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(CHART.rglob("*"), key=lambda path: (path.name != "Chart.yaml", str(path))):
+            if path.is_file():
+                data = path.read_bytes()
+                if path == CHART / "values.yaml":
+                    data = _with_prefix(data.decode(), prefix).encode()
+                entry = tarfile.TarInfo(f"penstock/{path.relative_to(CHART)}")
+                entry.size, entry.mtime, entry.mode = len(data), commit.epoch, 0o644
+                tar.addfile(entry, io.BytesIO(data))
+    with archive.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=commit.epoch) as packed:
+        packed.write(written.getvalue())
+    return archive
+
+
+def _with_prefix(values: str, prefix: str) -> str:
+    if values.count(_EMPTY_PREFIX) != 1:
+        raise ReleaseError(f"helm/penstock/values.yaml: expected one line {_EMPTY_PREFIX.strip()!r}")
+    return values.replace(_EMPTY_PREFIX, f'  prefix: "{prefix}"\n')

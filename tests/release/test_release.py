@@ -1,0 +1,184 @@
+"""A release from this checkout to a registry on this machine: what is built, signed, refused when altered."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.request
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster import images as builder
+from devcluster import machine, programs
+from release import bills, chart, images, packages, registry
+from release.errors import ReleaseError
+from release.version import ROOT, Commit, check_version
+from tests.support.processes.ports import free_port
+
+COMMIT = Commit(version="0.1.0", revision="0" * 40, epoch=1_700_000_000)
+TARGET = "python-model"
+pytestmark = pytest.mark.timeout(1800)  # the first run builds syft and cosign
+_CONFIG = """version: 0.1
+storage: {{filesystem: {{rootdirectory: {root}}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+"""
+
+
+def test_two_builds_of_the_packages_are_the_same_bytes(tmp_path: Path) -> None:
+    """Whoever builds the commit again can check that a published wheel is what the source says."""
+    copy = tmp_path / "copy"
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", copy], check=True)
+    first = packages.build_pure(tmp_path / "a", COMMIT.epoch, copy)
+    second = packages.build_pure(tmp_path / "b", COMMIT.epoch, copy)
+    assert [path.suffix for path in first] == [".whl", ".gz"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_an_sdist_has_all_that_a_wheel_is_built_from(tmp_path: Path) -> None:
+    _, sdist = packages.build_pure(tmp_path / "a", COMMIT.epoch)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    again, _ = packages.build_pure(tmp_path / "b", COMMIT.epoch, unpacked)
+    assert again.read_bytes() == (tmp_path / "a" / again.name).read_bytes()
+
+
+def test_the_compiled_wheel_runs_compiled_where_it_is_installed(tmp_path: Path) -> None:
+    """On a Python of its own with nothing but the wheel; and again from another folder it is the same."""
+    wheel = packages.build_compiled(tmp_path / "a", COMMIT.epoch)
+    assert "manylinux" in wheel.name
+    assert packages.build_compiled(tmp_path / "b", COMMIT.epoch).read_bytes() == wheel.read_bytes()
+    venv.create(tmp_path / "clean", with_pip=True)
+    python = tmp_path / "clean/bin/python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", f"{wheel}[run]"], check=True)
+    script = "from penstock_wire.build import BUILD; import penstock; print(BUILD, penstock.__version__)"
+    printed = subprocess.run([python, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert printed.stdout.split() == ["compiled", COMMIT.version]
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        ("1.0", "VERSION: expected a version such as 0.1.0 or 0.2.0rc1, found '1.0'"),
+        ("9.9.9", "pyproject.toml: project.version: expected 9.9.9, found "),
+    ],
+)
+def test_a_version_that_the_checkout_does_not_say_is_refused(version: str, message: str) -> None:
+    with pytest.raises(ReleaseError) as raised:
+        check_version(version)
+    assert str(raised.value).startswith(message)
+
+
+@pytest.fixture(scope="module")
+def local_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry of the Distribution project on loopback; its address."""
+    machine.ensure_packages({"docker-registry": "docker-registry"})
+    folder, port = tmp_path_factory.mktemp("registry"), free_port()
+    config = folder / "config.yml"
+    config.write_text(_CONFIG.format(root=folder / "data", port=port))
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(["docker-registry", "serve", config], stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/", timeout=2).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline, (folder / "log").read_text()
+                time.sleep(0.1)
+        yield f"127.0.0.1:{port}/penstock"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a pair of cosign's keys."""
+    programs.ensure("cosign")
+    folder = tmp_path_factory.mktemp("keys")
+    cosign = [str(programs.program("cosign", "cosign")), "generate-key-pair"]
+    subprocess.run(cosign, cwd=folder, env={"COSIGN_PASSWORD": "", "HOME": str(folder)}, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release's folder with one image."""
+    into = tmp_path_factory.mktemp("dist")
+    images.build(TARGET, into / "images", COMMIT)
+    return into
+
+
+def test_two_builds_of_an_image_have_one_digest(built: Path, tmp_path: Path) -> None:
+    """But for the label that names the commit."""
+    later = dataclasses.replace(COMMIT, revision="1" * 40)
+    other = images.build(TARGET, tmp_path / "images", later)
+    (first,) = json.loads((built / "images/index.json").read_text())["manifests"]
+    layers = [
+        json.loads((root / "images/blobs/sha256" / digest.removeprefix("sha256:")).read_text())["layers"]
+        for root, digest in ((built, first["digest"]), (tmp_path, other))
+    ]
+    assert layers[0] == layers[1]
+
+
+def test_what_is_signed_is_accepted_and_what_is_altered_is_not(
+    built: Path, keys: Path, local_registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Image, bill of materials and chart, checked by cosign with the public key, as a policy in a cluster."""
+    monkeypatch.setattr(registry, "TITLES", {TARGET: images.TITLES[TARGET]})
+    chart.package(built, COMMIT, local_registry)
+    bills.describe_image(TARGET, built, COMMIT)
+    named = {each["name"] for each in json.loads((built / f"{TARGET}.cdx.json").read_text())["components"]}
+    assert {"penstock-serving", "msgspec", "libc6"} <= named
+    pushed = registry.push(built, COMMIT, local_registry, plain=True)
+    with pytest.raises(ReleaseError, match="no signatures found"):
+        registry.verify(pushed, COMMIT, key=keys / "cosign.pub", plain=True)
+    registry.sign(pushed, built, COMMIT, key=keys / "cosign.key", plain=True)
+    registry.verify(pushed, COMMIT, key=keys / "cosign.pub", plain=True)
+
+    altered = builder.copy(
+        f"docker://{local_registry}/{TARGET}:{COMMIT.version}",
+        f"docker://{local_registry}/{TARGET}:{COMMIT.version}",
+        *("--format=v2s2", "--src-tls-verify=false", "--dest-tls-verify=false"),
+    )
+    with pytest.raises(ReleaseError, match="no signatures found"):
+        registry.verify([f"{local_registry}/{TARGET}@{altered}"], COMMIT, key=keys / "cosign.pub", plain=True)
+
+
+def test_the_chart_names_the_images_of_its_release(tmp_path: Path) -> None:
+    """`helm install` needs no value; and two archives of a commit are the same bytes."""
+    programs.ensure("helm")
+    archive = chart.package(tmp_path / "a", COMMIT, "registry.example/penstock")
+    again = chart.package(tmp_path / "b", COMMIT, "registry.example/penstock")
+    assert again.read_bytes() == archive.read_bytes()
+    helm = [str(programs.program("helm", "helm")), "template", "penstock", str(archive)]
+    rendered = subprocess.run(helm, capture_output=True, text=True, check=True).stdout
+    for name in ("operator", "router", "sidecar"):
+        assert f'"registry.example/penstock/{name}:{COMMIT.version}"' in rendered
+
+
+def test_the_command_says_what_it_lacks(tmp_path: Path) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "release", *arguments, "--out", str(tmp_path)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr.splitlines()[-1]
+
+    code, said = run("0.1.0", "chart")
+    assert (code, said.partition(" error: ")[2]) == (
+        2,
+        "--registry: expected host and path, found nothing; the chart's default names it",
+    )
+    assert run("0.1.0", "wheels")[1].startswith("python -m release: error: step: expected one of packages, ")
+    assert run("0.0.9", "sums") == (
+        1,
+        "release: pyproject.toml: project.version: expected 0.0.9, found 0.1.0",
+    )
