@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit clients keda mutants demo bench bench-router bench-autoscaling bench-control bench-zero bench-zero-keda faults zero-loss weights fights release release-test crds fmt lock clean
+.PHONY: help check test compiled unit clients keda mutants demo bench bench-router bench-autoscaling bench-control bench-zero bench-zero-keda faults zero-loss weights fights release release-test audit crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -117,6 +117,11 @@ release: $(VENV)/.ready ## Build a release into dist/: packages, images, chart, 
 
 release-test: $(VENV)/.ready # build, sign and verify a release with a registry on this machine (3 min; first time 12)
 	@$(BIN)/pytest tests/release
+
+audit: $(VENV)/.ready # known vulnerabilities in what the locks pin (where PyPI's data can be had), faults in the workflows
+	@code=0; for lock in operator router sidecar sdk cli tracing; do echo "[audit] requirements/$$lock.lock"; \
+	  $(BIN)/uv tool run --quiet pip-audit==2.10.1 --strict --disable-pip --require-hashes -r requirements/$$lock.lock || code=1; done; exit $$code
+	@$(BIN)/uv tool run --quiet zizmor==1.32.0 --offline .github
 
 crds: $(VENV)/.ready ## Write crds/ and the chart's copy from the pydantic models
 	@$(BIN)/python -m penstock_operator.api.crds

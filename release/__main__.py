@@ -7,11 +7,11 @@ from pathlib import Path
 
 from devcluster.console import step
 from devcluster.errors import DevclusterError
-from release import bills, chart, images, packages, registry
+from release import bills, chart, images, notes, packages, registry
 from release.errors import ReleaseError
 from release.version import ROOT, read_commit
 
-BUILD = ("packages", "images", "chart", "bills", "sums")
+BUILD = ("packages", "images", "chart", "bills", "notes", "sums")
 PUBLISH = ("push", "sign", "verify")
 
 
@@ -31,7 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("version", help="what pyproject.toml and Chart.yaml say, such as 0.1.0")
     parser.add_argument("steps", nargs="*", metavar="step", help=", ".join(BUILD + PUBLISH))
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the folder (dist)")
-    parser.add_argument("--registry", default="", help="host and path, such as ghcr.io/owner/penstock")
+    parser.add_argument(
+        "--registry", default="", type=str.lower, help="host and path, such as ghcr.io/owner/penstock"
+    )
     parser.add_argument("--plain-http", action="store_true", help="the registry speaks HTTP")
     parser.add_argument("--key", type=Path, help="cosign's private key; for verify the public one")
     given = parser.parse_args(arguments)
@@ -74,11 +76,14 @@ def run(steps: list[str], given: argparse.Namespace) -> None:
                 chart.package(out, commit, given.registry)
             elif name == "bills":
                 bills.write_bills(out, commit)
+            elif name == "notes":
+                notes.write(out, commit)
             elif name == "sums":
                 bills.write_sums(out)
             elif name == "push":
                 pushed = registry.push(out, commit, given.registry, plain=given.plain_http)
                 listed.write_text(json.dumps(pushed, indent=1) + "\n")
+                registry.write_sums(out, pushed)
             elif not listed.is_file():
                 raise ReleaseError(f"{listed}: expected what `push` writes, found nothing")
             elif name == "sign":

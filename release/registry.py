@@ -92,3 +92,11 @@ def _cosign(arguments: list[str], commit: Commit) -> None:
         commit.epoch,
         COSIGN_PASSWORD=os.environ.get("COSIGN_PASSWORD", ""),
     )
+
+
+def write_sums(into: Path, pushed: Sequence[str]) -> Path:
+    """Write the digests of what was pushed as sha256sum does: what attests provenance reads them so."""
+    sums = into / "pushed.sums"
+    pairs = (reference.split("@sha256:") for reference in pushed)
+    sums.write_text("".join(f"{digest}  {name}\n" for name, digest in pairs))
+    return sums

@@ -17,7 +17,7 @@ import pytest
 
 from devcluster import images as builder
 from devcluster import machine, programs
-from release import bills, chart, images, packages, registry
+from release import bills, chart, images, notes, packages, registry
 from release.errors import ReleaseError
 from release.version import ROOT, Commit, check_version
 from tests.support.processes.ports import free_port
@@ -164,6 +164,17 @@ def test_the_chart_names_the_images_of_its_release(tmp_path: Path) -> None:
     rendered = subprocess.run(helm, capture_output=True, text=True, check=True).stdout
     for name in ("operator", "router", "sidecar"):
         assert f'"registry.example/penstock/{name}:{COMMIT.version}"' in rendered
+
+
+def test_the_notes_are_the_section_of_the_version(tmp_path: Path) -> None:
+    text = notes.write(tmp_path, COMMIT).read_text()
+    assert "ModelBackend" in text
+    assert "\n## " not in text
+    log = tmp_path / "log.md"
+    log.write_text("## 0.2.0\n\nb\n\n## 0.1.0\n\na\n")
+    assert notes.write(tmp_path, COMMIT, log).read_text() == "a\n"
+    with pytest.raises(ReleaseError, match=r"expected a section '## 9\.0\.0', found none"):
+        notes.write(tmp_path, dataclasses.replace(COMMIT, version="9.0.0"), log)
 
 
 def test_the_command_says_what_it_lacks(tmp_path: Path) -> None:
