@@ -25,8 +25,9 @@ from penstock.in_process.stream import Pieces, Stream
 from penstock.item_pieces import Events
 from penstock_sidecar.batching.bisection import Bisection
 from penstock_sidecar.batching.fault_tracker import FaultTracker
+from penstock_sidecar.estimators.hold_policy import HoldPolicy
 from penstock_sidecar.estimators.latency_model import LatencyModel
-from penstock_sidecar.queue.batch_limits import Limits
+from penstock_sidecar.queue.batch_limits import Limits, choose_with_wait
 from penstock_sidecar.queue.deadline_list import earlier
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.queue import Queue
@@ -89,6 +90,7 @@ class Batcher:
         self._code = code
         self._settings = settings
         self._limits = _limits(settings)
+        self._hold_policy = HoldPolicy(settings.batch_wait_timeout)
         self._key = Key("POST", "/", (), ())
         self._alone: dict[tuple[bytes, bytes], Key] = {}
         self._queue = Queue()
@@ -134,6 +136,8 @@ class Batcher:
         """Use other settings from the next batch on; can be called in any thread."""
         self._settings = settings
         self._limits = _limits(settings)
+        if settings.batch_wait_timeout != self._hold_policy.wait:
+            self._hold_policy = HoldPolicy(settings.batch_wait_timeout)
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._schedule)
 
@@ -151,6 +155,7 @@ class Batcher:
         key = self._key_of(chain if stands_alone(chain) else b"", model_id)
         call = Call(key, owner, value, now, deadline, answer, chain, model_id)
         self._queue.add(call)
+        self._hold_policy.joined(now, first=self._queue.requests == 1)
         if deadline < NEVER:
             self._timed = True
             self._timer.ring_at(deadline)
@@ -215,12 +220,16 @@ class Batcher:
 
     def _fill(self, now: float) -> float | None:
         """Cut batches while slots are free; return when to look again, if queued calls can wait."""
-        queue = self._queue
-        while queue.items and self._busy < self._settings.max_concurrent_batches:
-            choice = queue.choose(now, self._limits)
-            if choice.key is None:
-                return choice.again
-            self._cut(now, choice.key)
+        queue, policy, free = self._queue, self._hold_policy, self._settings.max_concurrent_batches
+        while queue.items and self._busy < free and (key := queue.choose(now)) is not None:
+            if policy.wait:
+                quiet = policy.quiet
+                choice = choose_with_wait(queue.lines, key, self._limits, now, wait=policy.wait, quiet=quiet)
+                if choice.key is None:
+                    return choice.again
+                key = choice.key
+                policy.waited(now, queue.lines[key].requests)
+            self._cut(now, key)
         return None
 
     def _cut(self, now: float, key: Key) -> None:
@@ -385,7 +394,7 @@ async def _let_threads_run() -> None:
 
 
 def _limits(settings: BatchSettings) -> Limits:
-    return Limits(size=settings.max_batch_size, bytes=_BYTES, wait=settings.batch_wait_timeout)
+    return Limits(size=settings.max_batch_size, bytes=_BYTES)
 
 
 def _context(calls: Sequence[Call]) -> Context:

@@ -1,7 +1,7 @@
 """Cuts batches from the queue while slots are free, without requests that expired.
 
 A batch is cut at once, unless the last free slot is held for callers who are about to ask again
-(`estimators.hold_policy`), or a user lets part-full batches wait (`batchWaitTimeout`).
+or part-full batches wait (`estimators.hold_policy`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock_sidecar.batching.runner import BatchListener, BatchRunner
 from penstock_sidecar.estimators.hold_policy import BOUND, HoldPolicy
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
-from penstock_sidecar.queue.batch_limits import Limits, deadline_margin, fills
+from penstock_sidecar.queue.batch_limits import Limits, choose_with_wait, deadline_margin, fills
 from penstock_sidecar.queue.key import Key
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import QueuedRequest
@@ -26,10 +26,6 @@ from penstock_wire.timers import TIMER_SLACK
 
 WAIT_MARGIN = 2.0
 """Batch times before its earliest deadline at which a part-full batch stops waiting."""
-
-_CLOSED = 0.5
-"""Share of batches with only returning callers above which the user's wait does not apply."""
-_CLOSED_WEIGHT = 1 / 4
 
 
 class Cutter:
@@ -48,8 +44,6 @@ class Cutter:
     """
 
     __slots__ = (
-        "_closed",
-        "_eager",
         "_hold_policy",
         "_left",
         "_limits",
@@ -58,7 +52,6 @@ class Cutter:
         "_queue",
         "_runner",
         "_slots",
-        "_wait",
         "counts",
         "held_until",
     )
@@ -77,11 +70,9 @@ class Cutter:
         self._pace = pace
         self._runner = runner
         self._outcomes = outcomes
-        self._limits = self._eager = Limits(size=1, bytes=1)
-        # The user's maximum wait in seconds; None = unset.
-        self._wait: float | None = None
-        self._hold_policy: HoldPolicy | None = None
-        self._closed = 0.0
+        self._limits = Limits(size=1, bytes=1)
+        # None if no slot is held and no batch waits.
+        self._hold_policy: HoldPolicy | None = HoldPolicy()
         # Items that the last cut left in the queue, less those that have expired since.
         self._left = 0
         self.counts = Counts()
@@ -90,25 +81,29 @@ class Cutter:
     @property
     def wait(self) -> float:
         """The present maximum wait of a part-full batch, in seconds."""
+        policy = self._hold_policy
+        if policy is None:
+            return 0.0
         hold = BOUND * self._pace.throughput.seconds
-        if self._wait is None:
+        if policy.wait is None:
             return hold
-        return self._wait if self._choosing() is not self._eager else min(hold, self._wait)
+        return policy.wait if policy.waits else min(hold, policy.wait)
 
     def apply(self, batching: Batching) -> None:
         """Use another policy from the next cut on."""
         timeout = batching.batch_wait_timeout_ms
         wait = None if isinstance(timeout, UnsetType) else timeout / 1000
-        if wait != self._wait or self._hold_policy is None:
-            self._wait, self._closed = wait, 0.0
-            self._hold_policy = None if wait == 0.0 else HoldPolicy()
-        self._limits = Limits(size=batching.max_batch_size, bytes=batching.max_batch_bytes, wait=wait or 0.0)
-        self._eager = dataclasses.replace(self._limits, wait=0.0)
+        if wait == 0.0:
+            self._hold_policy = None
+        elif self._hold_policy is None or self._hold_policy.wait != wait:
+            self._hold_policy = HoldPolicy(wait)
+        self._limits = Limits(size=batching.max_batch_size, bytes=batching.max_batch_bytes)
 
     def arrived(self, work: QueuedRequest) -> None:
         """Record that a request was accepted."""
         if self._hold_policy is not None:
             self._hold_policy.arrived(work.arrived, work.key)
+            self._hold_policy.joined(work.arrived, first=self._queue.requests == 1)
 
     def released(self, now: float, batch: Batch) -> None:
         """Record that a batch has left the model: the callers of the requests it completed are answered."""
@@ -131,18 +126,29 @@ class Cutter:
 
         If the last free slot is held, `held_until` is when to call again.
         """
-        queue, slots = self._queue, self._slots
+        queue, slots, policy = self._queue, self._slots, self._hold_policy
         self.held_until = 0.0
-        while queue.items and slots.free:
-            choice = queue.choose(now, self._choosing())
-            key = choice.key
-            if key is None:
-                return choice.again
-            if self._hold_policy is not None and self._holds(self._hold_policy, now - TIMER_SLACK, key):
-                return None
+        while queue.items and slots.free and (key := queue.choose(now)) is not None:
+            if policy is not None:
+                if policy.wait and policy.waits:
+                    choice = choose_with_wait(
+                        queue.lines,
+                        key,
+                        self._limits,
+                        now,
+                        wait=policy.wait,
+                        quiet=policy.quiet,
+                        service=WAIT_MARGIN * self._pace.throughput.seconds,
+                    )
+                    if choice.key is None:
+                        return choice.again
+                    key = choice.key
+                    policy.waited(now, queue.lines[key].requests)
+                if self._holds(policy, now - TIMER_SLACK, key):
+                    return None
             self._cut(now, key)
-        if self._hold_policy is not None and not queue.items:
-            self._hold_policy.forget_hold()
+        if policy is not None and not queue.items:
+            policy.forget_hold()
         return None
 
     def expire(self, now: float) -> float | None:
@@ -158,12 +164,6 @@ class Cutter:
             self._left -= work.size - work.taken
             self._outcomes.settle(work, errors.expired(now - work.arrived))
         return None if work is None else work.deadline
-
-    def _choosing(self) -> Limits:
-        """The limits to choose by; without the user's wait if only returning callers ask (no gain)."""
-        if not self._wait or self._closed > _CLOSED:
-            return self._eager
-        return dataclasses.replace(self._limits, service=WAIT_MARGIN * self._pace.throughput.seconds)
 
     def _holds(self, policy: HoldPolicy, now: float, key: Key) -> bool:
         """Whether the last free slot is held for callers who are about to come back; notes until when."""
@@ -183,8 +183,8 @@ class Cutter:
             return False
         estimator = self._pace.wait_estimator
         latest = line.deadline - deadline_margin(line, WAIT_MARGIN * all_of_them)
-        if self._wait is not None:
-            latest = min(latest, oldest + self._wait)
+        if policy.wait is not None:
+            latest = min(latest, oldest + policy.wait)
         until = policy.until(
             now,
             key,
@@ -249,5 +249,3 @@ class Cutter:
             if policy.merged:
                 batch.merged = True
                 counts.merged_batches += 1
-        if self._wait:
-            self._closed += _CLOSED_WEIGHT * (policy.closed(key) - self._closed)

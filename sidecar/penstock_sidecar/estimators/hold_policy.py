@@ -30,6 +30,10 @@ A slot is never held
 - if the callers who are out would not find room: then batches are nearly full anyway;
 - for longer than half of a batch's time in all (a third leaves stragglers, who split the cohort again).
 
+With a user's wait (`batchWaitTimeout`), part-full batches also wait for independent callers, each until that
+wait has passed since its oldest request arrived, or until arrivals have stopped; but not while nearly all
+requests come from callers who were just answered (`queue.batch_limits.choose_with_wait` chooses the queue).
+
 The time is an argument.
 """
 
@@ -47,7 +51,17 @@ WEIGHT: Final = 8.0
 """Weight of the time of a caller that misses the batch; that of a caller that waits for it has weight 1."""
 KEYS: Final = 16
 """Keys that are kept; one more drops the least recently answered one."""
+QUIET: Final = 5.0
+"""Mean gaps between arrivals that may pass without an arrival before part-full batches stop waiting.
 
+Independent arrivals leave such a pause once in e⁵ = 150 times; but if all callers wait for this very batch,
+they never fill it.
+"""
+
+_GAP_WEIGHT: Final = 1 / 16
+_CLOSED: Final = 0.5
+"""Share of batches with only returning callers above which the user's wait does not apply."""
+_CLOSED_WEIGHT: Final = 1 / 4
 _ROUNDING: Final = 1e-6
 """Seconds that are too short to wait."""
 
@@ -55,11 +69,17 @@ _ROUNDING: Final = 1e-6
 class HoldPolicy:
     """Learns which callers come back, and decides. Keys are the queue's; they compare by identity.
 
+    Args:
+        wait: maximum seconds that a part-full batch waits; 0 for none, None if the user sets no limit.
+
     Attributes:
         merged: some requests of the latest batch came while its slot was held.
     """
 
     __slots__ = (
+        "_arrived",
+        "_closed",
+        "_gap",
         "_key",
         "_keys",
         "_latest",
@@ -68,9 +88,15 @@ class HoldPolicy:
         "_since",
         "_until",
         "merged",
+        "wait",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, wait: float | None = None) -> None:
+        self.wait = wait
+        # The latest arrival, and the mean gap between arrivals, while requests wait.
+        self._arrived = 0.0
+        self._gap = wait or 0.0
+        self._closed = 0.0
         self._keys: OrderedDict[Hashable, ReturnTimes] = OrderedDict()
         # The latest key that was looked up, and its return times.
         self._latest_key: Hashable | None = None
@@ -103,6 +129,34 @@ class HoldPolicy:
         if returns is not None:
             returns.crowded()
 
+    @property
+    def waits(self) -> bool:
+        """Whether part-full batches wait for independent callers."""
+        return bool(self.wait) and self._closed <= _CLOSED
+
+    @property
+    def quiet(self) -> float:
+        """When no more arrivals are expected."""
+        return self._arrived + QUIET * self._gap
+
+    def joined(self, now: float, *, first: bool) -> None:
+        """Record an arrival, if part-full batches wait.
+
+        Args:
+            now: the time.
+            first: no other request waits: before it, callers may have waited for an answer.
+        """
+        if self.wait:
+            if not first:
+                self._gap += _GAP_WEIGHT * (min(now - self._arrived, self.wait) - self._gap)
+            self._arrived = now
+
+    def waited(self, now: float, requests: int) -> None:
+        """Record that a part-full batch of so many requests waits no longer."""
+        if self.wait and requests == 1 and self.quiet <= now < self._arrived + self.wait:
+            # No request joined it within several mean gaps: the gaps have become longer.
+            self._gap = min(self.wait, 2.0 * self._gap)
+
     def arrived(self, now: float, key: Hashable) -> None:
         """Record an arrival; ~0.2 µs."""
         returns = self._latest if key is self._latest_key else self._find(key)
@@ -113,11 +167,6 @@ class HoldPolicy:
         """How many callers are about to come back; 0 if a slot is not to be held for them."""
         returns = self._latest if key is self._latest_key else self._find(key)
         return returns.out if returns is not None and returns.sure and returns.paying else 0
-
-    def closed(self, key: Hashable) -> bool:
-        """Whether nearly all requests come from callers who were answered, so that no others are expected."""
-        returns = self._find(key)
-        return returns is not None and returns.closed
 
     def until(
         self,
@@ -169,6 +218,9 @@ class HoldPolicy:
         """Record that a batch of `requests` requests was cut; returns the seconds that its slot was held."""
         held, self._key = self._key, None
         self.merged = False
+        if self.wait:
+            returns = self._find(key)
+            self._closed += _CLOSED_WEIGHT * ((returns is not None and returns.closed) - self._closed)
         if held is not key or now <= self._since:
             return 0.0
         self.merged = requests > self._requests

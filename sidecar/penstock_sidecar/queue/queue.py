@@ -18,10 +18,9 @@ done once a batch. A request that leaves is forgotten at once.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 
-from penstock_sidecar.queue.batch_limits import Limits, deadline_margin, fills, fit
+from penstock_sidecar.queue.batch_limits import Limits, fit
 from penstock_sidecar.queue.deadline_list import DeadlineList
 from penstock_sidecar.queue.eviction import BYTES, ITEMS, LEVELS, EvictionIndex
 from penstock_sidecar.queue.fair_queueing import Flow, Flows
@@ -32,25 +31,6 @@ from penstock_sidecar.queue.structures import KeyQueue, PriorityClass, SubQueue,
 
 AGEING = 5.0
 """Seconds of waiting that raise a request by one level."""
-QUIET = 5.0
-"""Mean gaps between arrivals that may pass without an arrival before a part-full batch stops waiting.
-
-Independent arrivals leave such a pause once in e⁵ = 150 times; but if all callers wait for this very batch,
-they never fill it.
-"""
-_GAP_WEIGHT = 1 / 16
-_HEADROOM = 1.25
-_SHORTER = 0.5
-"""A lower `service` is adopted only if it is below this share of the one in use."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
-    """The line whose turn it is: its key to cut now, or when to ask again (None: after an arrival)."""
-
-    key: Key | None = None
-    again: float | None = None
-
 
 Finish = Callable[[int], float]
 """Returns when a batch of a number of items would be answered if it were sent now, in the clock's time."""
@@ -78,9 +58,6 @@ class Queue:
         self._by_deadline: LazyHeap[SubQueue] = LazyHeap(DeadlineList.due)
         self._ageing = DeadlineList()
         self.latest = 0.0
-        self._held: LazyHeap[KeyQueue] = LazyHeap(self._due)
-        self._limits = Limits(size=1, bytes=1)
-        self._gap = self._waited = 0.0
         self.items = 0
         self.epoch = 0
         self.bytes = 0
@@ -119,8 +96,6 @@ class Queue:
             self._ageing.add(work, work.arrived + AGEING)
         if work.deadline > self.latest:
             self.latest = work.deadline
-        if self._limits.wait > 0.0:
-            self._notice(line, work.arrived)
 
     def leave(self, work: QueuedRequest) -> None:
         """Take a request out of its line, with the items not cut yet; no-op if it is not queued."""
@@ -163,33 +138,12 @@ class Queue:
             ahead = min(ahead, mine * flows.active)
         return ahead, min(ahead, len(self._lines))
 
-    def choose(self, now: float, limits: Limits) -> Choice:
-        """Choose the line for a free slot.
-
-        If the limits have no wait, every line may go. Otherwise a line goes when it fills a batch, when its
-        oldest request has waited long enough, or when its earliest deadline allows no further wait.
-        """
+    def choose(self, now: float) -> Key | None:
+        """The key of the line whose turn it is; None if nothing is queued."""
         if len(self._ageing):
             self._age(now)
-        if limits is not self._limits:
-            self._adopt(limits)
-        if limits.wait <= 0.0:
-            subqueue = self._next()
-            return Choice(None if subqueue is None else subqueue.line.key)
-        held = self._held
-        while (line := held.first()) is not None and self._goes(line, now):
-            if line.requests == 1 and now < line.oldest + limits.wait and not line.lone:
-                # No request joined it within several mean gaps: the gaps have become longer.
-                self._gap = min(limits.wait, 2.0 * self._gap)
-            self._release(line)
-        while (subqueue := self._next()) is not None:
-            line = subqueue.line
-            if self._goes(line, now):
-                return Choice(line.key)
-            line.held = True
-            held.touch(line, self._until(line))
-        line = held.first()
-        return Choice(None, None if line is None else self._due(line))
+        subqueue = self._next()
+        return None if subqueue is None else subqueue.line.key
 
     def cut(
         self,
@@ -368,8 +322,6 @@ class Queue:
         else:
             line = KeyQueue(key)
         self._lines[key] = line
-        if self._limits.wait > 0.0:
-            line.held = True
         return line
 
     def _enter(self, line: KeyQueue, work: QueuedRequest, level: int) -> None:
@@ -401,19 +353,14 @@ class Queue:
 
     def _rise(self, subqueue: SubQueue, deadline: float) -> None:
         """Update the ranks of a sub-queue after a request was added that may be its first."""
-        group, line = subqueue.group, subqueue.line
+        group = subqueue.group
         if len(subqueue) == 1:
             group.filled += 1
             group.flow = self._flows.enter(subqueue.share)
-            line.enter(subqueue)
+            subqueue.line.enter(subqueue)
         self._by_deadline.touch(subqueue, deadline)
-        if line.held:
-            due = self._due(line)
-            if due is not None:
-                self._held.touch(line, due)
-        else:
-            group.subqueues.touch(subqueue, deadline)
-            self._levels[group.level - 1].touch(group, group.flow.tag)
+        group.subqueues.touch(subqueue, deadline)
+        self._levels[group.level - 1].touch(group, group.flow.tag)
 
     def _part(self, subqueue: SubQueue, work: QueuedRequest) -> None:
         """Take a request out of its sub-queue; the caller counts its items."""
@@ -463,7 +410,6 @@ class Queue:
             self._mark(subqueue, -items, -size)
         if not line.requests:
             del self._lines[line.key]
-            line.held = False
             gone: KeyQueue | None = line
             if not line.lone:
                 # Kept for the next request of this key: a line that falls empty at each batch costs nothing.
@@ -474,7 +420,7 @@ class Queue:
                 self.latest = 0.0
 
     def _next(self) -> SubQueue | None:
-        """The sub-queue whose turn it is, among lines that are not held."""
+        """The sub-queue whose turn it is."""
         for heap in self._levels:
             group = heap.first()
             if group is not None:
@@ -501,62 +447,3 @@ class Queue:
                 self._empty(old)
             if level > 1:
                 ageing.add(work, due + AGEING)
-
-    # Waiting for part-full batches
-
-    def _adopt(self, limits: Limits) -> None:
-        """Use other limits, and decide again which lines are held."""
-        known = self._limits
-        self._limits = limits
-        if limits.wait <= 0.0 and known.wait <= 0.0:
-            return
-        same = (limits.size, limits.bytes, limits.wait) == (known.size, known.bytes, known.wait)
-        if same and known.service * _SHORTER <= limits.service <= known.service:
-            self._limits = known
-            return
-        # With headroom, so that not each small rise visits all lines again.
-        self._limits = dataclasses.replace(limits, service=limits.service * _HEADROOM)
-        if limits.wait > 0.0 and limits.wait != self._waited:
-            self._gap = self._waited = limits.wait
-        self._held = LazyHeap(self._due)
-        for line in self._lines.values():
-            line.held = True
-            line.latest = max(work.arrived for work in line.by_arrival)
-            due = self._due(line)
-            if limits.wait > 0.0 and due is not None and not fills(line, self._limits):
-                self._held.touch(line, due)
-            else:
-                self._release(line)
-
-    def _due(self, line: KeyQueue) -> float | None:
-        """When a held line may go although it does not fill a batch."""
-        if not line.held or not line.requests:
-            return None
-        return self._until(line)
-
-    def _until(self, line: KeyQueue) -> float:
-        limits = self._limits
-        quiet = line.latest + QUIET * self._gap
-        return min(line.oldest + limits.wait, line.deadline - deadline_margin(line, limits.service), quiet)
-
-    def _notice(self, line: KeyQueue, arrived: float) -> None:
-        """Record an arrival while part-full batches may wait."""
-        if line.requests > 1:
-            # Only gaps within a line: before its first request, callers may have waited for an answer.
-            gap = min(arrived - line.latest, self._limits.wait)
-            self._gap += _GAP_WEIGHT * (gap - self._gap)
-        line.latest = arrived
-        if line.held and fills(line, self._limits):
-            self._release(line)
-
-    def _goes(self, line: KeyQueue, now: float) -> bool:
-        return fills(line, self._limits) or self._until(line) <= now
-
-    def _release(self, line: KeyQueue) -> None:
-        line.held = False
-        self._held.discard(line)
-        for subqueue in line.subqueues.values():
-            due = subqueue.due()
-            if due is not None:
-                subqueue.group.subqueues.touch(subqueue, due)
-                self._levels[subqueue.level - 1].touch(subqueue.group, subqueue.group.flow.tag)

@@ -22,7 +22,7 @@ class PriorityClass:
         self.level = level
         self.flow = flow
         self.filled = 0
-        self.subqueues: LazyHeap[SubQueue] = LazyHeap(_subqueue_rank)
+        self.subqueues: LazyHeap[SubQueue] = LazyHeap(DeadlineList.due)
         self.items = self.bytes = 0
         self.newest = DeadlineList()
 
@@ -47,10 +47,8 @@ class KeyQueue:
         "_levels",
         "bytes",
         "common",
-        "held",
         "items",
         "key",
-        "latest",
         "lone",
         "requests",
         "subqueues",
@@ -66,9 +64,6 @@ class KeyQueue:
         self.requests = 0
         self.items = 0
         self.bytes = 0
-        self.held = False
-        # Arrival of the latest request; kept only while part-full batches may wait.
-        self.latest = 0.0
 
     @property
     def oldest(self) -> float:
@@ -133,14 +128,10 @@ class KeyQueue:
         return None
 
 
-def _subqueue_rank(subqueue: SubQueue) -> float | None:
-    return None if subqueue.line.held else subqueue.due()
-
-
 def _share_rank(subqueue: SubQueue) -> float | None:
     return subqueue.group.flow.tag if subqueue else None
 
 
 def group_rank(group: PriorityClass) -> float | None:
-    """Return a group's rank within its level, its flow's tag; None if all its requests are held."""
-    return group.flow.tag if group.subqueues.first() is not None else None
+    """Return a group's rank within its level, its flow's tag; None if it is empty."""
+    return group.flow.tag if group.filled else None

@@ -221,9 +221,9 @@ class Simulation:
     def _turn(self) -> float | None:
         again: float | None = None
         while self._queue.items and self._free() > 0:
-            choice = self._queue.choose(self.now, self._limits)
-            assert choice.key is not None
-            self._cut(choice.key)
+            key = self._queue.choose(self.now)
+            assert key is not None
+            self._cut(key)
         if self._free() > 0:
             self._wait_estimator.rest()
         while (first := self._queue.first()) is not None and first.deadline <= self.now:

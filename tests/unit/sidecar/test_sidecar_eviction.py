@@ -225,7 +225,7 @@ def test_it_does_what_a_plain_list_would(steps: list[tuple], limit: int, space: 
             queue.rekey(lambda _: None, evicting=True)
         elif kind == "cut" and works:
             # NB: whole requests, so that each of what waits may give way.
-            chosen = queue.choose(now, Limits(size=5, bytes=SPACE)).key
+            chosen = queue.choose(now)
             assert chosen is not None
             for part in queue.cut(chosen, Limits(size=5, bytes=SPACE)):
                 works.remove(part.work)  # type: ignore[arg-type]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_sidecar.estimators.hold_policy import KEYS, HoldPolicy
+from penstock_sidecar.queue.batch_limits import MAX_WAITING, Choice, Limits, choose_with_wait
 from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.queue import Queue
+from penstock_sidecar.queue.request import QueuedRequest
+from penstock_wire.http import Request
 
 SERVICE = 1e-3
 
@@ -152,3 +159,79 @@ def test_no_hold_goes_beyond_its_bound_a_deadline_or_those_who_are_out(
         assert out <= room
         assert held <= latest + 1e-9
         assert held <= began + bound + 1e-9
+
+
+# A user's wait (`batchWaitTimeout`)
+
+LIMITS = Limits(size=3, bytes=100)
+ONE, TWO = Key("POST", "/1", (), ()), Key("POST", "/2", (), ())
+
+
+def queued(
+    queue: Queue, key: Key, arrived: float, deadline: float = 31.0, item: bytes = b"1"
+) -> QueuedRequest:
+    """A request that was put into the queue."""
+    request = Request(method="POST", target=key.target, headers=(), body=b"")
+    work = QueuedRequest(key, request, b"", [item], (), arrived, deadline, deadline)
+    queue.add(work)
+    return work
+
+
+def choice(queue: Queue, now: float, **changed: Any) -> Choice:
+    """What the queue does with a wait of 10 ms."""
+    first = queue.choose(now)
+    assert first is not None
+    return choose_with_wait(queue.lines, first, LIMITS, now, **{"wait": 0.010, "quiet": math.inf} | changed)
+
+
+def test_part_full_batches_wait_from_their_oldest_request():
+    queue = Queue()
+    oldest = queued(queue, ONE, 1.0)
+    assert choice(queue, 1.0) == Choice(None, pytest.approx(1.010))
+    queued(queue, ONE, 1.005)
+    queued(queue, TWO, 1.001)
+    assert choice(queue, 1.006) == Choice(None, pytest.approx(1.010))
+    assert choice(queue, 1.010) == Choice(ONE)
+    queue.leave(oldest)
+    assert choice(queue, 1.010) == Choice(None, pytest.approx(1.011))
+    assert choice(queue, 1.011) == Choice(TWO)  # its wait is over, although the other's turn comes first
+    queued(queue, ONE, 1.006)
+    queued(queue, ONE, 1.006)
+    assert choice(queue, 1.007) == Choice(ONE)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"deadline": 1.05},
+        {"item": b"x" * 100},
+        {"key": Key("POST", "/", (), (), lone=True)},
+    ],
+    ids=["deadline", "bytes", "lone"],
+)
+def test_a_near_deadline_or_bytes_or_a_lone_key_end_the_wait(fields: dict[str, Any]):
+    queue = Queue()
+    queued(queue, TWO, 1.0)
+    work = queued(queue, **{"key": ONE, "arrived": 1.0} | fields)
+    assert choice(queue, 1.0, wait=10.0, service=0.06) == Choice(work.key)
+
+
+def test_too_many_keys_do_not_wait():
+    queue = Queue()
+    for number in range(MAX_WAITING + 1):
+        queued(queue, Key("POST", f"/{number}", (), ()), 1.0 + number * 1e-6)
+    assert choice(queue, 1.001).key is not None
+
+
+def test_no_batch_waits_where_arrivals_have_stopped():
+    """Callers who all wait for this very batch will not fill it."""
+    policy = HoldPolicy(1.0)
+    for batch in range(30):
+        for number in range(10):
+            policy.joined(batch + number / 1000, first=not number)
+    last = 29.009
+    assert last + 0.004 < policy.quiet < last + 0.010
+    policy.waited(last + 0.010, requests=10)
+    assert policy.quiet < last + 0.010
+    policy.waited(last + 0.010, requests=1)  # none joined it: the gaps have become longer
+    assert policy.quiet > last + 0.010

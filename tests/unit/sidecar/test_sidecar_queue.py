@@ -58,7 +58,7 @@ def drain(queue: Queue, now: float = 0.0, limits: Limits = FREE) -> list[list[ob
     """All batches, as names."""
     batches = []
     while queue.items:
-        key = queue.choose(now, limits).key
+        key = queue.choose(now)
         assert key is not None
         batches.append(names(queue.cut(key, limits)))
     return batches
@@ -148,7 +148,7 @@ def test_waiting_raises_by_one_level_each_ageing_seconds():
         now = turn * AGEING
         newcomer = ask("new", key=ONE, level=1 if turn > 1.5 else 2, arrived=now, deadline=now + 30.0)
         queue.add(newcomer)
-        key = queue.choose(now, FREE).key
+        key = queue.choose(now)
         # At the same level the earlier deadline goes first, which is the old one's.
         assert (key is TWO) == (first == "old" or turn == 1.0), turn
         queue.leave(newcomer)
@@ -169,7 +169,7 @@ def test_nobody_starves_under_a_flood_of_urgent_requests(levels: int, flood: int
     while queue.requests:
         for _ in range(flood):
             queue.add(ask("rich", arrived=now, deadline=now + 100.0))
-        key = queue.choose(now, limits).key
+        key = queue.choose(now)
         assert key is not None
         if "poor" in names(queue.cut(key, limits)):
             break
@@ -203,7 +203,7 @@ def test_shares_that_always_have_work_get_equal_items(weights: list[int], size: 
                         deadline=arrived + 30.0,
                     )
                 )
-        key = queue.choose(0.0, limits).key
+        key = queue.choose(0.0)
         assert key is not None
         for part in queue.cut(key, limits):
             served[part.work.name] += part.size  # type: ignore[attr-defined]
@@ -270,89 +270,6 @@ def test_memory_stays_in_proportion_to_the_living(steps: list[tuple[int, bool]])
         assert subqueue is None or subqueue.held <= max(130, 3 * len(waiting) + 1)
 
 
-# Waiting for part-full batches
-
-WAIT = Limits(size=3, bytes=100, wait=0.010)
-
-
-def test_a_part_full_line_waits_from_its_oldest_request():
-    queue = Queue()
-    queue.add(ask("a", arrived=1.0, deadline=31.0))
-    assert queue.choose(1.0, WAIT).again == pytest.approx(1.010)
-    queue.add(ask("b", arrived=1.005, deadline=31.0))
-    choice = queue.choose(1.006, WAIT)
-    assert (choice.key, choice.again) == (None, pytest.approx(1.010))
-    assert queue.choose(1.010, WAIT).key is ONE
-    queue.add(ask("c", arrived=1.006, deadline=31.0))
-    assert queue.choose(1.007, WAIT).key is ONE
-
-
-def test_a_line_whose_oldest_left_waits_anew_and_a_full_one_that_shrank_waits_again():
-    queue = Queue()
-    works = [ask(n, arrived=1.0 + n / 1000, deadline=31.0) for n in range(3)]
-    queue.choose(1.0, WAIT)
-    for work in works:
-        queue.add(work)
-    queue.leave(works[0])
-    assert queue.choose(1.003, WAIT).again == pytest.approx(1.011)
-
-
-def test_a_near_deadline_or_bytes_or_a_lone_key_end_the_wait():
-    for fields in (
-        {"deadline": 1.05},
-        {"item": b"x" * 100},
-        {"key": Key("POST", "/", (), (), lone=True)},
-    ):
-        queue = Queue()
-        limits = Limits(size=3, bytes=100, wait=10.0, service=0.06)
-        queue.choose(0.0, limits)
-        queue.add(ask("slow", key=TWO, arrived=1.0, deadline=31.0))
-        queue.add(ask("a", arrived=1.0, **{"deadline": 31.0} | fields))
-        choice = queue.choose(1.0, limits)
-        assert choice.key is not None
-        assert choice.key is not TWO
-
-
-def test_a_wait_that_is_turned_on_and_off_is_in_effect_at_the_next_cut():
-    queue = Queue()
-    for key in KEYS:
-        queue.add(ask(key=key, arrived=1.0))
-    assert queue.choose(1.0, FREE).key is ONE
-    assert queue.choose(1.0, WAIT).key is None
-    assert queue.choose(1.0, Limits(size=1, bytes=100, wait=0.01)).key is ONE
-    assert queue.choose(1.0, WAIT).key is None
-    assert queue.choose(1.0, FREE).key is ONE
-
-
-def test_a_turn_does_not_look_at_every_line_that_waits(monkeypatch: pytest.MonkeyPatch):
-    queue = Queue()
-    queue.choose(0.0, WAIT)
-    for number in range(500):
-        queue.add(ask(key=Key("POST", f"/{number}", (), ()), arrived=1.0 + number * 1e-6))
-    looked: list[object] = []
-    due = queue._due
-    monkeypatch.setattr(queue._held, "_rank", lambda line: looked.append(1) or due(line))
-    for _ in range(100):
-        assert queue.choose(1.001, WAIT).key is None
-    # Each line once, where its time had risen unnoticed, then the first one or two a turn; not 50 000.
-    assert len(looked) <= 1000
-
-
-def test_a_line_that_has_gone_quiet_waits_no_longer():
-    """Callers who all wait for this very batch will not fill it."""
-    limits = Limits(size=100, bytes=1000, wait=1.0)
-    queue = Queue()
-    assert queue.choose(0.0, limits).key is None
-    for batch in range(30):
-        for number in range(10):
-            queue.add(ask(number, arrived=batch + number / 1000, deadline=batch + 30.0))
-        last = batch + 0.009
-        assert queue.choose(last, limits).key is None
-        if batch > 20:
-            assert queue.choose(last + 0.010, limits).key is ONE
-        queue.cut(ONE, limits)
-
-
 # Dropping
 
 
@@ -386,7 +303,7 @@ def test_a_line_that_is_too_late_leaves_the_slot_to_another():
     dropped: list[QueuedRequest] = []
     assert queue.cut(ONE, FREE, lambda _: 2.0, dropped) == []
     assert [work.name for work in dropped] == ["late"]  # type: ignore[attr-defined]
-    assert queue.choose(0.0, FREE).key is TWO
+    assert queue.choose(0.0) is TWO
 
 
 # What waits before an arrival
@@ -483,7 +400,7 @@ def test_it_does_what_a_plain_list_would(steps: list[tuple]):
             queue.rekey(lambda _: None)
         elif kind == "cut":
             limits = Limits(size=values[0], bytes=1000)
-            key = queue.choose(now, limits).key
+            key = queue.choose(now)
             order = plain.order(now)
             assert (key is None) == (not order)
             if key is None:
