@@ -11,7 +11,6 @@ import argparse
 import datetime
 import json
 import os
-import pstats
 import subprocess
 import sys
 import tempfile
@@ -98,7 +97,6 @@ def main() -> int:
     )
     parser.add_argument("--rest", type=float, default=20.0, help="seconds of watching the operator at rest")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--profile", action="store_true", help="the cold start under cProfile, alone")
     parser.add_argument("--write", action="store_true", help="write the results, whatever the size")
     parser.add_argument("--keep", action="store_true", help="leave the cluster and the logs")
     arguments = parser.parse_args()
@@ -108,7 +106,7 @@ def main() -> int:
         arguments.report_pods = arguments.backends * 2
     programs.ensure("kwok")
     host = machine()
-    reports = {} if arguments.profile else control_reports.figures(arguments.report_pods).document()
+    reports = control_reports.figures(arguments.report_pods).document()
     cluster = Cluster(CLUSTER)
     cluster.down()
     cluster.up()
@@ -121,11 +119,6 @@ def main() -> int:
     finally:
         if not arguments.keep:
             cluster.down()
-    if arguments.profile:
-        for kind in ("main", "kopf"):
-            print(f"--- thread {kind}; {folder}/operator-1.{kind}")
-            pstats.Stats(f"{folder}/operator-1.{kind}").sort_stats("tottime").print_stats(30)
-        return 0
     document = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": host,

@@ -52,7 +52,6 @@ class Run:
         self._backends, self._endpoints = int(asked["backends"]), int(asked["endpoints"])
         self._where = made.namespaces(int(asked["namespaces"]))
         self._log = Path(asked["folder"]) / "operator.log"
-        self._runs = 0
         self.figures = Figures()
         self.writes: dict[str, dict[str, float]] = {}
 
@@ -73,8 +72,6 @@ class Run:
         say(f"{len(objects)} resources are there; starting the operator")
         async with self._operator() as operator:
             await self._cold(operator)
-            if self._asked.get("profile"):  # of the cold start
-                return
             await self._rest(operator, "after cold")
             await self._changes(operator)
         async with self._operator() as operator:
@@ -82,12 +79,8 @@ class Run:
             await self._rest(operator, "after restart")
 
     def _operator(self) -> Operator:
-        self._runs += 1
-        asked = self._asked
-        into = f"{asked['folder']}/operator-{self._runs}"
-        program = ["bench.control_profile", into] if asked.get("profile") else ["penstock_operator"]
         command = [
-            *(sys.executable, "-m", *program, "--kubeconfig", str(asked["kubeconfig"])),
+            *(sys.executable, "-m", "penstock_operator", "--kubeconfig", str(self._asked["kubeconfig"])),
             *("--listen", LISTEN, "--operator-namespace", SYSTEM, "--report-to", f"http://{LISTEN}"),
         ]
         return Operator(command, url=f"http://{LISTEN}", log=self._log, env=dict(os.environ))

@@ -1,9 +1,8 @@
 """A model for benchmarks: `instances` in, `predictions` out, a + b·W ms a batch, one batch at a time.
 
 It sleeps, as a device does that computes beside the core: the core is the sidecar's. With 0 0 it answers at
-once. An item `null` is bad: its whole batch is answered 422. Usage: `python -m bench.model PORT A_MS B_MS`.
-`GET /-/batches` answers how often it ran each batch size; with the word `items` behind the numbers,
-`GET /-/items` answers how often it ran each item.
+once. Usage: `python -m bench.model PORT A_MS B_MS`. `GET /-/batches` answers how often it ran each batch
+size.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _PLAIN = re.compile(rb'\{"instances": ?\[([-+.0-9eE, ]+)\]\}')
 _DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-_OK, _BAD = b"200 OK", b"422 Unprocessable Content"
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 
 
 class Device:
@@ -35,12 +33,9 @@ class Device:
     Args:
         a_ms: time of any batch.
         b_ms: time of each item in it.
-        counts: whether it counts each item.
     """
 
-    def __init__(self, a_ms: float, b_ms: float, *, counts: bool = False) -> None:
-        self.counts = counts
-        self.items: collections.Counter[str] = collections.Counter()
+    def __init__(self, a_ms: float, b_ms: float) -> None:
         self.a, self.b = a_ms / 1000, b_ms / 1000
         self.sizes: collections.Counter[int] = collections.Counter()
         self.waiting: collections.deque[tuple[Connection, bytes, int]] = collections.deque()
@@ -50,7 +45,7 @@ class Device:
     def take(self, connection: Connection, items: bytes, count: int) -> None:
         """Run a batch, or queue it."""
         if not self.a and not self.b:
-            self.count(items, count)
+            self.sizes[count] += 1
             connection.answer(b'{"predictions":[%b]}' % items)
         elif self.running:
             self.waiting.append((connection, items, count))
@@ -62,14 +57,8 @@ class Device:
         if self.timer is None:
             self.timer = Timer(asyncio.get_running_loop(), self.end)
         self.running = batch
-        self.count(batch[1], batch[2])
+        self.sizes[batch[2]] += 1
         self.timer.at(time.monotonic() + self.a + self.b * batch[2])
-
-    def count(self, items: bytes, count: int) -> None:
-        """Note what begins to run."""
-        self.sizes[count] += 1
-        if self.counts and items:
-            self.items.update([item.strip() for item in items.decode().split(",")])
 
     def end(self) -> None:
         """Answer what ran, begin the next."""
@@ -78,10 +67,7 @@ class Device:
         self.running = None
         if self.waiting:
             self.start(self.waiting.popleft())
-        if items:
-            connection.answer(b'{"predictions":[%b]}' % items)
-        else:
-            connection.answer(b'{"error":"a bad item"}', _BAD)
+        connection.answer(b'{"predictions":[%b]}' % items)
 
     def close(self) -> None:
         """Give the timer back."""
@@ -108,31 +94,29 @@ class Connection(asyncio.Protocol):
             length = int(match[1]) if match else 0
             if len(self.buffer) < end + 4 + length:
                 return
-            head, body = self.buffer[:end], self.buffer[end + 4 : end + 4 + length]
+            body = self.buffer[end + 4 : end + 4 + length]
             self.buffer = self.buffer[end + 4 + length :]
-            self.request(head, body)
+            self.request(body)
 
-    def request(self, head: bytes, body: bytes) -> None:
-        """Take one request."""
+    def request(self, body: bytes) -> None:
+        """Take one request; one without a body asks for the batches."""
         if not body:
-            asked = {b"/-/batches": self.device.sizes, b"/-/items": self.device.items}
-            self.answer(msgspec.json.encode(asked.get(head.split(b" ")[1], {})))
+            self.answer(msgspec.json.encode(self.device.sizes))
         elif plain := _PLAIN.fullmatch(body):
             self.device.take(self, plain[1], plain[1].count(b",") + 1)
         else:
             items = _ITEMS.decode(_DECODER.decode(body)["instances"])
-            joined = b",".join(bytes(item) for item in items)
-            self.device.take(self, b"" if b"null" in joined else joined, len(items))
+            self.device.take(self, b",".join(bytes(item) for item in items), len(items))
 
-    def answer(self, text: bytes, status: bytes = _OK) -> None:
+    def answer(self, text: bytes) -> None:
         """Answer a request, if its client is still there."""
         if not self.transport.is_closing():
-            self.transport.write(_HEAD % (status, len(text), text))
+            self.transport.write(_HEAD % (len(text), text))
 
 
-async def main(port: int, a_ms: float, b_ms: float, *, counts: bool) -> None:
+async def main(port: int, a_ms: float, b_ms: float) -> None:
     """Serve until ended."""
-    device = Device(a_ms, b_ms, counts=counts)
+    device = Device(a_ms, b_ms)
     server = await asyncio.get_running_loop().create_server(
         lambda: Connection(device), "127.0.0.1", port, backlog=1024
     )
@@ -142,4 +126,4 @@ async def main(port: int, a_ms: float, b_ms: float, *, counts: bool) -> None:
 
 if __name__ == "__main__":
     precise()
-    uvloop.run(main(int(sys.argv[1]), *map(float, sys.argv[2:4]), counts="items" in sys.argv[4:]))
+    uvloop.run(main(int(sys.argv[1]), *map(float, sys.argv[2:4])))

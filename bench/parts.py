@@ -7,12 +7,10 @@ ones (2 ms + 0.05 ms an item, 5 ms + 0.25 ms an item), so that the generator has
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
 
-from bench import ideal, loads, processes
-from bench.bad_requests import bad_requests
+from bench import ideal, loads, passthrough, processes
 from bench.frame import (
     CONNECTIONS,
     LOADS,
@@ -186,12 +184,7 @@ def size(bench: Bench, _round: int) -> None:
 def none(bench: Bench, _round: int) -> None:
     """Bodies of 1 MB through `protocol: none`."""
     try:
-        measure = importlib.import_module("bench.none").measure
-    except (ImportError, AttributeError) as why:
-        bench.figures.failures["none"] = f"bench/none.py cannot be used: {why}"
-        return
-    try:
-        figures = measure(bench.server_core, bench.load_core, bench.seconds)
+        figures = passthrough.measure(bench.server_core, bench.load_core, bench.seconds)
     except (RuntimeError, OSError, ZeroDivisionError) as why:
         bench.figures.void("none", f"{type(why).__name__}: {why}")
         return
@@ -216,6 +209,5 @@ PARTS: dict[str, Callable[[Bench, int], None]] = {
         wait,
         size,
         none,
-        bad_requests,
     )
 }

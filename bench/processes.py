@@ -116,7 +116,6 @@ def running(
     core: int,
     env: Mapping[str, str] | None = None,
     grace: float = 15,
-    idle: bool = False,
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A program in a session of its own, on one core; yields it and the file with what it prints.
 
@@ -125,13 +124,10 @@ def running(
         core: the only one that it may use.
         env: what is added to the environment.
         grace: seconds that it gets to end.
-        idle: it runs only while nothing else of the core wants to.
     """
 
     def prepare() -> None:
         os.sched_setaffinity(0, {core})
-        if idle:
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         precise()
 
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
@@ -238,10 +234,10 @@ def await_answer(server: Server, process: subprocess.Popen[bytes], log: Path, *,
 
 
 @contextlib.contextmanager
-def model(a_ms: float, b_ms: float, *, core: int, counts: bool = False) -> Iterator[Server]:
-    """The bench's model; it counts each item only where that is asked for."""
+def model(a_ms: float, b_ms: float, *, core: int) -> Iterator[Server]:
+    """The bench's model."""
     port = free_port()
-    command = [sys.executable, "-m", "bench.model", str(port), str(a_ms), str(b_ms), *["items"] * counts]
+    command = [sys.executable, "-m", "bench.model", str(port), str(a_ms), str(b_ms)]
     with running(command, core=core) as (process, log):
         server = Server(port=port, pid=process.pid)
         await_answer(server, process, log, seconds=20)
@@ -266,7 +262,6 @@ def sidecar(
     core: int,
     batching: Mapping[str, Any],
     protocol: str = "instances",
-    max_ongoing: int = 100,
     under: Sequence[str] = (),
     seconds: float = 20,
 ) -> Iterator[Sidecar]:
@@ -277,16 +272,13 @@ def sidecar(
         core: where it runs.
         batching: fields of the settings' `batching`.
         protocol: how it joins requests.
-        max_ongoing: requests with the model at once under `none`.
         under: a command that runs it, as valgrind.
         seconds: how long it may take to start.
     """
     port, admin = free_port(), free_port()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         settings = Path(folder) / "settings.json"
-        settings.write_text(
-            json.dumps({"v": 1, "batching": dict(batching), "maxOngoingRequests": max_ongoing})
-        )
+        settings.write_text(json.dumps({"v": 1, "batching": dict(batching)}))
         command = [
             *(*under, sys.executable, "-m", "penstock_sidecar", f"--listen=127.0.0.1:{port}"),
             *(f"--admin=127.0.0.1:{admin}", f"--model=http://127.0.0.1:{behind.port}"),
@@ -373,18 +365,9 @@ def rss_mb(pid: int) -> float:
 
 def batch_sizes(behind: Server) -> dict[int, int]:
     """The number of model calls so far, by batch size."""
-    return _counts(behind, "/-/batches")
-
-
-def items_run(behind: Server) -> dict[int, int]:
-    """How often a model that counts has run each item so far."""
-    return _counts(behind, "/-/items")
-
-
-def _counts(behind: Server, path: str) -> dict[int, int]:
     connection = http.client.HTTPConnection("127.0.0.1", behind.port, timeout=30)
     try:
-        connection.request("GET", path)
+        connection.request("GET", "/-/batches")
         return {int(what): count for what, count in json.loads(connection.getresponse().read()).items()}
     finally:
         connection.close()

@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,11 +136,11 @@ class Routed:
     endpoints: Mapping[str, Server]
 
 
-def settings(endpoints: Mapping[str, tuple[int, Sequence[int]]]) -> dict[str, Any]:
+def settings(endpoints: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     """Settings of a router that runs alone.
 
     Args:
-        endpoints: by name the port of each and the ports of its pods.
+        endpoints: by name the port of each and that of its pod.
     """
     return {
         "v": 1,
@@ -149,9 +148,9 @@ def settings(endpoints: Mapping[str, tuple[int, Sequence[int]]]) -> dict[str, An
             {
                 "name": name,
                 "port": port,
-                "backends": [{"name": f"{name}-backend", "targets": [f"127.0.0.1:{pod}" for pod in pods]}],
+                "backends": [{"name": f"{name}-backend", "targets": [f"127.0.0.1:{pod}"]}],
             }
-            for name, (port, pods) in endpoints.items()
+            for name, (port, pod) in endpoints.items()
         ],
     }
 
@@ -161,7 +160,6 @@ def router(
     behind: Mapping[str, Server],
     *,
     core: int,
-    beside: Mapping[str, Sequence[Server]] = types.MappingProxyType({}),
     under: Sequence[str] = (),
     seconds: float = 20,
 ) -> Iterator[Routed]:
@@ -170,7 +168,6 @@ def router(
     Args:
         behind: what answers an endpoint, by its name.
         core: the router's.
-        beside: further pods of an endpoint, by its name.
         under: a command that runs it, as valgrind.
         seconds: how long it may take to start.
 
@@ -178,8 +175,7 @@ def router(
         DidNotStartError: It did not, or an endpoint gives no right answer.
     """
     listening = dict(zip(behind, free_ports(len(behind)), strict=True))
-    pods = {name: [server, *beside.get(name, ())] for name, server in behind.items()}
-    document = settings({name: (listening[name], [pod.port for pod in pods[name]]) for name in behind})
+    document = settings({name: (listening[name], server.port) for name, server in behind.items()})
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         file = Path(folder) / "settings.json"
         file.write_text(json.dumps(document))

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import big_bodies, instructions, loads, processes, product, proxies
+from bench import instructions, loads, processes, product, proxies
 from bench.figures import Figures
 from bench.frame import MAX_BATCH, WIDE, Bench, attempt
 from bench.processes import DidNotStartError, Server
@@ -166,9 +166,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--instructions", action="store_true", help="count the router's instructions a request instead"
     )
-    parser.add_argument(
-        "--big", action="store_true", help="measure the memory that bodies of 1 GB take instead"
-    )
     return parser.parse_args()
 
 
@@ -222,8 +219,6 @@ def main() -> int:
     )
     if arguments.instructions:
         return instructions.main(bench)
-    if arguments.big:
-        return big_bodies.main(bench)
     ensure_wrk()
     versions = {}
     for name in proxies.PACKAGES:

@@ -1,6 +1,6 @@
-"""The performance table of docs/bench.md, generated from the results: `python -m bench.table` prints it.
+"""The figures of docs/bench.md, generated from the results: `python -m bench.table` prints it.
 
-With `--write` it replaces the table between the two marks of that page.
+With `--write` it replaces what is between the two marks of that page.
 """
 
 from __future__ import annotations
@@ -70,28 +70,26 @@ def block(document: Mapping[str, Any]) -> str:
         relay = f" (a relay that reads nothing: {' / '.join(values)} ms)"
     apart = []
     if median(document, "apart/sidecar/64/cpu") is not None:  # likewise
-        apart.append(f"| the same where no two requests have the same head | {cpu('sidecar', 'apart')} |")
+        apart.append(f"- the same where no two requests have the same head: {cpu('sidecar', 'apart')}")
     goods = ", ".join(f"{value(f'goodput/sidecar/{percent}/share')} at {percent} %" for percent in LOADS)
     lines += [
         "",
-        "| the sidecar | |",
-        "| -- | -- |",
-        f"| CPU a request, at 64 / 256 connections | {cpu('sidecar')}{agent} |",
+        f"- CPU a request, at 64 / 256 connections: {cpu('sidecar')}{agent}",
         *apart,
-        f"| with a model that costs nothing, 256 connections | {value('free/sidecar/256/rate', 0)}/s |",
+        f"- with a model that costs nothing, 256 connections: {value('free/sidecar/256/rate', 0)}/s",
         (
-            f"| added at one connection, p50 / p99 | {value('latency/sidecar/one/added_p50')} / "
-            f"{value('latency/sidecar/one/added_p99')} ms{relay} |"
+            f"- added at one connection, p50 / p99: {value('latency/sidecar/one/added_p50')} / "
+            f"{value('latency/sidecar/one/added_p99')} ms{relay}"
         ),
         (
-            f"| added at half load, p99, against a batcher that costs nothing | "
-            f"{value('latency/sidecar/half/added_p99')} ms |"
+            f"- added at half load, p99, against a batcher that costs nothing: "
+            f"{value('latency/sidecar/half/added_p99')} ms"
         ),
-        f"| answers in time, of min(offered, capacity) | {goods} |",
-        f"| refusals within 5 ms at 150 % load | {value('goodput/sidecar/150/refused_within_5ms')} |",
+        f"- answers in time, of min(offered, capacity): {goods}",
+        f"- refusals within 5 ms at 150 % load: {value('goodput/sidecar/150/refused_within_5ms')}",
         (
-            f"| idle CPU, memory after load | {value('idle/sidecar/-/cpu')} % of a core, "
-            f"{value('memory/sidecar/loaded/rss', 0)} MB |"
+            f"- idle CPU, memory after load: {value('idle/sidecar/-/cpu')} % of a core, "
+            f"{value('memory/sidecar/loaded/rss', 0)} MB"
         ),
         END,
     ]

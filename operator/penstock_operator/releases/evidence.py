@@ -32,7 +32,7 @@ Intervals of 30 s until a verdict (simulated while base rates change; the median
 | a healthy candidate passes latency | 33, 109 | 6, 16 | 2, 4 | 1, 2 |
 
 Of 10 000 simulated releases of healthy candidates none was rolled back, and of bad ones at 50 requests a
-second more than 99 in 100 within two intervals: `python -m bench.releases`, bench/results/releases.md.
+second more than 99 in 100 within two intervals: `python -m tests.support.worlds.simulated_releases`.
 
 **Latency.** A candidate that is 10 % slower is healthy, and counts by bucket do not show where in a bucket an
 answer was. So the candidate's share beyond one bound is compared with the stable's beyond a smaller bound (by

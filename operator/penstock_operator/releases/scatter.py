@@ -14,7 +14,8 @@ requests of the candidate, and K of N of the stable. With o = Σn / ΣN, the var
 that hits both versions in the same moment drops out. Since an event can last longer than a part, parts are
 also joined by two, four and eight, as long as enough are left to estimate their variance: the largest counts.
 
-This is an estimate, so its error is shown by simulation and not by proof: `python -m bench.releases`.
+This is an estimate, so its error is shown by simulation and not by proof:
+`python -m tests.support.worlds.simulated_releases`.
 Independent requests keep their power: for these it is hardly above 1.
 """
 

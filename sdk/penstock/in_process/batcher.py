@@ -387,7 +387,7 @@ async def _let_threads_run() -> None:
     """Let the batch that was just begun reach its device before the last batch's answers go out.
 
     Models run in threads, and cannot begin while this thread holds the interpreter: with a model of 1 ms this
-    gains 8 % of all answers (bench/in_process.py).
+    gains 8 % of all answers (docs/adr/0016).
     """
     await asyncio.sleep(0)
     time.sleep(0)  # noqa: ASYNC251 - releases the interpreter for about a microsecond

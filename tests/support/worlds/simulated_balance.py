@@ -1,23 +1,30 @@
-"""`python -m tests.support.worlds.simulated_balance`: what `bench.balance` measures, in simulated time.
+"""`python -m tests.support.worlds.simulated_balance`: requests among unequal pods, beside one central queue.
 
-So it does not depend on how busy the machine is. Routers, both ends of the hops and the sidecars decide as
-they do in a cluster; what takes time is simulated: 0.2 ms for each way between a router and a pod, and what
-the model and its connection take. For each load it prints p99 beside that of one central queue, the time that
-requests waited at a pod while another one had a free slot for them, and how often routers asked for requests
-back, and got none.
+Requests come by a Poisson process at a share of what the pods can do together. The central queue has the same
+arrivals and costs nothing: first come, first served, by whichever pod is free, a fast one where several are.
+No scheduler that cannot see the future and starts no request twice does much better.
+
+Routers, both ends of the hops and the sidecars decide as they do in a cluster; what takes time is simulated:
+0.2 ms for each way between a router and a pod, and what the model and its connection take. For each load it
+prints p99 beside that of one central queue, the time that requests waited at a pod while another one had a
+free slot for them, and how often routers asked for requests back, and got none.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import random
 from collections.abc import Sequence
 
-from bench.balance import SERVICE_MS, SHARES, central_queue
 from bench.ledger import quantile
 from tests.support.clocks import fake_loop
 from tests.support.worlds.routed_pods import Routed
 
+SERVICE_MS = (20.0,) * 6 + (60.0,) * 2
+"""Of a request, by pod."""
+SHARES = (50, 70, 85)
+"""Per cent of what all pods can do together."""
 WAY = 0.0002
 """Seconds between a router and a pod."""
 MODEL_SECONDS = 0.0004
@@ -27,6 +34,28 @@ UNLIKE = {
     "slots": [(8, 0.02)] * 2 + [(1, 0.02)] * 2,
 }
 """What differs among pods, and the slots and seconds of each."""
+
+
+def central_queue(times: Sequence[float], service: Sequence[float]) -> list[float]:
+    """The latencies of requests that wait in one queue for whichever server is free.
+
+    Args:
+        times: when they arrive, ascending.
+        service: seconds that each server takes for a request.
+    """
+    idle = sorted(service)
+    busy: list[tuple[float, float]] = []  # when a server is free again, and its time for a request
+    latencies = []
+    for arrived in times:
+        while busy and busy[0][0] <= arrived:
+            heapq.heappush(idle, heapq.heappop(busy)[1])
+        if idle:
+            begins, seconds = arrived, heapq.heappop(idle)
+        else:
+            begins, seconds = heapq.heappop(busy)
+        heapq.heappush(busy, (begins + seconds, seconds))
+        latencies.append(begins + seconds - arrived)
+    return latencies
 
 
 def simulate(

@@ -105,7 +105,7 @@ class World:
             counts=Counts(requests=requests, errors=failed + caused, seconds=seconds), harmed=harmed
         )
 
-    def _shares(self, version: Version, candidate: bool) -> Any:  # noqa: FBT001 - private
+    def _shares(self, version: Version, candidate: bool) -> Any:
         """Of a backend's answers, the share in each bucket, by tick."""
         if candidate not in self._buckets:
             medians = self._median * self._noise[int(candidate)] * version.times

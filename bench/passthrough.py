@@ -1,22 +1,17 @@
 """Bodies of 1 MB through `protocol: none`: how many bytes a second of the sidecar's CPU carries.
 
 A client and a model on blocking sockets, in one process on one core; the sidecar on another. Each byte is
-received once and sent once by the sidecar, and is counted once. `python -m bench.none` prints the figures.
+received once and sent once by the sidecar, and is counted once.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
 
+from bench import processes
 from bench.processes import cpu_seconds
 
 BODY = 1 << 20
@@ -126,47 +121,18 @@ def measure(server_core: int, load_core: int, seconds: float) -> dict[str, tuple
 def _measure(server_core: int, seconds: float) -> dict[str, tuple[float, str]]:
     server = socket.create_server(("127.0.0.1", 0), backlog=64)
     threading.Thread(target=_model, args=(server,), daemon=True).start()
-    with tempfile.TemporaryDirectory() as folder:
-        settings = Path(folder) / "settings.json"
-        settings.write_text("{}")
-        sidecar = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "penstock_sidecar", "--protocol=none", f"--settings={settings}"),
-                *("--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--propagation-delay=0s"),
-                f"--model=http://127.0.0.1:{server.getsockname()[1]}",
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, {server_core}),
-        )
-        try:
-            if sidecar.stdout is None or not (line := sidecar.stdout.readline()).startswith("ready "):
-                raise RuntimeError("the sidecar did not start")
-            port = int(line.split()[1].rpartition(":")[2])
+    model = processes.Server(port=server.getsockname()[1], pid=os.getpid())
+    try:
+        with processes.sidecar(model, core=server_core, batching={}, protocol="none") as sidecar:
             figures: dict[str, tuple[float, str]] = {}
             upload = b"POST /up HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % BODY + bytes(BODY)
             for name, request, expected in (
                 ("up", upload, 2),
                 ("down", b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n", BODY),
             ):
-                core, wall = _run(port, sidecar.pid, request, expected, seconds)
+                core, wall = _run(sidecar.port, sidecar.pid, request, expected, seconds)
                 figures[f"{name} a core"] = (round(core / 1e9, 3), "GB/s")
                 figures[name] = (round(wall / 1e9, 3), "GB/s")
             return figures
-        finally:
-            sidecar.terminate()
-            sidecar.wait(timeout=20)
-            server.close()
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=3.0)
-    figures = measure(0, 1, parser.parse_args().seconds)
-    print(json.dumps({name: f"{value} {unit}" for name, (value, unit) in figures.items()}, indent=2))
-
-
-if __name__ == "__main__":
-    main()
+    finally:
+        server.close()

@@ -1,1 +1,0 @@
-"""Releases in simulated time: see `worlds`, `canary`, `rival`, `kinds` and `__main__`."""
