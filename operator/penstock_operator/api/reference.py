@@ -137,10 +137,11 @@ def _row(name: str, node: Schema, path: str, shown: Shown, *, required: bool) ->
     field = f"`{name}`"
     if "properties" in inner:
         field = f"[{field}]({described(inner, path + suffix, shown)})"
-    words = _kind(node) if path.startswith("status.") else _type(node)
+    in_status = path.startswith("status.")
+    words = _kind(node) if in_status else _type(node)
     if "properties" in inner:
         words = re.sub(r"( of )?object", "", words)
-    details = ["required" if required else "", words, _default(node)]
+    details = ["required" if required and not in_status else "", words, _default(node)]
     text = node.get("description", "").replace("\n", " ")
     for default in ("none", str(node.get("default")), json.dumps(node.get("default"))):
         text = text.removesuffix(f" Default {default}.")
@@ -161,8 +162,8 @@ def _default(node: Schema) -> str:
 
 
 def _kind(node: Schema) -> str:
-    """The type of a field without its bounds: nobody has to keep those of a status."""
-    return _type(node).partition("; ")[0].partition(" (at most")[0]
+    """The values that a field of a status may have, if they are few: users write none."""
+    return _type(node) if "enum" in node else ""
 
 
 def _type(node: Schema) -> str:
