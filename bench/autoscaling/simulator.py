@@ -142,7 +142,7 @@ class _Pod:
         policy = model.batching
         self.name, self.model, self.ready_at = name, model, ready_at
         self.objective = model.objective
-        self.slots = 1 if policy.max_concurrent_batches == "auto" else policy.max_concurrent_batches
+        self.slots = policy.max_concurrent_batches
         self.pace = ModelPace(policy.max_batch_size)
         self.pace.apply(limit=policy.max_batch_size, objective=model.objective)
         self.line: deque[float] = deque()

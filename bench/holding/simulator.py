@@ -146,8 +146,7 @@ class Pod:
         self.pace.apply(
             limit=batching.max_batch_size, objective=None if objective is None else objective / 1000
         )
-        if batching.max_concurrent_batches != "auto":
-            self.slots.count = batching.max_concurrent_batches
+        self.slots.count = batching.max_concurrent_batches
         self.size = batching.max_batch_size
         self.due: list[float] = []
         self.ongoing = 0

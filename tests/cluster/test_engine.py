@@ -78,7 +78,7 @@ def test_a_policys_objective_slots_and_priorities_take_effect_without_a_restart(
 
     policy["spec"] |= {
         "latencyObjective": "2s",
-        "maxConcurrentBatches": "auto",
+        "maxConcurrentBatches": 2,
         "priority": {"levels": 3, "default": 2},
         "fairness": {"header": "X-Tenant"},
         "onBatchError": "Fail",
@@ -91,7 +91,7 @@ def test_a_policys_objective_slots_and_priorities_take_effect_without_a_restart(
         return batching if batching["latencyObjectiveMs"] == 2000 else None
 
     seconds = wait_for("the sidecar to obey the new policy", effective, every=0.1)
-    assert seconds["maxConcurrentBatches"] == "auto"
+    assert seconds["maxConcurrentBatches"] == 2
     assert seconds["priority"] == {"levels": 3, "default": 2, "header": "x-penstock-priority"}
     assert (seconds["fairness"], seconds["onBatchError"]) == ({"header": "x-tenant"}, "Fail")
     answers = json.loads(namespace.run_python(OVERLOAD, input=url))

@@ -42,7 +42,6 @@ _ENDS = f"{_UNIT}/sidecar/test_sidecar_dispatcher_ends.py"
 _MACHINE = f"{_UNIT}/sidecar/test_sidecar_machine.py"
 _ISOLATION = f"{_UNIT}/sidecar/test_sidecar_bisection.py"
 _GROUPS = f"{_UNIT}/sidecar/test_sidecar_group_size.py"
-_AUTO = f"{_UNIT}/sidecar/test_sidecar_dispatcher_auto.py"
 _CROWD = f"{_UNIT}/sidecar/test_sidecar_eviction.py"
 _FULL = f"{_UNIT}/sidecar/test_sidecar_dispatcher_full.py"
 _REFUSALS = f"{_UNIT}/sidecar/test_sidecar_error_responses.py"
@@ -469,14 +468,6 @@ MUTANTS = (
         old="if self._eviction is not None:\n                    subqueue.group.newest.discard(work)",
         new="if False:\n                    pass",
         tests=(_CROWD, _FULL),
-    ),
-    Mutant(
-        name="callers' errors take slots",
-        breaks=OVERLOAD,
-        package=SIDECAR,
-        old="(ok or answer.status >= 500 or answer.status == TOO_MANY)",
-        new="answer.status >= 300",
-        tests=(_AUTO,),
     ),
     Mutant(
         name="what hangs is waited for until SIGKILL",

@@ -111,19 +111,11 @@ class BatchPolicySpec(Part):
         ),
     ] = None
     max_concurrent_batches: Annotated[
-        Annotated[int, Field(ge=1, le=64)] | Literal["auto"],
+        int,
         Field(
-            json_schema_extra=rules(
-                cel(
-                    "type(self) == int || string(self) == 'auto'",
-                    "expected a number from 1 to 64, or auto",
-                    expression="'expected a number from 1 to 64, or auto, found ' + string(self)",
-                ),
-                x_kubernetes_int_or_string=True,
-                maxLength=16,
-            ),
-            description="Batches that one pod's model runs at the same time, from 1 to 64; auto: the sidecar "
-            "finds out how many pay. Default 1.",
+            ge=1,
+            le=64,
+            description="Batches that one pod's model runs at the same time. Default 1.",
         ),
     ] = 1
     latency_objective: Annotated[

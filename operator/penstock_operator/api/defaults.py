@@ -33,10 +33,6 @@ def batching_spec(backend: ModelBackend, policy: BatchPolicy | None) -> BatchPol
     return BatchPolicySpec()
 
 
-MOST_SLOTS = 64
-"""The largest `maxConcurrentBatches`."""
-
-
 def batching(spec: BatchPolicySpec) -> settings.Batching:
     """Convert a BatchPolicy's spec for a sidecar: durations in milliseconds, defaults filled.
 
@@ -109,14 +105,13 @@ def grace_seconds(drain: Drain) -> int:
 def unreachable_target(backend: ModelBackend, spec: BatchPolicySpec) -> str | None:
     """The reason why a pod's load can never exceed `targetLoad`, with the numbers; None if there is none.
 
-    With `auto` a sidecar has at most `MOST_SLOTS` slots. The result is None without autoscaling, and if
-    `maxQueuedItems` is absent: the sidecar alone computes its default.
+    The result is None without autoscaling, and if `maxQueuedItems` is absent: the sidecar alone computes its
+    default.
     """
     scaling = backend.spec.autoscaling
     if scaling is None or scaling.target_load is None:
         return None
-    slots = MOST_SLOTS if spec.max_concurrent_batches == "auto" else spec.max_concurrent_batches
-    ongoing, queue = slots * spec.max_batch_size, spec.max_queued_items
+    ongoing, queue = spec.max_concurrent_batches * spec.max_batch_size, spec.max_queued_items
     if queue is None:
         return None
     if backend.spec.model.protocol == "none":

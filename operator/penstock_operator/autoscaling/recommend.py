@@ -151,12 +151,12 @@ def objective_of(backend: ModelBackend, batching: BatchPolicySpec) -> Objective:
         backend: the backend.
         batching: the batch policy that applies to it.
     """
-    slots, latency = batching.max_concurrent_batches, batching.latency_objective
+    latency = batching.latency_objective
     if backend.spec.model.protocol == "none":
         return Objective(max_batch_size=1, slots=max_ongoing_requests(backend))
     return Objective(
         max_batch_size=batching.max_batch_size,
-        slots=1 if slots == "auto" else slots,
+        slots=batching.max_concurrent_batches,
         latency=None if latency is None else durations.parse_ms(latency) / 1000,
     )
 

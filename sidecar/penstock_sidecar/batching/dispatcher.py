@@ -20,7 +20,6 @@ from penstock_sidecar.batching.fault_tracker import FaultTracker
 from penstock_sidecar.batching.runner import BatchRunner, Begin, Observer, Trace
 from penstock_sidecar.batching.streaming import StreamedSends
 from penstock_sidecar.batching.turns import MakeTimer, Turns
-from penstock_sidecar.estimators.concurrency_tuner import ConcurrencyTuner
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts, RequestPath, Send
 from penstock_sidecar.protocols.base import BatchProtocol
@@ -114,7 +113,6 @@ class Dispatcher:
             outcomes=self,
         )
         self._turns = Turns(self._look, clock, exact_timer)
-        self._auto: ConcurrencyTuner | None = None
         self._idle = asyncio.Event()
         self._quiet = asyncio.Event()
         self.adapts = False
@@ -375,23 +373,12 @@ class Dispatcher:
         else:
             self._on_room()
 
-    def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float, *, again: bool) -> None:
+    def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float) -> None:
         """See `runner.BatchListener`."""
         now = self._clock()
         known = self.pace.succeeded(now, work.key.cls, items, seconds)
         if known and self._batching.max_queued_items is None:
             self.admission.size_queue()
-        if self._auto is not None and not again:
-            self._tune(self._auto, now, items, seconds, ok=True)
-
-    def overloaded(self, work: QueuedRequest, items: int, seconds: float, *, timeout: bool) -> None:
-        """See `runner.BatchListener`."""
-        if self._auto is None:
-            return
-        now = self._clock()
-        # A client's timeout below the model's usual time does not show that the model has too many batches.
-        if not timeout or seconds >= (self.pace.latency_model.predict(now, work.key.cls, items) or 0.0):
-            self._tune(self._auto, now, items, seconds, ok=False)
 
     def isolates(self) -> bool:
         """See `runner.BatchListener`."""
@@ -406,22 +393,10 @@ class Dispatcher:
         self.pace.apply(
             limit=batching.max_batch_size, objective=None if objective is None else objective / 1000
         )
-        slots = batching.max_concurrent_batches
-        if slots != "auto":
-            self._auto = None
-            self._slots.count = slots
-        elif self._auto is None:
-            self._auto = ConcurrencyTuner(start=self._slots.count, max_seconds=self.pace.service)
-        else:
-            self._auto.max_seconds = self.pace.service
-        self.adapts = self._auto is not None or objective is not None
+        self._slots.count = batching.max_concurrent_batches
+        self.adapts = objective is not None
         self.admission.apply(batching)
         self._cutter.apply(batching)
-
-    def _tune(self, auto: ConcurrencyTuner, now: float, items: int, seconds: float, *, ok: bool) -> None:
-        """Adjust the number of slots after a batch has ended."""
-        self._slots.count = auto.ended(now, items, seconds, pressed=self.queue.items > 0, ok=ok)
-        self.admission.size_queue()
 
     def _settle_all(self, works: list[QueuedRequest], error: PenstockError) -> None:
         for work in works:

@@ -110,18 +110,8 @@ class BatchListener(Protocol):
         """Note that a batch has released its slot: its requests are answered now."""
         ...
 
-    def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float, *, again: bool) -> None:
-        """Note that a run of `items` items, `work` among them, succeeded after `seconds`.
-
-        `again`: it was a part of a batch that had failed.
-        """
-        ...
-
-    def overloaded(self, work: QueuedRequest, items: int, seconds: float, *, timeout: bool) -> None:
-        """Note that a batch of `items` items, `work` among them, overloaded the model for `seconds`.
-
-        `timeout`: it has no answer yet, and the time of its callers is over.
-        """
+    def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float) -> None:
+        """Note that a run of `items` items, `work` among them, succeeded after `seconds`."""
         ...
 
     def isolates(self) -> bool:
@@ -370,11 +360,6 @@ class BatchRunner:
         if batch.given_up and isinstance(error, GivenUp):
             self._release(batch)
             return
-        timeout = isinstance(error, UpstreamTimeout)
-        # Not an overload: a model that takes no connection, or does not speak HTTP, is broken or gone.
-        if timeout or (isinstance(error, ConnectionLost) and not isinstance(error, AnswerUnreadable)):
-            seconds = self._clock() - batch.sent
-            self._listener.overloaded(batch.parts[0].work, batch.items, seconds, timeout=timeout)
         self._release(batch)
         log_failed_batch(batch.parts, failure(error, executed=True))
         for part in batch.parts:
@@ -470,7 +455,7 @@ class BatchRunner:
             seconds = self._clock() - sent
             items = batch.items if not attempt else sum([part.size for part in parts])
             self._observer.ran(items, batch.limit, seconds, batch.waits)
-            self._listener.batch_succeeded(parts[0].work, items, seconds, again=attempt > 0)
+            self._listener.batch_succeeded(parts[0].work, items, seconds)
             return None
         if not admitted(answer):
             raise not_admitted(answer)
@@ -538,9 +523,7 @@ class BatchRunner:
         if not attempt:
             self._observer.ran(items, batch.limit, seconds, batch.waits)
         if ok and ran:
-            self._listener.batch_succeeded(parts[0].work, ran, seconds, again=attempt > 0)
-        elif not attempt and (ok or answer.status >= 500 or answer.status == TOO_MANY):
-            self._listener.overloaded(parts[0].work, items, seconds, timeout=False)
+            self._listener.batch_succeeded(parts[0].work, ran, seconds)
         if several and not answers:
             if blames_a_request(answers, answer) and self._listener.isolates():
                 return said

@@ -66,7 +66,7 @@ class TwoStages(Scripted):
         return ordered[int(share * (len(ordered) - 1))] * 1e3
 
 
-async def slots(wanted: int | str) -> Row:
+async def slots(wanted: int) -> Row:
     s = TwoStages(max_concurrent_batches=wanted)
     await asyncio.gather(*[s.caller("all", seed=seed) for seed in range(160)])
     await s.close()
@@ -97,7 +97,7 @@ async def shares(fairness: Fairness | None) -> Row:
 def tables() -> dict[str, list[Row]]:
     """Each knob's rows."""
     return {
-        "maxConcurrentBatches": [fake_loop.run(slots(wanted)) for wanted in (1, 2, 4, "auto")],
+        "maxConcurrentBatches": [fake_loop.run(slots(wanted)) for wanted in (1, 2, 4)],
         "priority": [fake_loop.run(levels(count)) for count in (1, 2)],
         "fairness": [fake_loop.run(shares(fairness)) for fairness in (None, Fairness(header="x-tenant"))],
     }

@@ -186,7 +186,6 @@ def test_batching_comes_from_one_source() -> None:
     [
         ({}, None),
         ({"maxBatchSize": 4, "maxConcurrentBatches": 3}, None),
-        ({"maxConcurrentBatches": "auto", "maxQueuedItems": 5}, 5),
         ({"maxQueuedItems": 0}, 0),
         ({"maxQueuedItems": 7}, 7),
     ],
@@ -210,7 +209,7 @@ def test_every_field_of_a_policy_is_told() -> None:
             "maxBatchSize": 8,
             "maxBatchBytes": "1Mi",
             "batchWaitTimeout": "20ms",
-            "maxConcurrentBatches": "auto",
+            "maxConcurrentBatches": 3,
             "latencyObjective": "1s500ms",
             "defaultTimeout": "1m",
             "maxQueuedItems": 7,
@@ -226,7 +225,7 @@ def test_every_field_of_a_policy_is_told() -> None:
         max_batch_size=8,
         max_batch_bytes=1048576,
         batch_wait_timeout_ms=20,
-        max_concurrent_batches="auto",
+        max_concurrent_batches=3,
         latency_objective_ms=1500,
         default_timeout_ms=60_000,
         max_queued_items=7,
@@ -260,7 +259,6 @@ def test_a_batch_that_can_never_be_full() -> None:
     assert defaults.unreachable_batch(BatchPolicySpec(max_queued_items=0)) is None
     assert defaults.unreachable_batch(BatchPolicySpec()) is None
     assert defaults.unreachable_batch(BatchPolicySpec(max_queued_items=32)) is None
-    assert defaults.unreachable_batch(BatchPolicySpec(max_concurrent_batches="auto")) is None
     narrow = BatchPolicySpec(max_batch_size=4096, max_batch_bytes="1Ki")
     assert defaults.unreachable_batch(narrow) == (
         "maxBatchSize is 4096, but maxBatchBytes of 1Ki holds no more than 512 items: with what parts it "

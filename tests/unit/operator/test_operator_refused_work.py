@@ -104,10 +104,10 @@ def test_refusals_for_a_deadline_add_no_pod() -> None:
         (288, {"maxQueuedItems": 256}, {}, "288 items: 256 wait, 32 are in the model"),
         (10, {"maxBatchSize": 8, "maxQueuedItems": 2}, {}, "10 items: 2 wait, 8 are in the model"),
         (9, {"maxBatchSize": 8, "maxQueuedItems": 2}, {}, None),
-        (18431, {"maxConcurrentBatches": "auto"}, {}, None),
+        (18431, {"maxConcurrentBatches": 64}, {}, None),
         (
             18432,
-            {"maxConcurrentBatches": "auto", "maxQueuedItems": 16384},
+            {"maxConcurrentBatches": 64, "maxQueuedItems": 16384},
             {},
             "18432 items: 16384 wait, 2048 are in the model",
         ),

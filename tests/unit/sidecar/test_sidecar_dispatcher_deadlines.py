@@ -190,19 +190,6 @@ def test_a_pause_sends_nothing_and_quiet_means_that_no_batch_is_with_the_model()
     fake_loop.run(main())
 
 
-def test_auto_finds_more_slots_where_they_pay():
-    async def main():
-        s = Scripted(base=0.1, max_batch_size=1, max_concurrent_batches="auto", max_queued_items=100_000)
-        tasks = [s.ask(n, timeout=1000.0) for n in range(3000)]
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert s.dispatcher.slots > 4
-        s.apply(Batching(max_concurrent_batches=2))
-        assert s.dispatcher.slots == 2
-        await s.close()
-
-    fake_loop.run(main())
-
-
 def test_a_cached_rejection_does_not_outlive_what_a_search_has_taught():
     """While a failed batch is searched nothing leaves the queue, and each run shows how fast the model is."""
 

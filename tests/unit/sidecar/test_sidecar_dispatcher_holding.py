@@ -38,11 +38,9 @@ async def callers(
     return latencies
 
 
-@pytest.mark.parametrize("slots", [1, "auto"])
-def test_two_cohorts_become_one_and_the_saved_calls_are_counted(slots: int | str):
+def test_two_cohorts_become_one_and_the_saved_calls_are_counted():
     async def main():
         s = Scripted()
-        s.apply(Batching(max_concurrent_batches=slots))
         s.metrics.show(s.dispatcher)
         latencies = await callers(s, 4, 60)
         sizes = [len(items) for items in s.batches()]

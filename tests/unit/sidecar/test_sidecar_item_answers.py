@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from penstock_sidecar.estimators.concurrency_tuner import ConcurrencyTuner
+from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import ITEM_ANSWERS
 from penstock_wire.http import Response
@@ -222,37 +222,35 @@ def test_an_answer_that_names_no_item_is_a_bad_answer_to_the_batch():
 
 
 @pytest.mark.parametrize(
-    ("statuses", "items", "ok"),
+    ("statuses", "items"),
     [
-        ([], 4, True),
-        ([422], 4, True),
-        ([500, 502], 4, True),
-        ([422, 422, 400, 404], 4, True),
-        ([503], 3, True),
-        ([429, 503, 422], 2, True),
-        ([503, 503, 429, 503], 4, False),
+        ([], 4),
+        ([422], 4),
+        ([500, 502], 4),
+        ([422, 422, 400, 404], 4),
+        ([503], 3),
+        ([429, 503, 422], 2),
+        ([503, 503, 429, 503], 0),
     ],
 )
 def test_what_is_learned_of_the_model_from_a_run_that_it_answered_by_item(
-    statuses: list[int], items: int, ok: bool, monkeypatch: pytest.MonkeyPatch
+    statuses: list[int], items: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """A success, of the items that it did not refuse for its load; too much for it where it refused all."""
+    """A success, of the items that it did not refuse for its load; nothing where it refused all."""
 
     async def main():
         own = {number: {"status": status} for number, status in enumerate(statuses)}
-        s = Scripted(base=0.5, behaviour=by_item(own), max_concurrent_batches="auto")
-        seen: list[tuple[int, float, bool]] = []
+        s = Scripted(base=0.5, behaviour=by_item(own))
+        seen: list[tuple[int, float]] = []
 
-        def note(
-            auto: ConcurrencyTuner, now: float, count: int, seconds: float, *, pressed: bool, ok: bool
-        ) -> int:
-            seen.append((count, round(seconds, 3), ok))
-            return auto.slots
+        def note(pace: ModelPace, now: float, cls: str, count: int, seconds: float) -> bool:
+            seen.append((count, round(seconds, 3)))
+            return False
 
-        monkeypatch.setattr(ConcurrencyTuner, "ended", note)
+        monkeypatch.setattr(ModelPace, "succeeded", note)
         outcomes = await asyncio.gather(*(s.ask(number) for number in range(4)))
         assert [outcome.status for outcome in outcomes] == statuses + [200] * (4 - len(statuses))
-        assert seen == [(items, 0.5, ok)]
+        assert seen == ([(items, 0.5)] if items else [])
         await s.close()
 
     fake_loop.run(main())

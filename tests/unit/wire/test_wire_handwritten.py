@@ -55,7 +55,7 @@ SIDECAR = [
     (b"batching: {overflowStatus: true}", r"\$.batching.overflowStatus: expected 503 or 429, found True$"),
     (
         b"batching: {maxConcurrentBatches: many}",
-        r"\$.batching.maxConcurrentBatches: expected a number or auto, found 'many'$",
+        r"\$.batching.maxConcurrentBatches: expected a whole number, found 'many'$",
     ),
     (b"batching: {maxConcurrentBatches: 65}", r"Expected `int` <= 64"),
 ]

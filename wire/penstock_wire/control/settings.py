@@ -49,7 +49,7 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         batch_wait_timeout_ms: how long a part-full batch can wait while a slot is free, from the arrival of
             the key's oldest item; 0 = not at all; absent = at most half of a batch's time, and only for
             clients that are about to send again. Never null: older sidecars accept only a number.
-        max_concurrent_batches: slots: batches in the model at once; `auto` finds the number that pays.
+        max_concurrent_batches: slots: batches in the model at once.
         latency_objective_ms: the deadline for admission, dropping and batch size; None = the client's.
         default_timeout_ms: deadline of a request without one.
         max_queued_items: items that can wait; None = as many as are answered within a deadline, see
@@ -65,7 +65,7 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max_batch_size: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
     max_batch_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * 1024 * 1024
     batch_wait_timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] | msgspec.UnsetType = msgspec.UNSET
-    max_concurrent_batches: Annotated[int, msgspec.Meta(ge=1, le=64)] | Literal["auto"] = 1
+    max_concurrent_batches: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     latency_objective_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
     default_timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 30_000
     max_queued_items: Annotated[int, msgspec.Meta(ge=0)] | None = None
