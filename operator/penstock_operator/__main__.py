@@ -33,7 +33,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.errors import ConfigError, LeaseLost
     from penstock_operator.handlers import KopfLog, Watches
     from penstock_operator.kinds import BACKEND
-    from penstock_operator.kube.cluster import Cluster, Connection, KubernetesCluster, credentials
+    from penstock_operator.kube.cluster import Cluster, Connection, KubernetesCluster, Reader, credentials
     from penstock_operator.kube.dry_cluster import FileCluster
     from penstock_operator.kube.events import Recorder
     from penstock_operator.kube.fence import FencedCluster
@@ -371,7 +371,7 @@ async def run(config: Config) -> int:
         await cluster.close()
 
 
-async def _preview(config: Config, there: Cluster | FileCluster) -> int:
+async def _preview(config: Config, there: Reader) -> int:
     return await preview(
         there, render=config.render, clock=LoopClock(), log=log, namespace=config.namespace or None
     )

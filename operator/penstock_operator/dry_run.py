@@ -24,7 +24,7 @@ from penstock_operator.desired.names import AUTHORITIES_KEY
 from penstock_operator.desired.template_pinning import drain_secret
 from penstock_operator.errors import ClusterError, ConfigError
 from penstock_operator.kinds import CONFIG_MAP, PARENTS, kind_of
-from penstock_operator.kube.cluster import MANAGER, Cluster, NoObserver, Obj
+from penstock_operator.kube.cluster import MANAGER, NoObserver, Obj, Reader
 from penstock_operator.kube.dry_cluster import DryCluster, FileCluster, Write
 from penstock_operator.reconcile.context import Context, Memory
 from penstock_operator.reconcile.load_turns import LoadTurns
@@ -41,7 +41,7 @@ DRAWN = "drawn-when-applied"
 
 
 async def dry_run(
-    there: Cluster | FileCluster,
+    there: Reader,
     *,
     render: RenderConfig,
     clock: Clock,
@@ -124,7 +124,7 @@ def read_file(path: str, what: str = "--file") -> list[Obj]:
 
 
 async def preview(
-    there: Cluster | FileCluster,
+    there: Reader,
     *,
     render: RenderConfig,
     clock: Clock,

@@ -27,8 +27,6 @@ MAX_VERSION = 2**52
 """Versions from this on are ignored as made up. After the highest version that a pod can make up, there is
 room for as many changes below the highest possible version (`desired.settings.HIGHEST`)."""
 
-KEEP = 60.0
-
 
 @dataclass(frozen=True, slots=True)
 class News:
@@ -140,7 +138,7 @@ class Reports:
         """The load window of a backend, made when it is first asked for."""
         load_window = self._windows.get((namespace, backend))
         if load_window is None:
-            load_window = self._windows[(namespace, backend)] = LoadWindow(KEEP)
+            load_window = self._windows[(namespace, backend)] = LoadWindow()
         return load_window
 
     def of_backend(self, namespace: str, backend: str) -> dict[str, SidecarReport]:

@@ -261,15 +261,6 @@ class LoadWindow:
         self._starting: dict[str, float] = {}
         self._startups: deque[float] = deque(maxlen=_STARTUPS)
 
-    @property
-    def keep(self) -> float:
-        """Seconds of samples that are kept; can be set when the stable window changes."""
-        return self._keep
-
-    @keep.setter
-    def keep(self, seconds: float) -> None:
-        self._keep = max(seconds, _RATES_S)
-
     def record(self, report: SidecarReport, at: float, *, every: float = 1.0) -> None:
         """Record a pod's report.
 
@@ -358,15 +349,18 @@ class LoadWindow:
             router.gone = True
         self._drop_gone(now)
 
-    def view(self, pods: Mapping[str, bool], now: float) -> tuple[PodLoad, ...]:
+    def view(self, pods: Mapping[str, bool], now: float, *, keep: float | None = None) -> tuple[PodLoad, ...]:
         """Return what is known of the pods, for `recommend`; forget what is older than `keep`.
 
         Args:
             pods: the pods that exist (and are not being deleted) by name, and whether each is ready.
+            keep: seconds of samples to keep from now on; None: as before.
 
         Returns:
             The pods that exist, and those that left, as long as their samples lie in the window.
         """
+        if keep is not None:
+            self._keep = max(keep, _RATES_S)
         self._prune(pods, now)
         since = self._ready_since
         self._ready_since = {name: since.get(name, now) for name, ready in pods.items() if ready}

@@ -45,8 +45,38 @@ _ANEW = 3
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
-class Cluster(Protocol):
-    """All that the operator needs of Kubernetes. Every method can raise `ClusterError`."""
+class Reader(Protocol):
+    """All that the operator reads of Kubernetes. Both methods can raise `ClusterError`."""
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
+        """Read one object; None if there is none."""
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        keep: Callable[[Obj], T],
+        labels: str | None = None,
+        name: str | None = None,
+        metadata_only: bool = False,
+    ) -> list[T]:
+        """List all objects of a kind; only the results of `keep` stay in memory.
+
+        Args:
+            namespace: None for all.
+            keep: called with each object as it arrives; a list that is begun again calls it again for some.
+            name: only the object of this name. An empty list proves that there is none; a 404 to `get` does
+                not, as a starting server answers so for existing objects, too.
+            metadata_only: ask for metadata alone, which is much cheaper.
+
+        Returns:
+            What `keep` returned, once for each object.
+        """
+
+
+class Writer(Protocol):
+    """All that it writes. Every method can raise `ClusterError`, and `LeaseLost` behind a fence."""
 
     async def apply(self, kind: Kind, obj: Obj) -> Obj:
         """Server-side apply as `MANAGER`, taking over fields that others set.
@@ -87,32 +117,6 @@ class Cluster(Protocol):
             Conflict: it is a namesake.
         """
 
-    async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
-        """Read one object; None if there is none."""
-
-    async def list(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        keep: Callable[[Obj], T],
-        labels: str | None = None,
-        name: str | None = None,
-        metadata_only: bool = False,
-    ) -> list[T]:
-        """List all objects of a kind; only the results of `keep` stay in memory.
-
-        Args:
-            namespace: None for all.
-            keep: called with each object as it arrives; a list that is begun again calls it again for some.
-            name: only the object of this name. An empty list proves that there is none; a 404 to `get` does
-                not, as a starting server answers so for existing objects, too.
-            metadata_only: ask for metadata alone, which is much cheaper.
-
-        Returns:
-            What `keep` returned, once for each object.
-        """
-
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
         """Delete in the background.
 
@@ -132,6 +136,10 @@ class Cluster(Protocol):
         Raises:
             Conflict: it exists.
         """
+
+
+class Cluster(Reader, Writer, Protocol):
+    """Kubernetes."""
 
 
 class Connection(Cluster, Protocol):

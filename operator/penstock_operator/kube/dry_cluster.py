@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock_operator.kinds import Kind
-from penstock_operator.kube.cluster import Cluster, Obj
+from penstock_operator.kube.cluster import Obj, Reader
 from penstock_operator.store import Key, key_of
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Write:
 
 
 class FileCluster:
-    """The objects of a file, as the apiserver would return them (reads of the `Cluster` Protocol)."""
+    """The objects of a file, as the apiserver would return them (a `Reader`)."""
 
     def __init__(self, documents: Iterable[Obj], *, namespace: str) -> None:
         self._objects: dict[Key, Obj] = {}
@@ -69,8 +69,8 @@ class FileCluster:
 class DryCluster:
     """A `Cluster` that reads another one, and records writes instead of sending them."""
 
-    def __init__(self, there: Cluster | FileCluster) -> None:
-        self._there = there
+    def __init__(self, there: Reader) -> None:
+        self._there, self.list = there, there.list
         self._seen: dict[Key, Obj | None] = {}
         self._version = 10**15
         self.writes: dict[Key, Write] = {}
@@ -108,20 +108,6 @@ class DryCluster:
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
         key = Key(kind.kind, namespace or "", name)
         return self._seen[key] if key in self._seen else await self._there.get(kind, namespace, name)
-
-    async def list(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        keep: Callable[[Obj], T],
-        labels: str | None = None,
-        name: str | None = None,
-        metadata_only: bool = False,
-    ) -> list[T]:
-        return await self._there.list(
-            kind, namespace, keep=keep, labels=labels, name=name, metadata_only=metadata_only
-        )
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
         key = Key(kind.kind, namespace or "", name)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import EVENT
-from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
+from penstock_operator.kube.cluster import Obj, WriteObserver, Writer
 
 KEPT = 1000
 """The most Events that wait."""
@@ -22,7 +22,7 @@ KEPT = 1000
 class Recorder:
     """A queue that sends Events in the order in which they came."""
 
-    def __init__(self, cluster: Cluster, observer: WriteObserver, log: Callable[..., None]) -> None:
+    def __init__(self, cluster: Writer, observer: WriteObserver, log: Callable[..., None]) -> None:
         self._cluster = cluster
         self._observer = observer
         self._log = log
@@ -49,7 +49,7 @@ class Recorder:
             self._some.clear()
 
 
-async def send(event: Obj, cluster: Cluster, observer: WriteObserver, log: Callable[..., None]) -> None:
+async def send(event: Obj, cluster: Writer, observer: WriteObserver, log: Callable[..., None]) -> None:
     """Send one Event; if it is refused, log that and drop it.
 
     Args:

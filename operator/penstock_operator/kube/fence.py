@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from penstock_operator.clock import Clock, run_until
 from penstock_operator.errors import ClusterError, LeaseLost
 from penstock_operator.kinds import Kind
-from penstock_operator.kube.cluster import Cluster, Obj
+from penstock_operator.kube.cluster import Cluster, Obj, Writer
 
 T = TypeVar("T")
 
@@ -41,7 +41,8 @@ class FencedCluster:
         clock: Clock,
         failed: Failed = lambda _verb, _kind, _status: None,
     ) -> None:
-        self._cluster = cluster
+        self.get, self.list = cluster.get, cluster.list
+        self._cluster: Writer = cluster
         self._until = until
         self._clock = clock
         self._failed = failed
@@ -64,23 +65,6 @@ class FencedCluster:
     ) -> Obj:
         return await self._led(
             "annotate", kind, lambda: self._cluster.annotate(kind, namespace, name, annotations, uid=uid)
-        )
-
-    async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
-        return await self._cluster.get(kind, namespace, name)
-
-    async def list(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        keep: Callable[[Obj], T],
-        labels: str | None = None,
-        name: str | None = None,
-        metadata_only: bool = False,
-    ) -> list[T]:
-        return await self._cluster.list(
-            kind, namespace, keep=keep, labels=labels, name=name, metadata_only=metadata_only
         )
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:

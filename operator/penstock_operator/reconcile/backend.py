@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import LoadStatus
-from penstock_operator.api.defaults import batching_spec, unreachable_batch, unreachable_target
+from penstock_operator.api.defaults import unreachable_batch, unreachable_target
 from penstock_operator.autoscaling import Recommendation, schedule
 from penstock_operator.desired import backend as rendering
 from penstock_operator.desired import deployment, names, settings
@@ -113,11 +113,9 @@ def forget(ctx: Context, key: Key) -> None:
 
 def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> settings.Versioned:
     """Return the document to send now. A backend without its policy, or suspended, keeps the last one."""
-    reference = backend.spec.batch_policy_ref
-    policy = ctx.view.policy(backend.namespace, reference) if reference else None
     at = (backend.namespace, names.backend_settings(backend.name))
     made = ctx.memory.made.get(at)
-    if (reference and policy is None) or backend.spec.suspend:
+    if ctx.view.lacks_policy(backend) or backend.spec.suspend:
         kept = made or settings.recorded_version(recorded)
         # NB: users may write the ConfigMap, but not the status. A status of an older operator has no digest.
         if kept is not None and (kept is made or backend.status.settings_digest in (None, kept.digest)):
@@ -125,7 +123,7 @@ def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> sett
             return kept
     reports = ctx.reports.of_backend(backend.namespace, backend.name)
     made = ctx.memory.made[at] = settings.next_version(
-        settings.for_sidecar(backend, policy),
+        settings.for_sidecar(backend, ctx.view.policy_of(backend)),
         made=made,
         recorded=recorded,
         status_version=backend.status.settings_version or 0,
@@ -146,10 +144,8 @@ def _held(
     held = []
     if live is not None and needs_write(deployment.deployment(backend, pinned), live) == CHANGED:
         held.append("pods")
-    reference = backend.spec.batch_policy_ref
-    policy = ctx.view.policy(backend.namespace, reference) if reference else None
-    if not (reference and policy is None):
-        wanted = settings.for_sidecar(backend, policy)
+    if not ctx.view.lacks_policy(backend):
+        wanted = settings.for_sidecar(backend, ctx.view.policy_of(backend))
         if wanted(versioned.version) != versioned.document:
             held.append("settings")
     return tuple(held)
@@ -180,9 +176,7 @@ def look_at_load(ctx: Context, key: Key) -> None:
     backend = ctx.view.backend(key.namespace, key.name)
     if backend is None:
         return
-    reference = backend.spec.batch_policy_ref
-    policy = ctx.view.policy(key.namespace, reference) if reference else None
-    if _is_news(ctx, backend, key, _load(ctx, key, batching_spec(backend, policy).max_batch_size)):
+    if _is_news(ctx, backend, key, _load(ctx, key, ctx.view.batching(backend).max_batch_size)):
         ctx.memory.load_turns.ask(key)
 
 
@@ -241,9 +235,7 @@ async def _write_status(
     )
     if wait is not None:
         return wait
-    reference = backend.spec.batch_policy_ref
-    policy = ctx.view.policy(namespace, reference) if reference else None
-    spec = batching_spec(backend, policy)
+    spec = ctx.view.batching(backend)
     turn, fresh = ctx.memory.load_turns.take(key), _load(ctx, key, spec.max_batch_size)
     seen = BackendObserved(
         deployment=ctx.store.get(DEPLOYMENT, namespace, names.backend(name)),
@@ -252,7 +244,7 @@ async def _write_status(
         settings_version=versioned.version,
         settings_digest=versioned.digest,
         record_changed=backend.spec.suspend and _record_changed(ctx, backend, versioned),
-        policy_missing=bool(reference) and policy is None,
+        policy_missing=ctx.view.lacks_policy(backend),
         taken=problems.taken,
         refused=problems.refused,
         scale_refused=scaled.refused,
@@ -283,6 +275,6 @@ async def _write_status(
     written = await write_status(ctx, stored, status)
     # NB: changes by the autoscaler during the write stay for the next status.
     scaled.unpublished = [entry for entry in scaled.unpublished if entry not in unpublished]
-    if written and reference:
-        ctx.enqueue(Key(POLICY.kind, namespace, reference), 0.0)
+    if written and backend.spec.batch_policy_ref:
+        ctx.enqueue(Key(POLICY.kind, namespace, backend.spec.batch_policy_ref), 0.0)
     return None

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from penstock_operator.api import ModelBackend, TrafficSplit
-from penstock_operator.api.defaults import batching_spec
 from penstock_operator.api.strategy import ReleaseMetric, Strategy, Verdict
 from penstock_operator.autoscaling import Floor, target_of
 from penstock_operator.desired import labels
@@ -160,9 +159,7 @@ def _seen(ctx: Context, split: TrafficSplit, name: str) -> BackendSeen:
     backend = ctx.view.backend(namespace, name)
     target = None
     if backend is not None:
-        reference = backend.spec.batch_policy_ref
-        policy = ctx.view.policy(namespace, reference) if reference else None
-        target = target_of(backend, batching_spec(backend, policy), ctx.clock.now())
+        target = target_of(backend, ctx.view.batching(backend), ctx.clock.now())
     return BackendSeen(
         exists=True,
         uid=stored_backend["metadata"]["uid"],

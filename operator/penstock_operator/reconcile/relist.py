@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from penstock_operator.clock import Clock
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import PARENTS, Kind
-from penstock_operator.kube.cluster import Cluster, Obj
+from penstock_operator.kube.cluster import Obj, Reader
 from penstock_operator.store import Change, Key, Store, key_of, version_of
 
 PERIOD = (300.0, 600.0)
@@ -104,7 +104,7 @@ class Relister:
 
 
 async def relist_kind(
-    cluster: Cluster,
+    cluster: Reader,
     store: Store,
     kind: Kind,
     changed: Callable[[Change], None],

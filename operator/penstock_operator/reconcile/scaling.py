@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock_operator.api import BatchPolicySpec, ModelBackend
+from penstock_operator.api import ModelBackend
 from penstock_operator.api.backendstatus import ScalingEntry
-from penstock_operator.api.defaults import batching_spec
 from penstock_operator.autoscaling import (
     Holders,
     Recommendation,
@@ -26,7 +25,6 @@ from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import release, router
 from penstock_operator.reconcile.context import Context, Scaled
 from penstock_operator.reconcile.scale_owners import OtherScalers, owns_replicas
-from penstock_operator.reports import KEEP
 from penstock_operator.status import HISTORY, refusal
 from penstock_operator.status.endpoint import router_ready
 from penstock_operator.status.pods import is_ready, living
@@ -80,12 +78,11 @@ class Scaler:
             return self._unscaled(key, backend if stored is not None else None)
         now = ctx.clock.time()
         window = ctx.reports.window(key.namespace, key.name)
-        window.keep = max(KEEP, target.stable_window)
         current = backend.spec.replicas
         recommendation, state = recommend(
             target,
             current=current,
-            pods=window.view(self._pods(key), now),
+            pods=window.view(self._pods(key), now, keep=target.stable_window),
             state=self._states.get(key, ScalerState()),
             now=now,
             holds=window.holds(now),
@@ -129,10 +126,7 @@ class Scaler:
             ctx.observer.wrote("scale", BACKEND.kind)
             if asked is not None:
                 self._made(key, scaled, asked)
-            # NB: the answer is a Scale; the store must know the new value before the next look at it.
-            fresh = await ctx.cluster.get(BACKEND, key.namespace, key.name)
-            if fresh is not None:
-                ctx.changed(ctx.store.put(fresh))
+            # NB: the answer is a Scale, not the backend: the watch brings that, with the new number.
             ctx.enqueue(key, 0.0)
         elif before[0] is None or _face(before) != _face((recommendation, scaled.foreign)):
             ctx.enqueue(key, 0.0)
@@ -145,7 +139,7 @@ class Scaler:
         last = ctx.memory.scaled.pop(key, None)
         if backend is None:
             return None
-        objective = objective_of(backend, self._batching(backend))
+        objective = objective_of(backend, self._ctx.view.batching(backend))
         watched = objective.latency is not None and not backend.spec.suspend
         known = Scaled() if last is None else last
         before = (known.recommendation is not None, known.unreachable)
@@ -172,12 +166,7 @@ class Scaler:
     def _target(self, backend: ModelBackend) -> Target | None:
         now = self._ctx.clock.now()
         floor = release.floor(self._ctx.view, backend, now)
-        return target_of(backend, self._batching(backend), now, floor)
-
-    def _batching(self, backend: ModelBackend) -> BatchPolicySpec:
-        reference = backend.spec.batch_policy_ref
-        policy = self._ctx.view.policy(backend.namespace, reference) if reference else None
-        return batching_spec(backend, policy)
+        return target_of(backend, self._ctx.view.batching(backend), now, floor)
 
     def _holders(self, key: Key) -> Holders:
         """Return the routers' readiness to hold the backend's requests while it has no pod."""

@@ -135,6 +135,19 @@ class View:
         """Return a policy that is readable and not being deleted; None if there is none."""
         return self._one(BatchPolicy, POLICY, namespace, name)
 
+    def policy_of(self, backend: ModelBackend) -> BatchPolicy | None:
+        """Return the policy that a backend names; None if it names none, or one that does not exist."""
+        reference = backend.spec.batch_policy_ref
+        return self.policy(backend.namespace, reference) if reference else None
+
+    def lacks_policy(self, backend: ModelBackend) -> bool:
+        """Whether a backend names a policy that does not exist."""
+        return bool(backend.spec.batch_policy_ref) and self.policy_of(backend) is None
+
+    def batching(self, backend: ModelBackend) -> BatchPolicySpec:
+        """Return the batching in force for a backend: its own, its policy's, or the defaults."""
+        return batching_spec(backend, self.policy_of(backend))
+
     def backends(self, namespace: str) -> list[ModelBackend]:
         """Return the readable backends of a namespace that are not being deleted."""
         return self._all(ModelBackend, BACKEND, namespace)
@@ -193,7 +206,7 @@ class View:
                     )
                 )
             )
-            batching = self._batching(namespace)
+            batching = {backend.name: self.batching(backend) for backend in self.backends(namespace)}
             seen = Backends(
                 ready=ready,
                 untried=untried,
@@ -211,15 +224,6 @@ class View:
             known = (epochs, known[1] if known is not None and known[1] == seen else seen)
             self._backends[namespace] = known
         return known[1]
-
-    def _batching(self, namespace: str) -> dict[str, BatchPolicySpec]:
-        """Return the batching of each backend, by its own settings or its policy's."""
-        batching: dict[str, BatchPolicySpec] = {}
-        for backend in self.backends(namespace):
-            reference = backend.spec.batch_policy_ref
-            policy = self.policy(namespace, reference) if reference else None
-            batching[backend.name] = batching_spec(backend, policy)
-        return batching
 
     def _service_owners(self, namespace: str, backend: str) -> Iterable[str]:
         """Return the owners' uids of the Service with a backend's name, if it is one of ours."""

@@ -543,12 +543,14 @@ def test_how_long_pods_take_to_start() -> None:
     assert window.startup == 15.0
 
 
-def test_keep_is_never_less_than_a_minute() -> None:
+@pytest.mark.parametrize(("keep", "kept"), [(5, 61), (600, 201)])
+def test_keep_is_never_less_than_a_minute(keep: float, kept: int) -> None:
     """The rates need that much."""
     window = LoadWindow(5)
-    assert window.keep == 60
-    window.keep = 600
-    assert window.keep == 600
+    window.view({"p": True}, 0, keep=keep)
+    for second in range(201):
+        window.record(report(seq=second + 1), second)
+    assert len(window.view({"p": True}, 200)[0].samples) == kept
 
 
 # --- the target -----------------------------------------------------------------------------------------
