@@ -37,8 +37,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.kube.dry_cluster import FileCluster
     from penstock_operator.kube.events import Recorder
     from penstock_operator.kube.fence import FencedCluster
-    from penstock_operator.kube.installation import Leadership, among_installations, identity_of
-    from penstock_operator.kube.lease import Elector
+    from penstock_operator.kube.lease import LEASE_NAME, Elector
     from penstock_operator.kube.lease_thread import CALL_SECONDS, LeaseThread
     from penstock_operator.leader_endpoint import LeaderEndpoint
     from penstock_operator.metrics import Metrics, QueueMetrics
@@ -82,7 +81,7 @@ class Operator:
             metrics.watch_work(name, each.underway)
         self._lease = LeaseThread(
             partial(KubernetesCluster.connect, config.kubeconfig or None, timeout=CALL_SECONDS),
-            partial(_leadership, config, clock, self._waits_for, self._is_refused),
+            partial(_elector, config, clock, self._waits_for, self._is_refused),
             clock=clock,
         )
         self._fenced = fenced = FencedCluster(
@@ -287,7 +286,7 @@ class Operator:
         self._metrics.waits_for(holder)
 
     def _is_refused(self, why: str) -> None:
-        """Note that the apiserver forbids the Lease of all installations, or no longer; called there, too."""
+        """Note that the apiserver forbids the Lease, or no longer; called there, too."""
         self._refused = why
 
     def _why_not_ready(self) -> str | None:
@@ -301,35 +300,36 @@ class Operator:
         return None
 
 
-def _leadership(
+def _elector(
     config: Config,
     clock: Clock,
     waits_for: Callable[[str], None],
     refused: Callable[[str], None],
     cluster: Connection,
     working: Callable[[], bool],
-) -> Leadership:
-    where = f"{config.operator_namespace}/{config.service}"
-    first = Elector(
+) -> Elector:
+    """Make this pod's candidate for the Lease; `waits_for` gets a holder of another installation."""
+    installation = f"{config.operator_namespace}/{config.service}"
+    name = f"{LEASE_NAME}.{config.namespace}" if config.namespace else LEASE_NAME
+    lease = f"{config.lease_namespace}/{name}"
+
+    def waiting(holder: str) -> None:
+        another = bool(holder) and holder.rpartition("/")[0] != installation
+        waits_for(holder if another else "")
+        if another:
+            log("another installation leads", level="warning", holder=holder, lease=lease)
+        elif holder:
+            log("standing by", holder=holder, lease=lease)
+
+    return Elector(
         cluster,
-        namespace=config.operator_namespace,
-        name=config.service,
-        identity=config.identity,
+        namespace=config.lease_namespace,
+        name=name,
+        identity=f"{installation}/{config.identity}",
         clock=clock,
         log=log,
         working=working,
-        waiting=lambda holder: log("standing by", holder=holder, lease=where) if holder else None,
-    )
-    return among_installations(
-        cluster,
-        first,
-        lease_namespace=config.lease_namespace,
-        watched=config.namespace,
-        identity=identity_of(config.operator_namespace, config.service, config.identity),
-        clock=clock,
-        log=log,
-        working=working,
-        waiting=waits_for,
+        waiting=waiting,
         refused=refused,
     )
 

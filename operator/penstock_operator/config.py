@@ -205,14 +205,14 @@ class Config(BaseModel):
         Literal["debug", "info", "warning", "error"], Field(description="How much is logged.")
     ] = "info"
     operator_namespace: Annotated[
-        str, Field(pattern=_NAME, description="Namespace of the operator itself, its Lease and its Service.")
+        str, Field(pattern=_NAME, description="Namespace of the operator itself and its Service.")
     ] = "penstock-system"
     lease_namespace: Annotated[
-        str, Field(pattern=_NAME, description="Namespace of the Lease by which one installation acts.")
+        str, Field(pattern=_NAME, description="Namespace of the Lease by which one operator acts.")
     ] = "kube-system"
-    service: Annotated[
-        str, Field(pattern=_NAME, description="Name of the operator's Service, and of its Lease.")
-    ] = "penstock-operator"
+    service: Annotated[str, Field(pattern=_NAME, description="Name of the operator's Service.")] = (
+        "penstock-operator"
+    )
     pod: Annotated[str, Field(description="Name of the operator's pod; default: the host name.")] = ""
     pod_ip: Annotated[
         str, Field(description="Address of the operator's pod, for its Service; empty: not published.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import signal
@@ -49,18 +48,6 @@ PATIENCE = 40.0
 
 NO_IMAGE = "127.0.0.1:9/penstock/router:none"
 """Nothing answers there: the kubelet retries for ever, with alternating messages."""
-
-LEASE = ("-n", "kube-system", "lease", "penstock-installation", "--ignore-not-found")
-OWN_LEASE = {
-    "apiVersion": "coordination.k8s.io/v1",
-    "kind": "Lease",
-    "metadata": {"namespace": "kube-system", "name": "penstock-installation"},
-    "spec": {
-        "holderIdentity": f"{NAMESPACE}/penstock-operator/before",
-        "acquireTime": "2026-01-01T00:00:00.000000Z",
-    },
-}
-"""As if the installation under test had been for all namespaces once."""
 
 HASH = "penstock.dev/desired-hash"
 """The annotation of everything that was rendered."""
@@ -160,16 +147,12 @@ def alone(cluster: Cluster) -> Iterator[Cluster]:
         cluster.kubectl("scale", *where, "--replicas=0")
         selector = ("-n", INSTALLED_IN, "pods", "-l", OPERATOR_PODS, "-o", "name")
         wait_for("no operator", lambda: not cluster.kubectl("get", *selector).stdout.strip())
-    # The one under test is limited to a namespace: without the Lease for all it would wait at each start.
-    cluster.kubectl("delete", *LEASE)
-    cluster.kubectl("create", "-f", "-", input=json.dumps(OWN_LEASE))
     delete_namespace(cluster)  # of a killed run
     cluster.kubectl("create", "namespace", NAMESPACE)
     yield cluster
     try:
         delete_namespace(cluster)
     finally:
-        cluster.kubectl("delete", *LEASE)
         if there:
             upgrade(cluster, TAKE_BACK)
 

@@ -18,7 +18,13 @@ from tests.support.cluster.k8s import (
     split,
     versions,
 )
-from tests.support.cluster.release import OPERATOR_PODS, leading_pod, operator_idle, operator_metrics
+from tests.support.cluster.release import (
+    OPERATOR_PODS,
+    leading_pod,
+    operator_idle,
+    operator_lease,
+    operator_metrics,
+)
 from tests.support.ledger.zero_loss import is_ready
 
 
@@ -87,7 +93,7 @@ class Look:
         )
         same = before == (self.versions, self.events, self.pods)
         # A new leader has by then done the work that waits for the pods' reports.
-        acquired = (self._operator.get("lease", "penstock-operator") or {})["spec"]["acquireTime"]
+        acquired = operator_lease(self._operator.cluster)["acquireTime"]
         led = time.time() - datetime.datetime.fromisoformat(acquired).timestamp()
         return led > SETTLED and operator_idle(self._operator) and reporting == [1.0] and well and same
 

@@ -9,7 +9,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ from tests.support.cluster.k8s import (
     ledger_code,
     versions,
 )
-from tests.support.cluster.release import leading_pod, operator_idle, upgrade
+from tests.support.cluster.release import leading_pod, operator_idle, operator_lease, upgrade
 
 STANDBY_ACTS_S = 15.0
 """From the old leader's last renewal to the new one's first write, by the Lease and the apiserver: what a
@@ -85,7 +84,8 @@ def test_a_standby_acts_within_seconds(
                 with contextlib.suppress(ProcessLookupError):  # kubelet was as fast
                     os.kill(number, signal.SIGKILL)
             service = wait_for("the standby to act", lambda: namespace.get("service", "b-backend"))
-        holder, acquired = _lease(operator)["holderIdentity"], _time(_lease(operator)["acquireTime"])
+        lease = operator_lease(operator.cluster)
+        holder, acquired = lease["holder"], _time(lease["acquireTime"])
         assert holder != name
         asked = _time((namespace.get("modelbackend", "b") or {})["metadata"]["creationTimestamp"])
         acts = _time(service["metadata"]["creationTimestamp"])
@@ -104,7 +104,7 @@ def test_a_standby_acts_within_seconds(
             before_it_wakes = _quiet(namespace, operator)
             os.kill(number, signal.SIGCONT)
             log = wait_for("it to end", lambda: _ended_log(operator, name))
-            assert _lease(operator)["holderIdentity"] != name
+            assert operator_lease(operator.cluster)["holder"] != name
             assert versions(namespace) == before_it_wakes
             assert "operator ends" in log, log[-3000:]
             assert "LeaseLost" in log, log[-3000:]
@@ -113,18 +113,13 @@ def test_a_standby_acts_within_seconds(
             os.kill(number, signal.SIGCONT)
 
 
-def _lease(operator: Namespace) -> dict[str, Any]:
-    spec: dict[str, Any] = (operator.get("lease", "penstock-operator") or {})["spec"]
-    return spec
-
-
 def _last_renewal(operator: Namespace, holder: str) -> datetime.datetime:
     """When a holder that has stopped renewed last: one renewal may still have been on its way."""
     seen: list[str] = []
 
     def stands() -> bool:
-        lease = _lease(operator)
-        if lease["holderIdentity"] != holder:
+        lease = operator_lease(operator.cluster)
+        if lease["holder"] != holder:
             return True
         seen.append(lease["renewTime"])
         return len(seen) > 1 and seen[-1] == seen[-2]

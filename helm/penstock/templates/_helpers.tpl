@@ -1,11 +1,11 @@
-{{/* The operator's name: of its Deployment, Service, ServiceAccount, Lease and roles. It is fixed, since a
+{{/* The operator's name: of its Deployment, Service, ServiceAccount and roles. It is fixed, since a
      cluster has one Penstock: its CRDs and ClusterRoles are the cluster's. */}}
 {{- define "penstock.operator" -}}
 penstock-operator
 {{- end }}
 
-{{/* The Lease by which one installation acts: that of all namespaces, or of the one that it looks after. */}}
-{{- define "penstock.installationLease" -}}
+{{/* The Lease by which one operator acts: that of all namespaces, or of the one that it looks after. */}}
+{{- define "penstock.lease" -}}
 penstock-installation{{ with .Values.operator.watchNamespace }}.{{ . }}{{ end }}
 {{- end }}
 

@@ -6,14 +6,14 @@ resourceVersion that was read, so only one of two candidates wins. The leader re
 if it cannot for `renew_within` seconds it must stop acting, before any other candidate can take over. A
 renewal is one call: the record as last written, with its version; if that is refused, it is read again.
 
-`installation` decides in the same way which of several installations acts.
+All installations of a cluster ask for one Lease, so two never act at once: helm refuses a second release, but
+another tool may apply the chart again. Operators limited to different namespaces have a Lease each.
 
 Source: k8s.io/client-go/tools/leaderelection/leaderelection.go.
 """
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,15 +22,11 @@ from penstock_operator.errors import ClusterError, Conflict, LeaseLost, NotFound
 from penstock_operator.kinds import LEASE
 from penstock_operator.kube.cluster import Cluster, Obj
 
+LEASE_NAME = "penstock-installation"
+"""Name of the Lease; of an operator limited to a namespace, with a dot and that namespace appended."""
+
 UNANSWERED = 1.5
 """Seconds until a failed call for a Lease that no other candidate is known to hold is tried again."""
-
-ARRIVES = 3.0
-"""Seconds that a write sent in a leader's last moment can take to arrive."""
-
-
-SKEW = 2.0
-"""Seconds by which the wall clocks of two nodes can differ; see `Elector`'s `read_by_others`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +43,6 @@ class LeaseTimes:
     retry: float = 1.5
     again: float = 0.5
 
-    @property
-    def settle(self) -> float:
-        """Seconds after a Lease was changed, deleted or made until nothing acts by its former state."""
-        return self.renew_within + ARRIVES
-
 
 class Elector:
     """One candidate.
@@ -59,16 +50,8 @@ class Elector:
     Args:
         identity: the candidate's; unique, as the pod's name with its uid.
         working: whether the acting loop works; a leader does not renew otherwise.
-        ours: whether a holder is of our group, whose Lease is taken over at once; None: only ourselves.
         waiting: called with the holder when that becomes another's, with "" when it no longer is.
         refused: called with the reason if the apiserver forbids the Lease, with "" when that ends.
-        takes: False to hold no Lease, but to lead as long as no other candidate holds this one.
-        settles: make the Lease by an apply, which needs rights to this one name only, and lead by a Lease
-            that was made or found free only if it is still so `LeaseTimes.settle` seconds later; see
-            `installation`.
-        read_by_others: others may only read the Lease, and act when it did not change for its duration.
-            Then leading begins at once only if our write came before that; else the Lease settles.
-        kept_seconds: how long the others respect a Lease that was given back.
     """
 
     def __init__(
@@ -82,13 +65,8 @@ class Elector:
         times: LeaseTimes | None = None,
         log: Callable[..., None] = lambda _message, **_fields: None,
         working: Callable[[], bool] = lambda: True,
-        ours: Callable[[str], bool] | None = None,
         waiting: Callable[[str], None] = lambda _holder: None,
         refused: Callable[[str], None] = lambda _why: None,
-        takes: bool = True,
-        settles: bool = False,
-        read_by_others: bool = False,
-        kept_seconds: int = 0,
     ) -> None:
         self._cluster = cluster
         self._namespace = namespace
@@ -98,19 +76,12 @@ class Elector:
         self._times = times or LeaseTimes()
         self._log = log
         self._working = working
-        self._ours = ours or (lambda holder: holder == identity)
         self._waiting = waiting
         self._refused = refused
-        self._takes = takes
-        self._settles = settles
-        self._read_by_others = read_by_others
-        self._kept_seconds = kept_seconds
         self._held: Obj | None = None
-        self._held_at = float("-inf")
         self._seen: tuple[object, ...] | None = None
         self._seen_at = 0.0
         self._free_at = float("-inf")
-        self._settled_at = float("-inf")
         self._renewed_at = float("-inf")
         self.holder = ""
         """Identity of the leader as last seen."""
@@ -127,10 +98,8 @@ class Elector:
 
     async def acquire(self) -> None:
         """Wait until we lead."""
-        if self._held is None:
-            self._settled_at = float("-inf")
         while not await self._try(self._times.renew_within):
-            left = max(self._free_at, self._settled_at) - self._clock.time()
+            left = self._free_at - self._clock.time()
             pause = self._times.retry if self._anothers(self.holder) else min(self._times.retry, UNANSWERED)
             await self._clock.sleep(min(pause, left) if left > 0 else pause)
 
@@ -155,15 +124,14 @@ class Elector:
                     )
 
     async def release(self) -> None:
-        """Give the Lease back, so that the next leader waits less or not at all; best effort."""
-        if not self.leads or not self._takes:
+        """Give the Lease back, so that the next leader does not wait; best effort."""
+        if not self.leads:
             return
         self._renewed_at, self._held = float("-inf"), None
-        holder, kept = self._identity if self._kept_seconds else "", self._kept_seconds or 1
         try:
             live = await self._cluster.get(LEASE, self._namespace, self._name)
             if live is not None and (live.get("spec") or {}).get("holderIdentity") == self._identity:
-                await self._cluster.apply(LEASE, self._record(live, holder=holder, duration=kept))
+                await self._cluster.apply(LEASE, self._record(live, holder="", duration=1))
         except ClusterError as error:
             self._log("lease not released", error=str(error))
 
@@ -178,11 +146,7 @@ class Elector:
 
     async def _attempt(self) -> bool:
         began = self._clock.time()
-        if self._read_by_others and began >= self._held_at + self._times.duration - self._times.renew_within:
-            self._held = None  # its duration may pass before the write arrives
         if self._held is not None:
-            if began < self._settled_at:
-                return False
             try:
                 held = await self._cluster.apply(LEASE, self._record(self._held))
             except (Conflict, NotFound):
@@ -192,27 +156,12 @@ class Elector:
                 return False
             else:
                 return self._leading(held, began)
-        since, self._settled_at = self._settled_at, float("-inf")
         try:
             live = await self._cluster.get(LEASE, self._namespace, self._name)
-            if live is None and self._takes and self._settles:
-                await self._cluster.apply(LEASE, self._record(None, acquired=False))
-                live = await self._cluster.get(LEASE, self._namespace, self._name)
-                if live is None:
-                    return False
             if live is not None and not self._free(live):
                 return False
-            settled = not self._settles or self.leads or self._is_settled(live)
-            if not self._takes:
-                settled = settled or float("-inf") < since <= began
-                return self._leading(None, began) if settled else self._settle(None, since)
             write = self._cluster.create if live is None else self._cluster.apply
-            at_once = settled and (self.leads or not self._read_by_others)
-            held = await write(LEASE, self._record(live, acquired=at_once))
-            if settled and not at_once and (settled := self._is_young(live)):
-                # NB: only now: no reader before our claim has found the Lease free.
-                began = self._clock.time()
-                held = await self._cluster.apply(LEASE, self._record(held))
+            held = await write(LEASE, self._record(live))
         except Conflict:
             return False  # another candidate was faster; look again
         except ClusterError as error:
@@ -220,44 +169,11 @@ class Elector:
             if error.status == 403:
                 self._refused(f"Lease {self._namespace}/{self._name}: {error}")
             return False
-        return self._leading(held, began) if settled else self._settle(held)
+        return self._leading(held, began)
 
-    def _is_settled(self, live: Obj | None) -> bool:
-        """Whether nothing else can lead by this free Lease, whatever its former state was."""
-        spec = (live or {}).get("spec") or {}
-        holder = spec.get("holderIdentity") or ""
-        if self._anothers(holder):  # it did not change for the whole duration
-            return not self._takes
-        return bool(holder and spec.get("acquireTime"))
-
-    def _is_young(self, live: Obj | None) -> bool:
-        """Whether the Lease, as it was read, was renewed less than its duration ago."""
-        # NB: only this compares two wall clocks: a candidate that has just started has not seen it change.
-        spec = (live or {}).get("spec") or {}
-        try:
-            renewed = datetime.datetime.fromisoformat(str(spec.get("renewTime")))
-            age = (self._clock.now() - renewed).total_seconds()
-        except (ValueError, TypeError):
-            return False
-        return -SKEW <= age <= float(spec.get("leaseDurationSeconds") or 0) - SKEW
-
-    def _settle(self, held: Obj | None, since: float = float("-inf")) -> bool:
-        """Wait, after the Lease was made or found free, until no leader by its former state is left."""
-        self._held, self._settled_at, self._held_at = held, since, self._clock.time()
-        self._refused("")
-        if since == float("-inf"):
-            self._settled_at = self._clock.time() + self._times.settle
-            self._held_by(self._identity)
-            self._log(
-                "waiting until no other process can lead", lease=f"{self._namespace}/{self._name}",
-                seconds=self._times.settle,
-            )  # fmt: skip
-        return False
-
-    def _leading(self, held: Obj | None, began: float) -> bool:
+    def _leading(self, held: Obj, began: float) -> bool:
         # NB: counted from before the call, so that a slow answer shortens our time, never lengthens it.
-        self._renewed_at = self._held_at = began
-        self._held, self._settled_at = held, float("-inf")
+        self._renewed_at, self._held = began, held
         self._refused("")
         self._held_by(self._identity)
         return True
@@ -274,28 +190,20 @@ class Elector:
             return True
         self._free_at = self._seen_at + float(spec.get("leaseDurationSeconds") or self._times.duration)
         free = self._clock.time() >= self._free_at
-        if self._takes or not free:
-            self._renewed_at = float("-inf")  # the Lease is another's, even if we believed to hold it
+        self._renewed_at = float("-inf")  # the Lease is another's, even if we believed to hold it
         if not free:
             self._held_by(holder)
         return free
 
     def _anothers(self, holder: str) -> bool:
-        return holder not in ("", self._identity) and not self._ours(holder)
+        return holder not in ("", self._identity)
 
     def _held_by(self, holder: str) -> None:
         before, self.holder = self.holder, holder
         if holder != before and (self._anothers(holder) or self._anothers(before)):
             self._waiting(holder if self._anothers(holder) else "")
 
-    def _record(
-        self,
-        live: Obj | None,
-        *,
-        holder: str | None = None,
-        duration: int | None = None,
-        acquired: bool = True,
-    ) -> Obj:
+    def _record(self, live: Obj | None, *, holder: str | None = None, duration: int | None = None) -> Obj:
         spec = (live or {}).get("spec") or {}
         now = rfc3339_micro(self._clock.now())
         same = spec.get("holderIdentity") == self._identity
@@ -309,7 +217,7 @@ class Elector:
             "spec": {
                 "holderIdentity": self._identity if holder is None else holder,
                 "leaseDurationSeconds": duration or max(1, int(self._times.duration)),
-                **({"acquireTime": spec.get("acquireTime", now) if same else now} if acquired else {}),
+                "acquireTime": spec.get("acquireTime", now) if same else now,
                 "renewTime": now,
                 "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (0 if same or not spec else 1),
             },

@@ -20,7 +20,7 @@ import uvloop
 from penstock_operator.clock import Clock
 from penstock_operator.errors import LeaseLost
 from penstock_operator.kube.cluster import Connection
-from penstock_operator.kube.installation import Leadership
+from penstock_operator.kube.lease import Elector
 
 T = TypeVar("T")
 
@@ -33,17 +33,17 @@ another one."""
 
 
 class LeaseThread:
-    """A `Leadership` in a thread. Create, start and use it in one loop, the acting one.
+    """An `Elector` in a thread. Create, start and use it in one loop, the acting one.
 
     Args:
         connect: logs in; called in the thread, which alone uses the connection.
-        elect: makes the `Leadership` for that connection; its `working` must be the second argument.
+        elect: makes the elector for that connection; its `working` must be the second argument.
     """
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[Connection]],
-        elect: Callable[[Connection, Callable[[], bool]], Leadership],
+        elect: Callable[[Connection, Callable[[], bool]], Elector],
         *,
         clock: Clock,
     ) -> None:
@@ -51,7 +51,7 @@ class LeaseThread:
         self._elect = elect
         self._clock = clock
         self._cluster: Connection | None = None
-        self._elector: Leadership | None = None
+        self._elector: Elector | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._acting: asyncio.AbstractEventLoop | None = None
         self._seen = float("-inf")
@@ -108,7 +108,7 @@ class LeaseThread:
         self._cluster = await self._connect()
         self._elector = self._elect(self._cluster, self._working)
 
-    def _leading(self) -> Leadership:
+    def _leading(self) -> Elector:
         if self._elector is None:
             raise LeaseLost("the Lease was never asked for")
         return self._elector

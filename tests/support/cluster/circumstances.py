@@ -14,6 +14,7 @@ MOST = 12_000
 """Characters of one section; of more, the last."""
 SECONDS = 20.0
 KINDS = "modelbackends,modelendpoints,trafficsplits,batchpolicies"
+LEASE = ("-n", "kube-system", "get", "lease", "penstock-installation")
 LOGS = 6
 """Pods of a test's namespace whose sidecar's or router's log is shown."""
 
@@ -86,7 +87,7 @@ def _operator(cluster: Cluster, namespace: str | None) -> str:
     where, selected = ("-n", INSTALLED_IN), ("-l", OPERATOR_PODS)
     texts = [
         _said(cluster, *where, "get", "pods", "-o", "wide"),
-        "leads: " + _said(cluster, *where, "get", "lease", "penstock-operator", "-o", "jsonpath={.spec}"),
+        "leads: " + _said(cluster, *LEASE, "-o", "jsonpath={.spec}"),
     ]
     for name in _said(cluster, *where, "get", "pods", *selected, "-o", "name").split():
         before = _said(cluster, *where, "logs", name, "--previous", "--tail=15")

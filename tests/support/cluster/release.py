@@ -42,19 +42,26 @@ def wait_in_force(cluster: Cluster) -> None:
 
     def in_force() -> bool:
         deployment = system.get("deployment", "penstock-operator")
-        pods, lease = system.list("pods", OPERATOR_PODS), system.get("lease", "penstock-operator")
+        pods, lease = system.list("pods", OPERATOR_PODS), operator_lease(cluster)
         leads_to = system.get("endpointslice", "penstock-operator")
-        if deployment is None or lease is None or leads_to is None:
+        if deployment is None or not lease or leads_to is None:
             return False
         count, status = deployment["spec"]["replicas"], deployment.get("status") or {}
         taken_up = status.get("observedGeneration") == deployment["metadata"]["generation"]
         of_it_alone = len(pods) == count == status.get("updatedReplicas") == status.get("readyReplicas")
-        leader = [pod for pod in pods if pod["metadata"]["name"] == lease["spec"].get("holderIdentity")]
+        leader = [pod for pod in pods if pod["metadata"]["name"] == lease["holder"]]
         addresses = [address for each in leads_to.get("endpoints") or () for address in each["addresses"]]
         led = bool(leader) and addresses == [leader[0]["status"].get("podIP")]
         return taken_up and of_it_alone and led and not any(map(is_going, pods))
 
     wait_for("the release to be in force", in_force, seconds=240)
+
+
+def operator_lease(cluster: Cluster) -> dict[str, Any]:
+    """The spec of the operator's Lease, with its pod's name as `holder`; empty without one."""
+    lease = Namespace(cluster, "kube-system").get("lease", "penstock-installation")
+    spec: dict[str, Any] = (lease or {}).get("spec") or {}
+    return spec and spec | {"holder": spec.get("holderIdentity", "").rpartition("/")[2]}
 
 
 def operator_metric(operator: Namespace, name: str) -> float:
@@ -84,8 +91,7 @@ def leading_pod(operator: Namespace) -> dict[str, Any]:
     """Wait for the leading pod of the operator that stays; other pods may come and go."""
 
     def leads() -> dict[str, Any] | None:
-        lease = operator.get("lease", "penstock-operator") or {"spec": {}}
-        holder = lease["spec"].get("holderIdentity")
+        holder = operator_lease(operator.cluster).get("holder")
         pods = [pod for pod in operator.list("pods", OPERATOR_PODS) if not is_going(pod)]
         return next((pod for pod in pods if pod["metadata"]["name"] == holder), None)
 

@@ -15,8 +15,6 @@ from typing import Any
 
 import aiohttp
 
-from penstock_operator.kinds import LEASE
-from penstock_operator.kube.installation import LEASE_NAME
 from tests.support.clocks.waiting import SECONDS
 from tests.support.processes.tiny_apiserver import TinyApiserver
 
@@ -27,15 +25,6 @@ async def until(check: Callable[[], bool], what: str, seconds: float = SECONDS) 
     while not check():
         assert time.monotonic() < end, f"never came true: {what}"
         await asyncio.sleep(0.02)
-
-
-_LED_BEFORE = {
-    "metadata": {"namespace": "kube-system", "name": LEASE_NAME},
-    "spec": {
-        "holderIdentity": "penstock-system/penstock-operator/op-0",
-        "acquireTime": "2026-01-01T00:00:00.000000Z",
-    },
-}
 
 
 class Process:
@@ -49,12 +38,7 @@ class Process:
 
     @classmethod
     async def start(cls, server: TinyApiserver, folder: Path, pod: str = "op-1", *flags: str) -> Process:
-        """Start one and wait until it listens; without flags it takes reports in plain text.
-
-        Its installation has led before: at its very first start it would wait (see `installation`).
-        """
-        if (LEASE.kind, "kube-system", LEASE_NAME) not in server.cluster.objects:
-            await server.cluster.apply(LEASE, _LED_BEFORE)
+        """Start one and wait until it listens; without flags it takes reports in plain text."""
         config = folder / f"kubeconfig-{pod}"
         config.write_text(server.kubeconfig())
         started = cls(

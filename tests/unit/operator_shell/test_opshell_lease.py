@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock_operator.errors import LeaseLost, Unavailable
+from penstock_operator.errors import LeaseLost, Rejected, Unavailable
 from penstock_operator.kinds import LEASE
 from penstock_operator.kube.lease import Elector, LeaseTimes
 from tests.support.clocks.hand_clock import HandClock, settle
@@ -191,3 +191,43 @@ async def test_of_two_candidates_for_a_free_lease_one_wins() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_one_that_may_not_ask_for_the_lease_says_so() -> None:
+    """Its process is not ready then: a rollout must not take the pods away that lead."""
+    cluster, clock, refusals = MemoryCluster(), HandClock(), list[str]()
+    forbidden = True
+
+    def fail(*_: str) -> None:
+        if forbidden:
+            raise Rejected(403, "leases is forbidden")
+
+    cluster.fail = fail
+    candidate = Elector(
+        cluster, namespace="n", name="l", identity="one", clock=clock, times=TIMES, refused=refusals.append
+    )
+    waiting = asyncio.create_task(candidate.acquire())
+    await clock.advance(20)
+    assert not candidate.leads
+    assert "leases is forbidden" in refusals[-1]
+    forbidden = False
+    await clock.advance(TIMES.retry)
+    assert waiting.done()
+    assert refusals[-1] == ""
+
+
+async def test_who_waits_names_the_holder_until_it_leads() -> None:
+    """Once for each holder; the log, the metrics and the readiness of an installation follow from it."""
+    cluster, clock, holders = MemoryCluster(), HandClock(), list[str]()
+    first = elector(cluster, clock, "one/operator/a")
+    await first.acquire()
+    two = Elector(
+        cluster, namespace="n", name="l", identity="two/operator/a", clock=clock, waiting=holders.append
+    )
+    waiting = asyncio.create_task(two.acquire())
+    await clock.advance(5)
+    assert holders == ["one/operator/a"]
+    await first.release()
+    await clock.advance(5)
+    assert waiting.done()
+    assert holders == ["one/operator/a", ""]

@@ -28,6 +28,7 @@ from penstock_operator.kinds import (
     WATCHED_CHILDREN,
 )
 from penstock_operator.kube.cluster import KubernetesCluster
+from penstock_operator.kube.lease import LEASE_NAME
 from tests.support.clocks.waiting import SECONDS
 from tests.support.processes.operator_process import Process, until
 from tests.support.processes.tiny_apiserver import TinyApiserver
@@ -174,7 +175,7 @@ async def test_from_apply_to_deletion(server: TinyApiserver, operators: Any) -> 
         "the endpoint tells of the deletion",
     )
     assert await process.end() == 0
-    assert server.cluster.find(LEASE, "penstock-system", "penstock-operator")["spec"]["holderIdentity"] == ""
+    assert server.cluster.find(LEASE, "kube-system", LEASE_NAME)["spec"]["holderIdentity"] == ""
     assert [line for line in process.lines if line["message"] == "not JSON"] == []
     assert process.said("reconcile failed") == 0, process.lines
 
@@ -225,7 +226,7 @@ async def test_a_standby_waits_is_ready_and_takes_no_reports(server: TinyApiserv
 async def test_an_operator_of_another_installation_is_not_ready_and_names_the_one_that_leads(
     server: TinyApiserver, operators: Any
 ) -> None:
-    """In its log, its metrics and its readiness; it leads its own installation, and writes nothing else."""
+    """In its log, its metrics and its readiness; it writes nothing."""
     first = await operators("op-1")
     await until(lambda: first.said("leading") == 1, "the first leads")
     other = await operators("op-2", "--report-to=http://127.0.0.1:8015", "--operator-namespace=elsewhere")
@@ -237,7 +238,7 @@ async def test_an_operator_of_another_installation_is_not_ready_and_names_the_on
     assert f'penstock_operator_waits_for_installation{{holder="{holder}"}} 1.0' in metrics
     assert "penstock_operator_leader 0.0" in metrics
     assert (await first.get("/readyz"))[0] == 200
-    assert [write[1] for write in server.cluster.writes if write[2] == "elsewhere"] == ["Lease"]
+    assert [write for write in server.cluster.writes if write[2] == "elsewhere"] == []
     assert other.said("leading") == 0
 
 
@@ -247,14 +248,14 @@ async def test_a_lost_lease_ends_the_process(server: TinyApiserver, operators: A
     await until(lambda: process.said("leading") == 1, "it leads")
     server.cluster.edit(
         LEASE,
-        "penstock-system",
-        "penstock-operator",
+        "kube-system",
+        LEASE_NAME,
         lambda live: live["spec"].update(holderIdentity="other"),
     )
     code = await asyncio.wait_for(process.process.wait(), SECONDS)
     assert code == 1
     await process.end()
-    assert "LeaseLost: the Lease penstock-system/penstock-operator is held by other" in str(process.lines)
+    assert "LeaseLost: the Lease kube-system/penstock-installation is held by other" in str(process.lines)
 
 
 async def test_kopf_that_api_faults_ended_is_started_again_in_the_process(
