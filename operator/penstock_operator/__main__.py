@@ -139,7 +139,7 @@ class Operator:
             ),
             leads=lambda: self._acting,
             interval=lambda: self._load_monitor.interval,
-            plain=config.plain_reports or config.reports_address is None,
+            plain=config.reports_address is None,
             own_addresses=config.check_peer_address,
             observer=metrics,
             metrics=metrics.text,

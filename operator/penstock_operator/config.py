@@ -181,9 +181,6 @@ class Config(BaseModel):
     reports_listen: Annotated[str, Field(description="Address that takes reports over TLS, HOST:PORT.")] = (
         f"[::]:{contract.REPORTS_PORT}"
     )
-    plain_reports: Annotated[
-        bool, Field(description="Take reports in plain text, too, at --listen: from pods of older operators.")
-    ] = True
     check_peer_address: Annotated[
         bool,
         Field(description="Take a pod's reports from its own address alone; off where a mesh rewrites it."),

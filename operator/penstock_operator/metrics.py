@@ -136,12 +136,6 @@ class Metrics:
             registry=registry,
         )
         self._report_counters: dict[tuple[str, str], Counter] = {}
-        self._plain_reports = Counter(
-            f"{prefix}_plain_reports",
-            "Reports that came in plain text, by kind: pods that an older operator rendered.",
-            ["kind"],
-            registry=registry,
-        )
         self.report_interval = Gauge(
             f"{prefix}_report_interval_seconds", "How often pods are asked to report.", registry=registry
         )
@@ -215,10 +209,6 @@ class Metrics:
         if counter is None:  # cached, since this is called for every report
             counter = self._report_counters[(kind, outcome)] = self._reports.labels(kind, outcome)
         counter.inc()
-
-    def plain_report(self, kind: str) -> None:
-        """Count a report in plain text."""
-        self._plain_reports.labels(kind).inc()
 
     def show(self, more: Callable[[], str]) -> None:
         """Add a source of metrics to every scrape.

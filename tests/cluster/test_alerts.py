@@ -69,12 +69,6 @@ CASES: dict[str, tuple[int, dict[str, str], dict[str, str]]] = {
         # Due at the tenth, and done ten minutes later.
         {DUE + '{instance="a"}': "600x20 86400x40", DUE + '{instance="b"}': "0x60"},
     ),
-    "PenstockReportsInPlainText": (
-        31,
-        {'penstock_operator_plain_reports_total{kind="sidecar"}': "0+60x60"},
-        # The last such pod was replaced after ten minutes.
-        {'penstock_operator_plain_reports_total{kind="sidecar"}': "0+60x10 600x50"},
-    ),
     "PenstockBackendDown": (
         5,
         {f'{REPLICAS}{{{AT},state="ready"}}': "0x60", f'{REPLICAS}{{{AT},state="wanted"}}': "1x60"},

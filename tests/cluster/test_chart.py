@@ -43,7 +43,7 @@ OPERATOR = f"system:serviceaccount:{INSTALLED_IN}:penstock-operator"
 CRDS = sorted(f"{kind.plural}.penstock.dev" for kind in KINDS.values())
 
 MANY = (
-    *("--set", "operator.replicas=3", "--set", "operator.logLevel=debug", "--set", "operator.workers=2"),
+    *("--set", "operator.replicas=3", "--set", "operator.logLevel=debug"),
     *("--set", "operator.watchNamespace=default", "--set", "operator.extraArgs={--log-level,info}"),
     *("--set-json", 'operator.extraEnv=[{"name":"A","value":"1"}]', "--set", "operator.podLabels.a=b"),
     *("--set", "operator.podAnnotations.a=b", "--set", "operator.nodeSelector.disk=ssd"),
@@ -55,7 +55,7 @@ MANY = (
         "operator.priorityClassName=system-node-critical",
     ),
     *("--set-json", 'images.pullSecrets=[{"name":"s"}]', "--set", "images.router=r.example/router@sha256:00"),
-    *("--set", "operator.serviceAccountAnnotations.a=b", "--set", "protection.backendsInUse=true"),
+    *("--set", "protection.backendsInUse=true"),
     *(
         "--set",
         "tracing.endpoint=http://c:4318",
@@ -82,10 +82,6 @@ MANY = (
     *(
         "--set-json",
         'router.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]',
-    ),
-    *(
-        "--set-json",
-        'operator.topologySpreadConstraints=[{"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]',
     ),
 )
 

@@ -28,40 +28,41 @@ penstock-router
 {{- range $index, $one := . }}{{ if $index }},{{ end }}{{ $one.name }}{{ end -}}
 {{- end }}
 
-{{/* A duration such as 1h30m in milliseconds; each part of it counts for 317 years at most. */}}
-{{- define "penstock.milliseconds" -}}
-{{- $sum := 0 -}}
-{{- range regexFindAll "[0-9]+[a-z]+" . -1 -}}
-{{- $number := regexFind "[1-9][0-9]*" . | default "0" -}}
-{{- $unit := get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) (regexFind "[a-z]+" .) -}}
-{{- $most := 10000000000000 -}}
-{{- if or (gt (len $number) 13) (gt (int64 (trunc 13 $number)) (div $most $unit)) -}}
-{{- $sum = add $sum $most -}}
-{{- else -}}
-{{- $sum = add $sum (mul $number $unit) -}}
+{{/* Refuses values that are gone, and names what to use instead. */}}
+{{- define "penstock.removed" -}}
+{{- range $path, $instead := dict
+  "operator.workers" "operator.extraArgs, such as [--workers=16]"
+  "operator.serviceAccountAnnotations" "kubectl annotate serviceaccount penstock-operator"
+  "operator.topologySpreadConstraints" "operator.affinity, with podAntiAffinity"
+  "operator.securityContext" "operator.podSecurityContext"
+  "reports.plain" "nothing: pods report over TLS"
+  "reports.authorityLifetime" "operator.extraArgs, such as [--authority-lifetime=8760h]"
+  "reports.authorityOverlap" "operator.extraArgs, such as [--authority-overlap=1h]"
+  "reports.certificateLifetime" "operator.extraArgs, such as [--certificate-lifetime=720h]"
+  "monitoring.podMonitors.interval" "nothing: the alerts are written for 30s"
+  "monitoring.podMonitors.labels" "monitoring.labels"
+  "monitoring.rules.labels" "monitoring.labels"
+  "monitoring.dashboard.labels" "monitoring.labels"
+}}
+{{- $found := $.Values -}}
+{{- range splitList "." $path -}}
+{{- $found = get ($found | default dict) . -}}
+{{- end -}}
+{{- if $found -}}
+{{- fail (printf "%s: removed; use %s" $path $instead) -}}
 {{- end -}}
 {{- end -}}
-{{- $sum -}}
 {{- end }}
 
-{{/* A lifetime, within what the operator takes. Takes a dict: name and text of the value, least. */}}
-{{- define "penstock.lifetime" -}}
-{{- $found := include "penstock.milliseconds" .text | int64 -}}
-{{- $most := "876000h" -}}
-{{- if lt $found (include "penstock.milliseconds" .least | int64) -}}
-{{- fail (printf "%s: expected at least %s, found %s" .name .least .text) -}}
-{{- else if gt $found (include "penstock.milliseconds" $most | int64) -}}
-{{- fail (printf "%s: expected at most %s, found %s" .name $most .text) -}}
-{{- end -}}
-{{- .text -}}
-{{- end }}
-
-{{/* The overlap of two authorities: a rotation takes two of it, with a third of a life left. */}}
-{{- define "penstock.overlap" -}}
-{{- if gt (mul 6 (include "penstock.milliseconds" .authorityOverlap)) (include "penstock.milliseconds" .authorityLifetime | int64) -}}
-{{- fail (printf "reports.authorityOverlap: expected at most a sixth of reports.authorityLifetime (%s), found %s" .authorityLifetime .authorityOverlap) -}}
-{{- end -}}
-{{- .authorityOverlap -}}
+{{/* The securityContext of a container: it meets the restricted Pod Security Standard. */}}
+{{- define "penstock.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
 {{- end }}
 
 {{/* How routers are scaled, as the operator reads it; nothing where they are not. */}}

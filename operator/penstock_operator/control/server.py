@@ -1,7 +1,6 @@
 """The control server: reports and settings over TLS on one port, metrics and health on another.
 
-If `plain` is set, the other port takes reports in plain text, too: pods that an older operator rendered send
-these until they are replaced.
+If `plain` is set, the other port takes reports in plain text, for one machine without TLS.
 """
 
 from __future__ import annotations
@@ -87,9 +86,6 @@ class ReportObserver(Protocol):
 
     def report(self, kind: str, outcome: str) -> None:
         """Count a report of this kind: taken, late, or refused with this word."""
-
-    def plain_report(self, kind: str) -> None:
-        """Count a report of this kind in plain text."""
 
 
 class Credentials(TypedDict):
@@ -229,7 +225,6 @@ class ControlServer:
         kind = _KINDS.get(request.path)
         probe = self._probes.get(request.path)
         if kind is not None and request.method == "POST":
-            self._observer.plain_report(kind)
             if self._plain_reports:
                 self._report(exchange, kind)
             else:

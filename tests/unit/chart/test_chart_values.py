@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock_operator import config as configuration
-from penstock_operator.config import LONGEST, SHORTEST_AUTHORITY, SHORTEST_CERTIFICATE
 from penstock_operator.errors import ConfigError
-from penstock_wire.durations import format_ms, parse_ms
+from tests.support.cluster.k8s import CHART
 from tests.support.pages.chart import helm, rendered
 
 IMAGES = ("--set", "images.prefix=registry.example/penstock")
@@ -32,54 +34,17 @@ def refused_by_the_operator(*arguments: str) -> str:
     return ""
 
 
-def around(limit: str) -> list[tuple[str, int]]:
-    """A duration at a limit, one below it and one above, in several spellings."""
-    at = parse_ms(limit)
-    spelled = [f"{at}ms", f"0h{at // 60_000}m", f"{at // 3_600_000}h{at % 3_600_000 // 60_000}m00s"]
-    return [(limit, 0), *((spelling, 0) for spelling in spelled), (f"{at - 1}ms", -1), (f"{limit}01ms", 1)]
+def removed(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """The dotted paths of the values that are gone."""
+    for name, child in schema.get("properties", {}).items():
+        yield from [f"{path}{name}"] if child.get("deprecated") else removed(child, f"{path}{name}.")
 
 
-LIFETIMES = [
-    pytest.param(name, text, wanted, id=f"{name}-{text[:24]}")
-    for name, least in (("authority", SHORTEST_AUTHORITY), ("certificate", SHORTEST_CERTIFICATE))
-    for text, wanted in (
-        *((text, f"at least {least}" if side < 0 else "") for text, side in around(least)),
-        *((text, f"at most {LONGEST}" if side > 0 else "") for text, side in around(LONGEST)),
-        ("0s", f"at least {least}"),
-        ("010h", ""),
-        ("9" * 19 + "ms", f"at most {LONGEST}"),
-        ("9" * 400 + "h", f"at most {LONGEST}"),
-        ("999999999999h" * 9, f"at most {LONGEST}"),
-        *((text, "pattern") for text in ("", "1d", "1.5h", "-1h", "1 h", "10", "1h\n", "h")),
-    )
-]
-
-
-@pytest.mark.parametrize(("name", "text", "wanted"), LIFETIMES)
-def test_lifetimes_have_the_operators_limits(name: str, text: str, wanted: str) -> None:
-    """What the chart takes the operator takes, and the other way round; both name it and the limit."""
-    overlap = "1s"
-    by_helm = refused_by_helm({f"reports.{name}Lifetime": text, "reports.authorityOverlap": overlap})
-    by_operator = refused_by_the_operator(f"--{name}-lifetime={text}", f"--authority-overlap={overlap}")
-    assert (wanted == "", wanted == "") == (by_helm == "", by_operator == "")
-    if wanted:
-        assert wanted in by_helm
-        assert wanted in by_operator
-        assert f"{name}Lifetime" in by_helm
-        assert f"--{name}-lifetime: " in by_operator
-
-
-@pytest.mark.parametrize("life", [SHORTEST_AUTHORITY, "8760h", "100m1s", LONGEST])
-def test_an_overlap_is_at_most_a_sixth_of_the_authoritys_life(life: str) -> None:
-    most = parse_ms(life) // 6
-    for milliseconds, fits in ((0, True), (most, True), (most + 1, False)):
-        overlap = format_ms(milliseconds)
-        by_helm = refused_by_helm({"reports.authorityLifetime": life, "reports.authorityOverlap": overlap})
-        by_operator = refused_by_the_operator("--authority-lifetime", life, "--authority-overlap", overlap)
-        assert (by_helm == "", by_operator == "") == (fits, fits)
-        if not fits:
-            assert f"a sixth of reports.authorityLifetime ({life}), found {overlap}" in by_helm
-            assert f"a sixth of the authority's lifetime ({life})" in by_operator
+def test_a_value_that_is_gone_is_refused_with_what_to_use_instead() -> None:
+    gone = list(removed(json.loads((Path(CHART) / "values.schema.json").read_text())))
+    assert gone
+    for path in gone:
+        assert re.search(rf"{re.escape(path)}: removed; use [a-z]", refused_by_helm({path: "1h"})), path
 
 
 @pytest.mark.parametrize(

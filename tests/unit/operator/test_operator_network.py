@@ -348,14 +348,13 @@ def test_an_endpoint_that_is_no_url_is_refused(text: str) -> None:
 def test_what_is_on_is_switched_off_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also against the environment, which is how the chart says it."""
     configured = configuration.parse([])
-    assert (configured.plain_reports, configured.network_policies, configured.dry_run) == (True, True, False)
-    off = configuration.parse(["--no-plain-reports", "--no-network-policies"])
-    assert (off.plain_reports, off.network_policies) == (False, False)
-    monkeypatch.setenv("PENSTOCK_PLAIN_REPORTS", "true")
-    assert configuration.parse(["--no-plain-reports"]).plain_reports is False
-    monkeypatch.setenv("PENSTOCK_PLAIN_REPORTS", "false")
-    assert configuration.parse([]).plain_reports is False
-    assert configuration.parse(["--plain-reports"]).plain_reports is True
+    assert (configured.network_policies, configured.dry_run) == (True, False)
+    assert configuration.parse(["--no-network-policies"]).network_policies is False
+    monkeypatch.setenv("PENSTOCK_NETWORK_POLICIES", "true")
+    assert configuration.parse(["--no-network-policies"]).network_policies is False
+    monkeypatch.setenv("PENSTOCK_NETWORK_POLICIES", "false")
+    assert configuration.parse([]).network_policies is False
+    assert configuration.parse(["--network-policies"]).network_policies is True
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "[{}]", "[", "null"])

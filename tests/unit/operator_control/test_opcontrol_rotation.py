@@ -173,6 +173,14 @@ def test_the_authorities_that_are_told_are_one_file() -> None:
         ("--certificate-lifetime", "0s", "--certificate-lifetime: expected at least 10m, found"),
         ("--certificate-lifetime", "9m59s", "--certificate-lifetime: expected at least 10m, found"),
         ("--authority-overlap", "1461h", "--authority-overlap: expected at most a sixth"),
+        ("--authority-lifetime", "876001h", "--authority-lifetime: expected at most 876000h, found"),
+        (
+            "--certificate-lifetime",
+            "9" * 400 + "h",
+            "--certificate-lifetime: expected at most 876000h, found",
+        ),
+        ("--certificate-lifetime", "1d", "--certificate-lifetime: "),
+        ("--authority-overlap", "5256000001ms", "--authority-overlap: expected at most a sixth"),
     ],
 )
 def test_lives_too_short_for_a_rotation_are_refused(flag: str, value: str, message: str) -> None:
