@@ -144,7 +144,7 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
     context = server_context()
     authority = pki.make_authority(now=time.time(), life=86_400.0)
     show(context, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=86_400.0))
-    server.tell_authorities(authority.certificate)
+    server.send_authorities(authority.certificate)
     (folder / "ca.crt").write_bytes(authority.certificate)
     health = await server.start("127.0.0.1", 0)
     reports = health if plain else await server.start_reports("127.0.0.1", 0, context)

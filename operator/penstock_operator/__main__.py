@@ -42,7 +42,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.leader_endpoint import LeaderEndpoint
     from penstock_operator.metrics import Metrics, QueueMetrics
     from penstock_operator.prometheus import Prometheus
-    from penstock_operator.reconcile.context import Context, Memory
+    from penstock_operator.reconcile.context import Memory, ReconcileContext
     from penstock_operator.reconcile.load_turns import LoadTurns
     from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
     from penstock_operator.reconcile.relist import PERIOD, Relister
@@ -88,7 +88,7 @@ class Operator:
             cluster, until=lambda: self._lease.until, clock=clock, failed=metrics.write_failed
         )
         self._recorder = recorder = Recorder(fenced, metrics, log)
-        context = Context(
+        context = ReconcileContext(
             cluster=fenced,
             store=store,
             view=view,
@@ -177,7 +177,7 @@ class Operator:
 
     def _authorities_changed(self, authorities: bytes) -> None:
         """Distribute new authorities: in the answers to reports, and in the ConfigMaps of other pods."""
-        self._server.tell_authorities(authorities)
+        self._server.send_authorities(authorities)
         self._memory.render = replace(self._memory.render, authorities=authorities.decode())
         if self._acting:
             self._manager.enqueue_all()

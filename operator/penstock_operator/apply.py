@@ -15,7 +15,7 @@ from penstock_operator.desired.objects import stamped
 from penstock_operator.errors import NameTaken, Rejected
 from penstock_operator.kinds import CHILDREN, CONFIG_MAP, PARENTS, ROLE_BINDING, Kind, kind_of
 from penstock_operator.kube.cluster import Cluster, NoObserver, Obj, WriteObserver
-from penstock_operator.store import UNREADABLE, Key, Store, key_of, owner_uids
+from penstock_operator.store import UNREADABLE, ObjectKey, Store, key_of, owner_uids
 
 _NOTHING: Obj = {"metadata": {}}
 _SPARE = 100
@@ -36,7 +36,7 @@ class Applier:
         # NB: pairs of desired hash and live version that need no comparison: the version is the answer to our
         # apply, or was equal to the desired object. If a webhook undoes our write, the same write again would
         # only load the apiserver, so there is none until the object changes.
-        self._settled: dict[Key, tuple[str, str]] = {}
+        self._settled: dict[ObjectKey, tuple[str, str]] = {}
 
     async def look(self, kind: Kind, namespace: str, name: str) -> Obj | None:
         """Return the live object, from the store or else from the cluster.
@@ -56,7 +56,7 @@ class Applier:
         *,
         owners: Collection[str],
         shared: bool = False,
-        looked: Mapping[Key, Obj | None] | None = None,
+        looked: Mapping[ObjectKey, Obj | None] | None = None,
         confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> Obj:
         """Bring the child to its desired state, without a write if it is there already.
@@ -109,12 +109,12 @@ class Applier:
         self._store.put(answer)
         return answer
 
-    def _settle(self, key: Key, mark: tuple[str, str]) -> None:
+    def _settle(self, key: ObjectKey, mark: tuple[str, str]) -> None:
         self._settled[key] = mark
         if len(self._settled) > 2 * len(self._store) + _SPARE:  # objects that are gone
             self._settled = {known: mark for known, mark in self._settled.items() if known in self._store}
 
-    async def prune(self, candidates: Iterable[Obj], keep: Iterable[Key]) -> list[Key]:
+    async def prune(self, candidates: Iterable[Obj], keep: Iterable[ObjectKey]) -> list[ObjectKey]:
         """Delete children that we rendered and that are no longer wanted.
 
         Args:
@@ -124,7 +124,7 @@ class Applier:
             The keys of the deleted children.
         """
         wanted = set(keep)
-        gone: list[Key] = []
+        gone: list[ObjectKey] = []
         for child in list(candidates):
             key, metadata = key_of(child), child["metadata"]
             if key in wanted or kind_of(child) not in CHILDREN or metadata.get("deletionTimestamp"):

@@ -26,12 +26,12 @@ from penstock_operator.errors import ClusterError, ConfigError
 from penstock_operator.kinds import CONFIG_MAP, PARENTS, kind_of
 from penstock_operator.kube.cluster import MANAGER, NoObserver, Obj, Reader
 from penstock_operator.kube.dry_cluster import DryCluster, FileCluster, Write
-from penstock_operator.reconcile.context import Context, Memory
+from penstock_operator.reconcile.context import Memory, ReconcileContext
 from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.manager import Manager, build_queues
 from penstock_operator.reconcile.view import View
 from penstock_operator.reports import Reports
-from penstock_operator.store import Key, Store
+from penstock_operator.store import ObjectKey, Store
 
 _ROUNDS = 10
 """Most looks at one key: the writes of one key can affect another."""
@@ -59,7 +59,7 @@ async def dry_run(
     dry, store = DryCluster(there), Store()
     queue, scale_queue = build_queues(clock)
     memory = Memory(render=render, load_turns=LoadTurns(clock, queue.add))
-    context = Context(
+    context = ReconcileContext(
         cluster=dry,
         store=store,
         view=View(store),
@@ -76,7 +76,7 @@ async def dry_run(
     await manager.sync()
     memory.started = float("-inf")  # no pod will report: there is nothing to wait for
     memory.render = replace(render, authorities=_authorities(store, render))
-    looks: dict[Key, int] = {}
+    looks: dict[ObjectKey, int] = {}
     while len(queue):
         key = await queue.get()
         looks[key] = looks.get(key, 0) + 1

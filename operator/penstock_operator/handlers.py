@@ -40,7 +40,7 @@ ENDING_SECONDS = 15.0
 class Sink(Protocol):
     """Receives the events, in the thread of the loop in which `Watches` was made."""
 
-    def knows(self, kind: Kind, obj: Obj) -> bool:
+    def is_stored(self, kind: Kind, obj: Obj) -> bool:
         """Whether this version of an object is known already; called in kopf's thread."""
 
     def put(self, obj: Obj) -> None:
@@ -217,7 +217,7 @@ class Watches:
             obj: Obj = {"apiVersion": kind.api_version, **event["object"], "kind": kind.kind}
             if event["type"] == "DELETED":
                 self._hand(self._sink.remove, obj)
-            elif not self._sink.knows(kind, obj):
+            elif not self._sink.is_stored(kind, obj):
                 # NB: before it waits for our loop, which can be busy for long.
                 self._hand(self._sink.put, reduced(obj))
 

@@ -15,7 +15,7 @@ from penstock_operator.kinds import BACKEND, PARENTS
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.context import Scaled
 from penstock_operator.reports import Reports
-from penstock_operator.store import Key, Store, key_of
+from penstock_operator.store import ObjectKey, Store, key_of
 from penstock_wire.control.report import Fit, SidecarReport
 from penstock_wire.process import log
 
@@ -47,7 +47,7 @@ class _Gauge:
 class ResourceMetrics:
     """Gauges of every resource, and of the reports of each backend's pods."""
 
-    def __init__(self, store: Store, reports: Reports, scaled: Mapping[Key, Scaled]) -> None:
+    def __init__(self, store: Store, reports: Reports, scaled: Mapping[ObjectKey, Scaled]) -> None:
         self._store = store
         self._reports = reports
         self._scaled = scaled
@@ -101,7 +101,7 @@ class ResourceMetrics:
             silence = self._reports.age(namespace, name)
             if silence is not None:
                 age.add(labels, silence)
-            scaled = self._scaled.get(Key(BACKEND.kind, namespace, name))
+            scaled = self._scaled.get(ObjectKey(BACKEND.kind, namespace, name))
             for term, value in _terms(scaled):
                 terms.add(f'{labels},term="{term}"', value)
             if scaled is not None and scaled.recommendation is not None:
@@ -113,7 +113,7 @@ class ResourceMetrics:
             items.add(f'{labels},state="ongoing"', sum(each.items.ongoing for each in latest))
             oldest.add(labels, max(each.oldest_age_ms for each in latest) / 1000)
             slots.add(labels, sum(each.slots for each in latest))
-            fit = most_telling(reports)
+            fit = most_certain(reports)
             if fit is not None:
                 a_ms, b_ms = fit.bounded()
                 intercept.add(labels, a_ms / 1000)
@@ -128,7 +128,7 @@ class ResourceMetrics:
             yield from family.lines()
 
 
-def most_telling(reports: Mapping[str, SidecarReport]) -> Fit | None:
+def most_certain(reports: Mapping[str, SidecarReport]) -> Fit | None:
     """The service curve that rests on the most batches, if there is any."""
     fits = [fit for report in reports.values() for fit in report.fit.values()]
     return max(fits, key=lambda fit: fit.n, default=None)

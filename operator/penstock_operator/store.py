@@ -48,7 +48,7 @@ _STUB_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Key:
+class ObjectKey:
     """The key of one object.
 
     Args:
@@ -85,16 +85,16 @@ class Store:
     """Objects by key, by namespace and by owner."""
 
     def __init__(self) -> None:
-        self._objects: dict[Key, Obj] = {}
+        self._objects: dict[ObjectKey, Obj] = {}
         self._by_namespace: dict[tuple[str, str], dict[str, Obj]] = {}
-        self._by_owner: dict[str, set[Key]] = {}
+        self._by_owner: dict[str, set[ObjectKey]] = {}
         self._by_label: dict[tuple[str, str, str, str], dict[str, Obj]] = {}
         self._by_address: dict[str, list[str]] = {}
         """The namespace of each pod that has an address, by the address."""
         self._epochs: dict[tuple[str, str], int] = {}
-        self._bytes: dict[Key, int] = {}
+        self._bytes: dict[ObjectKey, int] = {}
         self._spent: dict[str, int] = {}
-        self._waiting: dict[Key, int] = {}
+        self._waiting: dict[ObjectKey, int] = {}
         """Bytes of the objects for which their namespaces had no room."""
         # NB: the answer to one of our writes can arrive after the watch has shown the object's deletion;
         # without the deleted uids (uid -> last version) the object would be back until the next re-list. A
@@ -104,12 +104,12 @@ class Store:
     def __len__(self) -> int:
         return len(self._objects)
 
-    def __contains__(self, key: Key) -> bool:
+    def __contains__(self, key: ObjectKey) -> bool:
         return key in self._objects
 
     def get(self, kind: Kind, namespace: str, name: str) -> Obj | None:
         """Return one object, None if it is not in the store."""
-        return self._objects.get(Key(kind.kind, namespace, name))
+        return self._objects.get(ObjectKey(kind.kind, namespace, name))
 
     def all(self, kind: Kind, namespace: str | None = None) -> list[Obj]:
         """All known objects of a kind, by name within a namespace.
@@ -164,7 +164,7 @@ class Store:
         """Namespaces that have an object of a kind."""
         return sorted(namespace for kind_name, namespace in self._by_namespace if kind_name == kind.kind)
 
-    def keys(self) -> Iterator[Key]:
+    def keys(self) -> Iterator[ObjectKey]:
         """All keys."""
         return iter(list(self._objects))
 
@@ -208,7 +208,7 @@ class Store:
         """
         return self.forget(key_of(obj), obj["metadata"].get("uid"), version=version_of(obj))
 
-    def forget(self, key: Key, uid: str | None = None, *, version: int = 0) -> Change:
+    def forget(self, key: ObjectKey, uid: str | None = None, *, version: int = 0) -> Change:
         """Remove an object that is gone.
 
         Args:
@@ -228,12 +228,12 @@ class Store:
         self._bump(key)
         return Change(old, None)
 
-    def has_room(self, key: Key) -> bool:
+    def has_room(self, key: ObjectKey) -> bool:
         """Whether an object is a stub for want of room in its namespace, and there is room for it now."""
         size = self._waiting.get(key)
         return size is not None and self._spent.get(key.namespace, 0) + size <= NAMESPACE_BYTES
 
-    def _taken_in(self, key: Key, obj: Obj, old: Obj | None) -> Obj:
+    def _taken_in(self, key: ObjectKey, obj: Obj, old: Obj | None) -> Obj:
         """Return the object to keep: its content, or a stub if that cannot be read or is too much.
 
         One object must not keep the others out, so this catches every error that an object can cause.
@@ -259,11 +259,11 @@ class Store:
         self._bytes[key], self._spent[key.namespace] = size, spent
         return shared
 
-    def _bump(self, key: Key) -> None:
+    def _bump(self, key: ObjectKey) -> None:
         at = (key.kind, key.namespace)
         self._epochs[at] = self._epochs.get(at, 0) + 1
 
-    def _unlink(self, key: Key, old: Obj) -> None:
+    def _unlink(self, key: ObjectKey, old: Obj) -> None:
         self._waiting.pop(key, None)
         if size := self._bytes.pop(key, 0):
             self._spent[key.namespace] -= size
@@ -291,10 +291,10 @@ class Store:
                     del self._by_owner[uid]
 
 
-def key_of(obj: Obj) -> Key:
+def key_of(obj: Obj) -> ObjectKey:
     """The key of an object."""
     metadata = obj["metadata"]
-    return Key(obj["kind"], metadata.get("namespace") or "", metadata["name"])
+    return ObjectKey(obj["kind"], metadata.get("namespace") or "", metadata["name"])
 
 
 def owner_uids(obj: Obj) -> Iterable[str]:
@@ -492,7 +492,7 @@ def _is_small(value: Any) -> bool:
     return nesting.weigh(value, _STUB_BYTES) <= _STUB_BYTES
 
 
-def _label_keys(key: Key, obj: Obj) -> list[tuple[str, str, str, str]]:
+def _label_keys(key: ObjectKey, obj: Obj) -> list[tuple[str, str, str, str]]:
     if key.kind not in INDEXED_KINDS:
         return []
     own = obj["metadata"].get("labels") or {}

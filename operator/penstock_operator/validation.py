@@ -118,11 +118,11 @@ def _is(value: Any, kind: str) -> bool:
 
 def _type_words(value: Any, schema: Schema) -> str:
     kind = {"string": "a text", "integer": "a whole number", "object": "an object", "array": "a list"}
-    said = " ".join(rule["message"] for rule in schema.get("x-kubernetes-validations", ()))
+    rules = " ".join(rule["message"] for rule in schema.get("x-kubernetes-validations", ()))
     words = f"expected {kind.get(schema['type'], 'a ' + schema['type'])}"
-    if "duration" in said and isinstance(value, int | float):
+    if "duration" in rules and isinstance(value, int | float):
         words += f' with a unit, such as "{value:g}ms" or "{value:g}s"'
-    elif schema["type"] == "string" and (example := _EXAMPLE.search(said)):
+    elif schema["type"] == "string" and (example := _EXAMPLE.search(rules)):
         words += f', such as "{example[1]}"'
     return f"{words}, found {value!r}"
 
@@ -151,8 +151,8 @@ def _out_of_bounds(value: Any, schema: Schema) -> Iterator[str]:
         if size is not None and sign * size > sign * schema[keyword]:
             yield f"expected {words} {schema[keyword]}, found {size}"
     if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
-        said = [rule["message"] for rule in schema.get("x-kubernetes-validations", ())]
-        yield f"{said[0] if said else 'expected a text that matches ' + schema['pattern']}, found {value!r}"
+        rules = [rule["message"] for rule in schema.get("x-kubernetes-validations", ())]
+        yield f"{rules[0] if rules else 'expected a text that matches ' + schema['pattern']}, found {value!r}"
 
 
 def _object_misfits(value: dict[str, Any], schema: Schema, at: str) -> Iterator[str]:
@@ -220,8 +220,8 @@ def _broken(rule: Mapping[str, str], value: Any) -> str | None:
     held = _evaluate(rule["rule"], value)
     if held is True:
         return None
-    said = _evaluate(rule["messageExpression"], value) if "messageExpression" in rule else None
-    words = said if isinstance(said, str) else rule["message"]
+    message = _evaluate(rule["messageExpression"], value) if "messageExpression" in rule else None
+    words = message if isinstance(message, str) else rule["message"]
     return words if held is False else f"{words} ({held})"
 
 

@@ -95,5 +95,5 @@ def faults(rules: tuple[Match, ...], where: str, budget: RegexBudget) -> tuple[s
     Args:
         budget: for their expressions, and those of rules that are tried with them.
     """
-    said = ((number, traffic_rules.match_slip(rule, budget)) for number, rule in enumerate(settings(rules)))
-    return tuple(f"{where}[{number}]{slip}" for number, slip in said if slip)
+    slips = ((number, traffic_rules.match_slip(rule, budget)) for number, rule in enumerate(settings(rules)))
+    return tuple(f"{where}[{number}]{slip}" for number, slip in slips if slip)

@@ -31,7 +31,7 @@ from penstock_operator.autoscaling.window import (
     AT,
     MISSING,
     SILENT_S,
-    Line,
+    FittedLine,
     PodLoad,
     RouterHolds,
     Sample,
@@ -77,7 +77,7 @@ class Curve:
         items: mean size of the batches reported then.
         level: seconds that a batch of this size takes.
         slope: seconds that each item adds; negative by chance at times.
-        information: what the slope rests on, as `Line.information`.
+        information: what the slope rests on, as `FittedLine.information`.
         since: time of the first line, in seconds.
     """
 
@@ -175,16 +175,16 @@ def follow(before: Curve | None, pods: Sequence[PodLoad], now: float, *, most: i
         pods: the backend's; only those that serve and report count.
         most: `maxBatchSize`.
     """
-    told = [each for sample in _latest(pods, now) if (each := _mean(sample.lines, before, most)) is not None]
-    if len(told) >= ENOUGH:
-        told = _agreed(told, before)
-    weight = sum(each.n for each in told)
+    means = [each for sample in _latest(pods, now) if (each := _mean(sample.lines, before, most)) is not None]
+    if len(means) >= ENOUGH:
+        means = _agreed(means, before)
+    weight = sum(each.n for each in means)
     if not weight:
         return before
-    items = max(sum(each.n * each.items for each in told) / weight, 1.0)
-    level = sum(each.n * each.level for each in told) / weight
-    information = sum(each.information for each in told)
-    slope = sum(each.information * each.slope for each in told) / information if information else 0.0
+    items = max(sum(each.n * each.items for each in means) / weight, 1.0)
+    level = sum(each.n * each.level for each in means) / weight
+    information = sum(each.information for each in means)
+    slope = sum(each.information * each.slope for each in means) / information if information else 0.0
     if before is None:
         return Curve(at=now, items=items, level=level, slope=slope, information=information, since=now)
     gap = max(now - before.at, 0.0)
@@ -215,7 +215,7 @@ def _share(before: Curve, seconds: float, now: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PodMean:
-    """What one pod reports: the mean of its lines; fields as in `Line` and `Curve`."""
+    """What one pod reports: the mean of its lines; fields as in `FittedLine` and `Curve`."""
 
     n: float
     items: float
@@ -224,7 +224,7 @@ class _PodMean:
     information: float
 
 
-def _mean(lines: Sequence[Line], before: Curve | None, most: int) -> _PodMean | None:
+def _mean(lines: Sequence[FittedLine], before: Curve | None, most: int) -> _PodMean | None:
     lines = [_possible(line, most) for line in lines]
     if before is not None and before.information:
         lines = [line for line in lines if line.sized]
@@ -241,7 +241,7 @@ def _mean(lines: Sequence[Line], before: Curve | None, most: int) -> _PodMean | 
     )
 
 
-def _agreed(told: Sequence[_PodMean], before: Curve | None) -> list[_PodMean]:
+def _agreed(means: Sequence[_PodMean], before: Curve | None) -> list[_PodMean]:
     """Return what pods report, each within bounds that follow from all of them.
 
     Levels are of different sizes, so they are compared by their ratios to one line: the last curve, or at
@@ -249,16 +249,16 @@ def _agreed(told: Sequence[_PodMean], before: Curve | None) -> list[_PodMean]:
     sides of zero leave their mean where it is.
     """
     if before is None:
-        first = sorted(told, key=lambda each: each.level)[len(told) // 2]
+        first = sorted(means, key=lambda each: each.level)[len(means) // 2]
         a, b = line_through(max(first.items, 1.0), first.level, first.slope)
     else:
         a, b = before.a, before.b
-    expected = [max(a + b * each.items, 1e-6) for each in told]
-    ratio = median(each.level / usual for each, usual in zip(told, expected, strict=True))
-    most = median(each.n for each in told)
-    information = median([each.information for each in told if each.information] or [0.0])
+    expected = [max(a + b * each.items, 1e-6) for each in means]
+    ratio = median(each.level / usual for each, usual in zip(means, expected, strict=True))
+    most = median(each.n for each in means)
+    information = median([each.information for each in means if each.information] or [0.0])
     agreed = []
-    for each, usual in zip(told, expected, strict=True):
+    for each, usual in zip(means, expected, strict=True):
         steepest = APART * ratio * usual / max(each.items, 1.0)
         agreed.append(
             _PodMean(
@@ -276,7 +276,7 @@ def _near(value: float, middle: float) -> float:
     return min(max(value, middle / APART), middle * APART)
 
 
-def _possible(line: Line, most: int) -> Line:
+def _possible(line: FittedLine, most: int) -> FittedLine:
     """A line with sizes that batches can have: the spread of numbers up to `most` is at most half of it."""
     return replace(line, items=min(line.items, most), spread=min(line.spread, most / 2))
 
@@ -335,8 +335,8 @@ def _arrived(pod: PodLoad, *, start: float, now: float, unknown: float) -> float
     samples = pod.samples
     arrived, since = _counted(samples, start)
     earlier = 0.0
-    if samples and pod.since > start and (heard := samples[-1].at - pod.since) >= 1.0:
-        earlier = arrived / heard * (pod.since - start)
+    if samples and pod.since > start and (reported := samples[-1].at - pod.since) >= 1.0:
+        earlier = arrived / reported * (pod.since - start)
     missing = not samples or now - samples[-1].at > MISSING * samples[-1].every
     if pod.left or not pod.was_ready or not missing:
         return arrived + earlier

@@ -128,7 +128,7 @@ def trend(pods: Sequence[PodLoad], *, window: float, now: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _Trend:
     """The slope of a least-squares line, and the standard deviation that chance gives it."""
 
     slope: float
@@ -138,7 +138,7 @@ class _Line:
         return self.slope - sigmas * self.deviation
 
 
-def _line(pods: Sequence[PodLoad], start: float, end: float) -> _Line:
+def _line(pods: Sequence[PodLoad], start: float, end: float) -> _Trend:
     """Fit a line to the arrivals from `start` to `end`.
 
     The items of a report are spread evenly over the time since the one before it. Counted in whole reports,
@@ -159,4 +159,4 @@ def _line(pods: Sequence[PodLoad], start: float, end: float) -> _Line:
                 items = sample.arrived * (last - first) / (sample.at - since)
                 count += items
                 moment += items * ((first + last) / 2 - middle)
-    return _Line(12 * moment / seconds**3, math.sqrt(12 * max(count, 1.0) / seconds**4))
+    return _Trend(12 * moment / seconds**3, math.sqrt(12 * max(count, 1.0) / seconds**4))

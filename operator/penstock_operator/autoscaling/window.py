@@ -48,7 +48,7 @@ _RATES_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class FittedLine:
     """A service curve a + b·W as one pod measured it; both numbers can be negative by chance.
 
     Args:
@@ -101,7 +101,7 @@ class Sample:
     batch_items: int = 0
     processor_wait: float | None = None
     slots: int | None = None
-    lines: tuple[Line, ...] = ()
+    lines: tuple[FittedLine, ...] = ()
 
 
 AT = attrgetter("at")
@@ -179,10 +179,10 @@ class _Pod:
         return silent_after(self.samples[-1].every if self.samples else 0.0)
 
 
-def _line(fit: Fit) -> Line:
+def _line(fit: Fit) -> FittedLine:
     """The line of a report. Older sidecars tell no sizes; a flat line of theirs is of batches of one size."""
     sized = fit.spread is not None or fit.b_ms > 0
-    return Line(
+    return FittedLine(
         a=fit.a_ms / 1000,
         b=fit.b_ms / 1000,
         n=min(fit.n, MOST_BATCHES),

@@ -9,7 +9,7 @@ import msgspec
 from penstock_operator.errors import ReportRefused
 from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.context import Scaled
-from penstock_operator.store import Key
+from penstock_operator.store import ObjectKey
 from penstock_wire.http import Response
 
 PATH = "/recommendation/"
@@ -21,7 +21,7 @@ _JSON = ((b"content-type", b"application/json"),)
 class Recommendations:
     """Answers requests for a recommendation."""
 
-    def __init__(self, scaled: Mapping[Key, Scaled]) -> None:
+    def __init__(self, scaled: Mapping[ObjectKey, Scaled]) -> None:
         self._scaled = scaled
 
     def answer(self, path: str) -> Response:
@@ -34,7 +34,7 @@ class Recommendations:
             ReportRefused: there is none. An error, not a number: a scaler would act on 0.
         """
         namespace, _, name = path.removeprefix(PATH).partition("/")
-        scaled = self._scaled.get(Key(BACKEND.kind, namespace, name))
+        scaled = self._scaled.get(ObjectKey(BACKEND.kind, namespace, name))
         recommendation = scaled.recommendation if scaled is not None else None
         if recommendation is None:
             raise ReportRefused(

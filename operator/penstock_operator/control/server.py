@@ -209,7 +209,7 @@ class ControlServer:
         """Stop listening; requests in flight get two seconds."""
         await asyncio.gather(self._reports_front.close(2.0), self._pages_front.close(2.0))
 
-    def tell_authorities(self, authorities: bytes) -> None:
+    def send_authorities(self, authorities: bytes) -> None:
         """Send these authorities, from now on, to each reporter that has others.
 
         Args:
@@ -388,11 +388,11 @@ class ControlServer:
         current = self._settings(caller.namespace, record)
         behind = current is not None and lacks(report, current.version, current.digest)
         known, authorities = self._authorities
-        knows = get(request.headers, HEADER) if authorities else None
+        present = get(request.headers, HEADER) if authorities else None
         answer = wire.ReportAnswer(
             next_report_ms=round(every * 1000),
             settings=msgspec.Raw(current.document) if current is not None and behind else None,
-            authorities=authorities if knows is not None and knows != known else None,
+            authorities=authorities if present is not None and present != known else None,
             routers=self._routers.of(caller.namespace) if kind == "sidecar" and self._own_addresses else (),
         )
         return Response(200, _JSON, wire.encode(answer))

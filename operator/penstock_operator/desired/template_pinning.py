@@ -74,12 +74,12 @@ def inputs_of(backend: ModelBackend) -> str:
         "drain": spec.drain,
         "sidecar": spec.sidecar.model_copy(update={"upgrade": "OnNextChange"}),
     }
-    said = {
+    parts = {
         name: part.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         for name, part in rolling.items()
         if part is not None
     }
-    return digest({name: part for name, part in said.items() if part})
+    return digest({name: part for name, part in parts.items() if part})
 
 
 def choose(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from penstock_operator.kinds import Kind
 from penstock_operator.kube.cluster import Obj, Reader
-from penstock_operator.store import Key, key_of
+from penstock_operator.store import ObjectKey, key_of
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class FileCluster:
     """The objects of a file, as the apiserver would return them (a `Reader`)."""
 
     def __init__(self, documents: Iterable[Obj], *, namespace: str) -> None:
-        self._objects: dict[Key, Obj] = {}
+        self._objects: dict[ObjectKey, Obj] = {}
         for number, document in enumerate(documents):
             obj = copy.deepcopy(document)
             metadata = obj["metadata"]
@@ -46,7 +46,7 @@ class FileCluster:
             self._objects[key_of(obj)] = obj
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
-        return copy.deepcopy(self._objects.get(Key(kind.kind, namespace or "", name)))
+        return copy.deepcopy(self._objects.get(ObjectKey(kind.kind, namespace or "", name)))
 
     async def list(
         self,
@@ -71,11 +71,11 @@ class DryCluster:
 
     def __init__(self, there: Reader) -> None:
         self._there, self.list = there, there.list
-        self._seen: dict[Key, Obj | None] = {}
+        self._seen: dict[ObjectKey, Obj | None] = {}
         self._version = 10**15
-        self.writes: dict[Key, Write] = {}
+        self.writes: dict[ObjectKey, Write] = {}
         """The last write of each object, in the order of their first writes."""
-        self.problems: dict[tuple[Key, str], str] = {}
+        self.problems: dict[tuple[ObjectKey, str], str] = {}
         """The messages that statuses of unusable resources would have."""
 
     async def apply(self, kind: Kind, obj: Obj) -> Obj:
@@ -106,11 +106,11 @@ class DryCluster:
         return await self.get(kind, namespace, name) or {}
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
-        key = Key(kind.kind, namespace or "", name)
+        key = ObjectKey(kind.kind, namespace or "", name)
         return self._seen[key] if key in self._seen else await self._there.get(kind, namespace, name)
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
-        key = Key(kind.kind, namespace or "", name)
+        key = ObjectKey(kind.kind, namespace or "", name)
         live = await self.get(kind, namespace, name)
         if live is None:
             return False
@@ -122,10 +122,10 @@ class DryCluster:
         """See `Cluster`; only Events are created, and they are not shown."""
         return obj
 
-    def _is_new(self, key: Key) -> bool:
+    def _is_new(self, key: ObjectKey) -> bool:
         return key in self.writes and self.writes[key].verb == "create"
 
-    def _note(self, key: Key, answer: Obj) -> Obj:
+    def _note(self, key: ObjectKey, answer: Obj) -> Obj:
         self._version += 1
         own = {"uid": f"uid-of-{key.kind.lower()}-{key.name}", **answer["metadata"]}
         answer = {**answer, "metadata": {**own, "resourceVersion": str(self._version)}}

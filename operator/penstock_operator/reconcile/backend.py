@@ -18,7 +18,7 @@ from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY, SER
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import parent_check, victims
 from penstock_operator.reconcile.children import apply_children, requeue_after
-from penstock_operator.reconcile.context import Context, Problems, Scaled
+from penstock_operator.reconcile.context import Problems, ReconcileContext, Scaled
 from penstock_operator.reconcile.parent import load_parent
 from penstock_operator.reconcile.status_writer import same_status, write_status
 from penstock_operator.status import (
@@ -28,14 +28,14 @@ from penstock_operator.status import (
     terms_moved,
     unreadable_status,
 )
-from penstock_operator.store import Key, key_of, owner_uids
+from penstock_operator.store import ObjectKey, key_of, owner_uids
 from penstock_operator.traffic_window import REFUSALS
 
 LOAD_SETTLES = 15.0
 """Seconds after the start for which a status keeps the load that the last operator has written."""
 
 
-async def reconcile(ctx: Context, key: Key) -> float | None:
+async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     """Bring the cluster to what the backend asks for.
 
     Returns:
@@ -48,15 +48,15 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     if loaded is None:
         return None
     stored, backend = loaded
-    looked: dict[Key, Obj | None] = {}
+    looked: dict[ObjectKey, Obj | None] = {}
     for kind, name in ((CONFIG_MAP, names.backend_settings(key.name)), (DEPLOYMENT, names.backend(key.name))):
-        looked[Key(kind.kind, key.namespace, name)] = await ctx.applier.look(kind, key.namespace, name)
-    recorded = looked[Key(CONFIG_MAP.kind, key.namespace, names.backend_settings(key.name))]
+        looked[ObjectKey(kind.kind, key.namespace, name)] = await ctx.applier.look(kind, key.namespace, name)
+    recorded = looked[ObjectKey(CONFIG_MAP.kind, key.namespace, names.backend_settings(key.name))]
     if recorded is not None and backend.metadata.uid not in owner_uids(recorded):
         recorded = None  # another owner's, or left of a deleted backend of this name: not our record
     versioned = _settings(ctx, backend, recorded)
     problems = Problems()
-    live = looked[Key(DEPLOYMENT.kind, key.namespace, names.backend(key.name))]
+    live = looked[ObjectKey(DEPLOYMENT.kind, key.namespace, names.backend(key.name))]
     if live is not None and backend.metadata.uid not in owner_uids(live):
         live = None
     pinned = deployment.pinned_template(backend, config=ctx.render, new_secret=ctx.draw_secret(), live=live)
@@ -78,7 +78,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     return wait if wait is not None else again
 
 
-def unreadable(ctx: Context, stored: Obj, error: str) -> dict[str, Any]:
+def unreadable(ctx: ReconcileContext, stored: Obj, error: str) -> dict[str, Any]:
     """Return the status of a backend that cannot be reconciled."""
     key = key_of(stored)
     live = ctx.store.get(DEPLOYMENT, key.namespace, names.backend(key.name))
@@ -87,7 +87,7 @@ def unreadable(ctx: Context, stored: Obj, error: str) -> dict[str, Any]:
     return unreadable_status(stored, error, deployment=live, now=ctx.now())
 
 
-def _unused(ctx: Context, backend: ModelBackend) -> list[Obj]:
+def _unused(ctx: ReconcileContext, backend: ModelBackend) -> list[Obj]:
     """Return a backend's children, except for a ServiceAccount that one of its pods still uses.
 
     A pod without its ServiceAccount cannot report any more: its token is refused. The end of the last pod
@@ -102,7 +102,7 @@ def _unused(ctx: Context, backend: ModelBackend) -> list[Obj]:
     ]
 
 
-def forget(ctx: Context, key: Key) -> None:
+def forget(ctx: ReconcileContext, key: ObjectKey) -> None:
     """Drop what was stored in memory of a deleted backend."""
     ctx.view.forget(key)
     ctx.memory.scaled.pop(key, None)
@@ -111,7 +111,7 @@ def forget(ctx: Context, key: Key) -> None:
     ctx.reports.forget_backend(key.namespace, key.name)
 
 
-def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> settings.Versioned:
+def _settings(ctx: ReconcileContext, backend: ModelBackend, recorded: Obj | None) -> settings.Versioned:
     """Return the document to send now. A backend without its policy, or suspended, keeps the last one."""
     at = (backend.namespace, names.backend_settings(backend.name))
     made = ctx.memory.made.get(at)
@@ -133,7 +133,7 @@ def _settings(ctx: Context, backend: ModelBackend, recorded: Obj | None) -> sett
 
 
 def _held(
-    ctx: Context,
+    ctx: ReconcileContext,
     backend: ModelBackend,
     pinned: PinnedTemplate,
     versioned: settings.Versioned,
@@ -151,7 +151,7 @@ def _held(
     return tuple(held)
 
 
-def _record_changed(ctx: Context, backend: ModelBackend, versioned: settings.Versioned) -> bool:
+def _record_changed(ctx: ReconcileContext, backend: ModelBackend, versioned: settings.Versioned) -> bool:
     """Whether the ConfigMap has other settings than the pods get."""
     live = ctx.store.get(CONFIG_MAP, backend.namespace, names.backend_settings(backend.name))
     held = settings.recorded_version(live)
@@ -171,7 +171,7 @@ def _unsure(backend: ModelBackend, recommendation: Recommendation | None) -> boo
     return known and not recommendation.metrics_available
 
 
-def look_at_load(ctx: Context, key: Key) -> None:
+def look_at_load(ctx: ReconcileContext, key: ObjectKey) -> None:
     """Queue a backend for a turn to show its load, if that has moved."""
     backend = ctx.view.backend(key.namespace, key.name)
     if backend is None:
@@ -180,7 +180,7 @@ def look_at_load(ctx: Context, key: Key) -> None:
         ctx.memory.load_turns.ask(key)
 
 
-def _load(ctx: Context, key: Key, max_batch_size: int) -> LoadStatus:
+def _load(ctx: ReconcileContext, key: ObjectKey, max_batch_size: int) -> LoadStatus:
     load = LoadStatus()
     if ctx.view.backend_pods(key.namespace, key.name):
         load = ctx.reports.window(key.namespace, key.name).load(ctx.clock.time(), max_batch_size)
@@ -196,12 +196,12 @@ def _load(ctx: Context, key: Key, max_batch_size: int) -> LoadStatus:
     )
 
 
-def _schedule_note(ctx: Context, backend: ModelBackend) -> str | None:
+def _schedule_note(ctx: ReconcileContext, backend: ModelBackend) -> str | None:
     scaling = backend.spec.autoscaling
     return schedule.problem(scaling.schedules, ctx.clock.now()) if scaling is not None else None
 
 
-def _is_news(ctx: Context, backend: ModelBackend, key: Key, load: LoadStatus) -> bool:
+def _is_news(ctx: ReconcileContext, backend: ModelBackend, key: ObjectKey, load: LoadStatus) -> bool:
     """Whether load or terms have moved; False while they rest on the few reports of a new operator."""
     old = backend.status.load
     reporting = ctx.view.backend_pods(key.namespace, key.name)
@@ -212,8 +212,8 @@ def _is_news(ctx: Context, backend: ModelBackend, key: Key, load: LoadStatus) ->
 
 
 async def _write_status(
-    ctx: Context,
-    key: Key,
+    ctx: ReconcileContext,
+    key: ObjectKey,
     backend: ModelBackend,
     versioned: settings.Versioned,
     problems: Problems,
@@ -276,5 +276,5 @@ async def _write_status(
     # NB: changes by the autoscaler during the write stay for the next status.
     scaled.unpublished = [entry for entry in scaled.unpublished if entry not in unpublished]
     if written and backend.spec.batch_policy_ref:
-        ctx.enqueue(Key(POLICY.kind, namespace, backend.spec.batch_policy_ref), 0.0)
+        ctx.enqueue(ObjectKey(POLICY.kind, namespace, backend.spec.batch_policy_ref), 0.0)
     return None

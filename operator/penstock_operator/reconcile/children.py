@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from penstock_operator.errors import ClusterError, NameTaken, Rejected
 from penstock_operator.kinds import SERVICE, kind_of
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile.context import SHOWN_AFTER, Context, Problems
+from penstock_operator.reconcile.context import SHOWN_AFTER, Problems, ReconcileContext
 from penstock_operator.status import refusal
-from penstock_operator.store import Change, Key, key_of, owner_uids
+from penstock_operator.store import Change, ObjectKey, key_of, owner_uids
 
 _TERMINATING = "because it is being terminated"
 
@@ -21,14 +21,14 @@ SECONDS_AFTER_PROBLEM = 30.0
 
 
 async def apply_children(
-    ctx: Context,
-    of: Key,
+    ctx: ReconcileContext,
+    of: ObjectKey,
     desired: Sequence[Obj],
     *,
     owners: Sequence[str],
     candidates: Callable[[], Sequence[Obj]],
     shared: bool = False,
-    looked: dict[Key, Obj | None] | None = None,
+    looked: dict[ObjectKey, Obj | None] | None = None,
     confirm: Callable[[], Awaitable[None]],
 ) -> Problems:
     """Apply what differs and delete what is no longer desired; return what cannot be written.
@@ -81,7 +81,9 @@ async def apply_children(
     return problems
 
 
-def _note(ctx: Context, problems: Problems, of: Key, child: Key, error: ClusterError) -> None:
+def _note(
+    ctx: ReconcileContext, problems: Problems, of: ObjectKey, child: ObjectKey, error: ClusterError
+) -> None:
     """Keep an error for the conditions and for the next try."""
     if isinstance(error, Rejected):
         ctx.log("child refused", level="warning", child=str(child), error=error.message)

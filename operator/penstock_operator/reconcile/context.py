@@ -26,7 +26,7 @@ from penstock_operator.releases.state import Interval
 from penstock_operator.reports import Reports
 from penstock_operator.status import Refusal
 from penstock_operator.status import pods as pods_status
-from penstock_operator.store import Change, Key, Store
+from penstock_operator.store import Change, ObjectKey, Store
 
 SHOWN_AFTER = 4
 """Failures in a row (about 1.5 s of tries) after which a condition shows them."""
@@ -118,19 +118,19 @@ class Memory:
 
     render: RenderConfig
     load_turns: LoadTurns
-    router_problems: dict[str | Key, Problems] = field(default_factory=dict)
+    router_problems: dict[str | ObjectKey, Problems] = field(default_factory=dict)
     made: dict[tuple[str, str], Versioned] = field(default_factory=dict)
-    switched: dict[Key, float] = field(default_factory=dict)
-    scaled: dict[Key, Scaled] = field(default_factory=dict)
-    status_in_flight: dict[Key, Obj] = field(default_factory=dict)
+    switched: dict[ObjectKey, float] = field(default_factory=dict)
+    scaled: dict[ObjectKey, Scaled] = field(default_factory=dict)
+    status_in_flight: dict[ObjectKey, Obj] = field(default_factory=dict)
     started: float = float("-inf")
-    trials: dict[Key, Trial] = field(default_factory=dict)
-    followed: dict[Key, str] = field(default_factory=dict)
+    trials: dict[ObjectKey, Trial] = field(default_factory=dict)
+    followed: dict[ObjectKey, str] = field(default_factory=dict)
     asking: WeakValueDictionary[str, asyncio.Semaphore] = field(default_factory=WeakValueDictionary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class ReconcileContext:
     """The shared pieces that reconcilers depend on.
 
     Args:
@@ -148,8 +148,8 @@ class Context:
     clock: Clock
     log: Callable[..., None]
     observer: WriteObserver
-    enqueue: Callable[[Key, float], None]
-    failures: Callable[[Key], int] = lambda _key: 0
+    enqueue: Callable[[ObjectKey, float], None]
+    failures: Callable[[ObjectKey], int] = lambda _key: 0
     changed: Callable[[Change], None] = lambda _change: None
     identity: str = "penstock-operator"
     emit: Callable[[Obj], Awaitable[None]] | None = None

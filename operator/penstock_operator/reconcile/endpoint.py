@@ -9,21 +9,21 @@ from penstock_operator.kinds import ENDPOINT, SERVICE
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import parent_check, router
 from penstock_operator.reconcile.children import apply_children, requeue_after
-from penstock_operator.reconcile.context import Context, Problems
+from penstock_operator.reconcile.context import Problems, ReconcileContext
 from penstock_operator.reconcile.parent import forget, load_parent
 from penstock_operator.reconcile.status_writer import write_status
 from penstock_operator.status import EndpointObserved, endpoint_status
-from penstock_operator.store import Key
+from penstock_operator.store import ObjectKey
 
 
-async def reconcile(ctx: Context, key: Key) -> float | None:
+async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     """Bring the cluster to what the endpoint asks for (see `backend.reconcile`)."""
     loaded = await load_parent(ctx, key, ENDPOINT, ModelEndpoint, forget=_forget)
     if loaded is None:
         return None
     parent, endpoint = loaded
     name, namespace = key.name, key.namespace
-    service = Key(SERVICE.kind, namespace, names.endpoint(name))
+    service = ObjectKey(SERVICE.kind, namespace, names.endpoint(name))
     looked = {service: await ctx.applier.look(SERVICE, namespace, service.name)}
     port = ctx.view.ports(namespace).get(name)
     uid = endpoint.metadata.uid
@@ -73,7 +73,7 @@ def _is_own(child: Obj) -> bool:
     return not router.is_shared(child) and not router.is_dedicated_router(child)
 
 
-def _forget(ctx: Context, key: Key) -> None:
+def _forget(ctx: ReconcileContext, key: ObjectKey) -> None:
     router.forget_dedicated(ctx, key)
     ctx.memory.switched.pop(key, None)
     forget(ctx, key)

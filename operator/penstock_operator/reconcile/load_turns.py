@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from penstock_operator.clock import Clock, Timer
-from penstock_operator.store import Key
+from penstock_operator.store import ObjectKey
 
 PER_SECOND = 10.0
 BURST = 10.0
@@ -31,29 +31,29 @@ class LoadTurns:
         granted: called with each backend whose turn has come.
     """
 
-    def __init__(self, clock: Clock, granted: Callable[[Key], None]) -> None:
+    def __init__(self, clock: Clock, granted: Callable[[ObjectKey], None]) -> None:
         self._clock = clock
         self._granted = granted
-        self._waiting: OrderedDict[str, OrderedDict[Key, None]] = OrderedDict()
+        self._waiting: OrderedDict[str, OrderedDict[ObjectKey, None]] = OrderedDict()
         """Backends that wait for a turn, by namespace; the next namespace comes first."""
-        self._come: OrderedDict[Key, float] = OrderedDict()
+        self._come: OrderedDict[ObjectKey, float] = OrderedDict()
         """Backends that have a turn, and the time when it expires; the earliest first."""
         self._full_at = float("-inf")
         self._timer: Timer | None = None
 
-    def ask(self, key: Key) -> None:
+    def ask(self, key: ObjectKey) -> None:
         """Ask for a turn for a backend; however often it asks, it gets one."""
         self._expire()
         if key not in self._come:
             self._waiting.setdefault(key.namespace, OrderedDict())[key] = None
             self._grant()
 
-    def take(self, key: Key) -> bool:
+    def take(self, key: ObjectKey) -> bool:
         """Use a backend's turn; return whether it had one."""
         self._expire()
         return self._come.pop(key, None) is not None
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ObjectKey) -> None:
         """Drop a backend that is gone, or whose load was shown without a turn."""
         self._come.pop(key, None)
         waiting = self._waiting.get(key.namespace)

@@ -13,12 +13,12 @@ from penstock_operator.errors import LeaseLost, OperatorError, Outdated
 from penstock_operator.kinds import BACKEND, ENDPOINT, PARENTS, POD, POLICY, SPLIT, WATCHED_CHILDREN, Kind
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import backend, endpoint, parent, policy, router, split
-from penstock_operator.reconcile.context import SHOWN_AFTER, Context
+from penstock_operator.reconcile.context import SHOWN_AFTER, ReconcileContext
 from penstock_operator.reconcile.relist import Found, relist_kind
 from penstock_operator.reconcile.scaling import Scaler
 from penstock_operator.reconcile.status_writer import same_status, write_status
 from penstock_operator.reconcile.watch_mapping import keys_for
-from penstock_operator.store import Change, Key, key_of, parent_changed
+from penstock_operator.store import Change, ObjectKey, key_of, parent_changed
 from penstock_operator.supervision import keep_running
 from penstock_operator.workqueue import QueueObserver, WorkQueue, work
 
@@ -43,7 +43,7 @@ _PARENTS = frozenset(kind.kind for kind in PARENTS)
 
 CHILD_SELECTOR = f"{MANAGED_BY}={MANAGED}"
 
-Reconcile = Callable[[Context, Key], Awaitable[float | None]]
+Reconcile = Callable[[ReconcileContext, ObjectKey], Awaitable[float | None]]
 
 RECONCILERS: dict[str, Reconcile] = {
     BACKEND.kind: backend.reconcile,
@@ -71,9 +71,9 @@ class Manager:
 
     def __init__(
         self,
-        ctx: Context,
-        queue: WorkQueue[Key],
-        scale_queue: WorkQueue[Key],
+        ctx: ReconcileContext,
+        queue: WorkQueue[ObjectKey],
+        scale_queue: WorkQueue[ObjectKey],
         observer: RunObserver | None = None,
         *,
         namespace: str | None = None,
@@ -84,12 +84,12 @@ class Manager:
         self.scale_queue = scale_queue
         self._observer = observer
         self._scaler = Scaler(ctx)
-        self._load_looked: dict[Key, float] = {}
+        self._load_looked: dict[ObjectKey, float] = {}
         self._traffic_looked: dict[str, float] = {}
 
     # -- what comes in -----------------------------------------------------------------------------------
 
-    def knows(self, kind: Kind, obj: Obj) -> bool:
+    def is_stored(self, kind: Kind, obj: Obj) -> bool:
         """Whether the store has this very version, as for most of what watches list after a start.
 
         Any thread can call this: it is one look into a dict.
@@ -137,13 +137,13 @@ class Manager:
         """
         if not backend_name:
             for name in self.ctx.reports.take_newly_held(namespace):
-                self.scale_queue.add(Key(BACKEND.kind, namespace, name))
+                self.scale_queue.add(ObjectKey(BACKEND.kind, namespace, name))
             if notable:
                 self.queue.add(router.router_key(namespace))
-                router.tell(self.ctx, namespace)
+                router.enqueue_senders(self.ctx, namespace)
             self._look_at_traffic(namespace)
             return
-        key = Key(BACKEND.kind, namespace, backend_name)
+        key = ObjectKey(BACKEND.kind, namespace, backend_name)
         now = self.ctx.clock.time()
         if notable:
             self.queue.add(key)
@@ -163,7 +163,7 @@ class Manager:
         # Without pods, no report of a sidecar shows what its clients get.
         for name in self.ctx.reports.failing(namespace):
             self._traffic_looked[namespace] = now
-            backend.look_at_load(self.ctx, Key(BACKEND.kind, namespace, name))
+            backend.look_at_load(self.ctx, ObjectKey(BACKEND.kind, namespace, name))
         for stored in self.ctx.store.all(SPLIT, namespace):
             self._traffic_looked[namespace] = now
             self.queue.add(key_of(stored))
@@ -177,7 +177,7 @@ class Manager:
                 self.scale_queue.add(key)  # its objective may be another one
         if not change.happened or version is None:
             return
-        if self._told_otherwise(change):
+        if self._status_overwritten(change):
             self.queue.add(key_of(version))
         if version["kind"] == BACKEND.kind and change.new is not None:
             if parent_changed(change):
@@ -186,7 +186,7 @@ class Manager:
             metadata = version["metadata"]
             self.ctx.reports.forget_pod(metadata["namespace"], metadata["name"], metadata["uid"])
 
-    def _told_otherwise(self, change: Change) -> bool:
+    def _status_overwritten(self, change: Change) -> bool:
         """Whether another writer has changed the status of a resource.
 
         A write of a killed operator can land after its successor has looked: whichever the writer, a status
@@ -212,14 +212,14 @@ class Manager:
             self._scaler.forget(key)
             backend.forget(self.ctx, key)
 
-    def _policy_of(self, key: Key) -> None:
+    def _policy_of(self, key: ObjectKey) -> None:
         backend = self.ctx.view.backend(key.namespace, key.name)
         if backend is not None and backend.spec.batch_policy_ref:
-            self.queue.add(Key(POLICY.kind, key.namespace, backend.spec.batch_policy_ref))
+            self.queue.add(ObjectKey(POLICY.kind, key.namespace, backend.spec.batch_policy_ref))
 
     # -- what runs ---------------------------------------------------------------------------------------
 
-    async def reconcile(self, key: Key) -> float | None:
+    async def reconcile(self, key: ObjectKey) -> float | None:
         """Run one key once.
 
         Returns:
@@ -245,7 +245,7 @@ class Manager:
                 self._observer.ran(key.kind, self.ctx.clock.time() - began, ok=ok)
         return again
 
-    async def _cannot_follow(self, key: Key, error: Exception) -> None:
+    async def _cannot_follow(self, key: ObjectKey, error: Exception) -> None:
         """Show in the status that reconciling an object fails for an unforeseen reason."""
         kind = next((kind for kind in PARENTS if kind.kind == key.kind), None)
         stored = self.ctx.store.get(kind, key.namespace, key.name) if kind is not None else None
@@ -254,11 +254,11 @@ class Manager:
             unreadable = backend.unreadable if kind is BACKEND else parent.unreadable
             await write_status(self.ctx, stored, unreadable(self.ctx, stored, why))
 
-    async def scale(self, key: Key) -> float | None:
+    async def scale(self, key: ObjectKey) -> float | None:
         """Run the autoscaler for one backend once (see `reconcile`)."""
         return await self._scaler.look(key)
 
-    def failed(self, key: Key, error: Exception, delay: float) -> None:
+    def failed(self, key: ObjectKey, error: Exception, delay: float) -> None:
         """Log a failed run.
 
         Args:
@@ -354,7 +354,9 @@ def _selector(kind: Kind) -> str | None:
 
 def build_queues(
     clock: Clock, observers: Iterable[QueueObserver | None] = (None, None)
-) -> tuple[WorkQueue[Key], WorkQueue[Key]]:
+) -> tuple[WorkQueue[ObjectKey], WorkQueue[ObjectKey]]:
     """Make the two queues: keys to reconcile, and backends to scale."""
     first, second = observers
-    return WorkQueue[Key](clock, observer=first), WorkQueue[Key](clock, cap=SCALE_AGAIN, observer=second)
+    return WorkQueue[ObjectKey](clock, observer=first), WorkQueue[ObjectKey](
+        clock, cap=SCALE_AGAIN, observer=second
+    )

@@ -8,32 +8,32 @@ from typing import Any, TypeVar
 from penstock_operator.api import Resource, ResourceError
 from penstock_operator.kinds import Kind
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.context import ReconcileContext
 from penstock_operator.reconcile.status_writer import write_status
 from penstock_operator.status import parse_failed
-from penstock_operator.store import Key
+from penstock_operator.store import ObjectKey
 
 R = TypeVar("R", bound=Resource)
 
 
-def unreadable(ctx: Context, stored: Obj, error: str) -> dict[str, Any]:
+def unreadable(ctx: ReconcileContext, stored: Obj, error: str) -> dict[str, Any]:
     """Return the status of a resource that cannot be read."""
     return parse_failed(stored, error, now=ctx.now())
 
 
-def forget(ctx: Context, key: Key) -> None:
+def forget(ctx: ReconcileContext, key: ObjectKey) -> None:
     """Drop what is cached of a resource that is gone."""
     ctx.view.forget(key)
 
 
 async def load_parent(
-    ctx: Context,
-    key: Key,
+    ctx: ReconcileContext,
+    key: ObjectKey,
     kind: Kind,
     model: type[R],
     *,
-    unreadable: Callable[[Context, Obj, str], dict[str, Any]] = unreadable,
-    forget: Callable[[Context, Key], None] = forget,
+    unreadable: Callable[[ReconcileContext, Obj, str], dict[str, Any]] = unreadable,
+    forget: Callable[[ReconcileContext, ObjectKey], None] = forget,
 ) -> tuple[Obj, R] | None:
     """Return the resource as the store has it, and as its model.
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from penstock_operator.errors import Outdated
 from penstock_operator.kinds import Kind, kind_of
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.context import ReconcileContext
 from penstock_operator.reconcile.relist import relist_kind
 
 
-async def confirm_own(ctx: Context, stored: Obj) -> None:
+async def confirm_own(ctx: ReconcileContext, stored: Obj) -> None:
     """Check that a resource still exists; without a status of ours, it is new, so that needs no check.
 
     Raises:
@@ -28,7 +28,7 @@ async def confirm_own(ctx: Context, stored: Obj) -> None:
         await confirm(ctx, kind_of(stored), metadata["namespace"], metadata["name"])
 
 
-async def confirm(ctx: Context, kind: Kind, namespace: str, name: str | None = None) -> None:
+async def confirm(ctx: ReconcileContext, kind: Kind, namespace: str, name: str | None = None) -> None:
     """Check that resources still exist; drop those that do not from the store.
 
     Args:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from penstock_operator.api import BatchPolicy, ModelBackend
 from penstock_operator.desired import names, settings
 from penstock_operator.kinds import CONFIG_MAP, POLICY
-from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.context import ReconcileContext
 from penstock_operator.reconcile.parent import load_parent
 from penstock_operator.reconcile.status_writer import write_status
 from penstock_operator.status import PolicyUse, pods, policy_status
-from penstock_operator.store import Key
+from penstock_operator.store import ObjectKey
 
 
-async def reconcile(ctx: Context, key: Key) -> float | None:
+async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     """Report in the status how many pods apply the policy (see `backend.reconcile`)."""
     loaded = await load_parent(ctx, key, POLICY, BatchPolicy)
     if loaded is None:
@@ -38,7 +38,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     return None
 
 
-def _use(ctx: Context, policy: BatchPolicy, backend: ModelBackend) -> PolicyUse:
+def _use(ctx: ReconcileContext, policy: BatchPolicy, backend: ModelBackend) -> PolicyUse:
     namespace, name = backend.namespace, backend.name
     ready = {pods.name(pod) for pod in pods.ready(ctx.view.backend_pods(namespace, name))}
     record = names.backend_settings(name)

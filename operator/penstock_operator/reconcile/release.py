@@ -25,7 +25,7 @@ from penstock_operator.desired.traffic import SplitPlan
 from penstock_operator.kinds import BACKEND, SPLIT
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.prometheus import NoValue
-from penstock_operator.reconcile.context import Context, Trial
+from penstock_operator.reconcile.context import ReconcileContext, Trial
 from penstock_operator.reconcile.scale_owners import kept_at_zero
 from penstock_operator.reconcile.status_writer import send_event
 from penstock_operator.reconcile.view import View
@@ -36,7 +36,7 @@ from penstock_operator.releases.state import BackendSeen, Interval, Release, Rel
 from penstock_operator.releases.stored import stored as stored_release
 from penstock_operator.status import RouterObserved, mirrors, router_ready
 from penstock_operator.status import pods as pods_status
-from penstock_operator.store import Key
+from penstock_operator.store import ObjectKey
 from penstock_wire import durations
 from penstock_wire.control.report import FIRST_BYTE_SECONDS
 from penstock_wire.words import cut
@@ -64,7 +64,7 @@ class Looked:
     again: float | None = None
 
 
-def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObserved) -> Looked:
+def look(ctx: ReconcileContext, split: TrafficSplit, plan: SplitPlan, routers: RouterObserved) -> Looked:
     """Compute the next step of a split's release."""
     strategy, before = split.spec.strategy, stored_release(split)
     if strategy is None or not plan.accepted:
@@ -101,7 +101,7 @@ def look(ctx: Context, split: TrafficSplit, plan: SplitPlan, routers: RouterObse
     return Looked(release=advance.release, faults=steps.faults(strategy), events=advance.events, again=again)
 
 
-def forget(ctx: Context, key: Key) -> None:
+def forget(ctx: ReconcileContext, key: ObjectKey) -> None:
     """Stop counting for a split that is gone, or that has no release any more."""
     _end(ctx, key)
     endpoint = ctx.memory.followed.pop(key, None)
@@ -112,7 +112,7 @@ def forget(ctx: Context, key: Key) -> None:
         ctx.reports.releases.unfollow(key.namespace, endpoint)
 
 
-async def taken(ctx: Context, stored: Obj, split: TrafficSplit, looked: Looked) -> None:
+async def taken(ctx: ReconcileContext, stored: Obj, split: TrafficSplit, looked: Looked) -> None:
     """Send a look's Events and begin the next interval, now that the split's status holds the result."""
     _trial(ctx, split, looked.release)
     for event in looked.events:
@@ -138,11 +138,11 @@ def floor(view: View, backend: ModelBackend, now: datetime.datetime) -> Floor | 
     return max(floors, key=lambda each: each.replicas, default=None)
 
 
-def _key(split: TrafficSplit) -> Key:
-    return Key(SPLIT.kind, split.namespace, split.name)
+def _key(split: TrafficSplit) -> ObjectKey:
+    return ObjectKey(SPLIT.kind, split.namespace, split.name)
 
 
-def _follow(ctx: Context, split: TrafficSplit, strategy: Strategy) -> None:
+def _follow(ctx: ReconcileContext, split: TrafficSplit, strategy: Strategy) -> None:
     key, endpoint = _key(split), split.spec.endpoint
     if ctx.memory.followed.get(key, endpoint) != endpoint:
         forget(ctx, key)
@@ -150,7 +150,7 @@ def _follow(ctx: Context, split: TrafficSplit, strategy: Strategy) -> None:
     ctx.reports.releases.follow(split.namespace, endpoint, strategy.stable, strategy.candidate)
 
 
-def _seen(ctx: Context, split: TrafficSplit, name: str) -> BackendSeen:
+def _seen(ctx: ReconcileContext, split: TrafficSplit, name: str) -> BackendSeen:
     namespace, seen = split.namespace, ctx.view.backends_seen(split.namespace)
     stored_backend = ctx.store.get(BACKEND, namespace, name)
     if stored_backend is None or name not in seen.ready:
@@ -177,7 +177,7 @@ def _interval(strategy: Strategy) -> float:
     return math.ceil(durations.parse_ms(strategy.analysis.interval) / 1000)
 
 
-def _is_due(ctx: Context, strategy: Strategy, trial: Trial) -> bool:
+def _is_due(ctx: ReconcileContext, strategy: Strategy, trial: Trial) -> bool:
     return ctx.clock.time() - trial.began >= _interval(strategy)
 
 
@@ -187,7 +187,7 @@ def _cut(before: Release, after: Release) -> bool:
     return before.step == after.step and after.state.phase not in OVER and weights[0] != weights[1]
 
 
-def _trial(ctx: Context, split: TrafficSplit, before: Release | None) -> Trial | None:
+def _trial(ctx: ReconcileContext, split: TrafficSplit, before: Release | None) -> Trial | None:
     """Return the interval that is under way; begin one if routers have taken up the weight, else None."""
     key, strategy = _key(split), split.spec.strategy
     state = None if before is None else before.state
@@ -204,7 +204,7 @@ def _trial(ctx: Context, split: TrafficSplit, before: Release | None) -> Trial |
     return trial
 
 
-def _end(ctx: Context, key: Key) -> None:
+def _end(ctx: ReconcileContext, key: ObjectKey) -> None:
     """Drop the present interval, if any, with its queries."""
     trial = ctx.memory.trials.pop(key, None)
     if trial is not None and trial.asking is not None:
@@ -212,7 +212,7 @@ def _end(ctx: Context, key: Key) -> None:
 
 
 def _verdicts(
-    ctx: Context,
+    ctx: ReconcileContext,
     split: TrafficSplit,
     strategy: Strategy,
     before: Release,
@@ -236,10 +236,10 @@ def _verdicts(
             # A failure by the routers' counts does not wait for queries.
             judged = evidence.judge_all(metrics, before.verdicts, counted, FIRST_BYTE_SECONDS, {})
             kept = _kept(metrics, before.verdicts, judged)
-            said = tuple(_located(split, strategy, routers, kept, counted))
-            if not ask or any(verdict.verdict == "Fail" for verdict in said):
-                trial.verdicts = said
-                return said
+            located = tuple(_located(split, strategy, routers, kept, counted))
+            if not ask or any(verdict.verdict == "Fail" for verdict in located):
+                trial.verdicts = located
+                return located
         results = _answers(ctx, split, metrics, trial) if ask else {}
         if results is None:
             return None
@@ -277,7 +277,7 @@ def _located(
 
 
 def _answers(
-    ctx: Context, split: TrafficSplit, metrics: Sequence[ReleaseMetric], trial: Trial
+    ctx: ReconcileContext, split: TrafficSplit, metrics: Sequence[ReleaseMetric], trial: Trial
 ) -> Mapping[str, float | NoValue] | None:
     """Return the results of the queries; None while they are running.
 
@@ -296,7 +296,7 @@ def _answers(
     return asked.result()
 
 
-async def _ask(ctx: Context, namespace: str, queries: Sequence[str]) -> dict[str, float | NoValue]:
+async def _ask(ctx: ReconcileContext, namespace: str, queries: Sequence[str]) -> dict[str, float | NoValue]:
     turns = ctx.memory.asking.setdefault(namespace, asyncio.Semaphore(MOST_ASKED))
 
     async def result(query: str) -> float | NoValue:

@@ -14,7 +14,7 @@ from penstock_operator.clock import Clock
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import PARENTS, Kind
 from penstock_operator.kube.cluster import Obj, Reader
-from penstock_operator.store import Change, Key, Store, key_of, version_of
+from penstock_operator.store import Change, ObjectKey, Store, key_of, version_of
 
 PERIOD = (300.0, 600.0)
 """Seconds between two lists: a random time in this range, so that replicas do not list together."""
@@ -149,5 +149,5 @@ async def relist_kind(
     return Found(dropped, fetched)
 
 
-def _listed(obj: Obj) -> tuple[Key, str | None, int]:
+def _listed(obj: Obj) -> tuple[ObjectKey, str | None, int]:
     return key_of(obj), obj["metadata"].get("uid"), version_of(obj)

@@ -17,10 +17,10 @@ from penstock_operator.kinds import SPLIT as SPLIT_KIND
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import parent_check
 from penstock_operator.reconcile.children import apply_children, requeue_after
-from penstock_operator.reconcile.context import Context, Problems
+from penstock_operator.reconcile.context import Problems, ReconcileContext
 from penstock_operator.status import RouterObserved, router_ready
 from penstock_operator.status import pods as pods_status
-from penstock_operator.store import Key, key_of
+from penstock_operator.store import ObjectKey, key_of
 
 KIND = "Router"
 """The name under which a namespace's router is in the work queue; it is not a kind of the API."""
@@ -34,12 +34,12 @@ LOOK_AGAIN = 1.0
 queues it after a change, but not after a change that was undone before."""
 
 
-def router_key(namespace: str) -> Key:
+def router_key(namespace: str) -> ObjectKey:
     """Return the work queue's key for a namespace's router."""
-    return Key(KIND, namespace, names.ROUTER)
+    return ObjectKey(KIND, namespace, names.ROUTER)
 
 
-async def reconcile(ctx: Context, key: Key) -> float | None:
+async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     """Bring a namespace's router to what its endpoints ask for (see `backend.reconcile`)."""
     namespace = key.namespace
     endpoints = ctx.view.endpoints(namespace)
@@ -48,7 +48,7 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
         ctx.memory.router_problems.pop(namespace, None)
         ctx.memory.made.pop((namespace, names.ROUTER_SETTINGS), None)
         return None
-    at = Key(CONFIG_MAP.kind, namespace, names.ROUTER_SETTINGS)
+    at = ObjectKey(CONFIG_MAP.kind, namespace, names.ROUTER_SETTINGS)
     looked = {at: await ctx.applier.look(CONFIG_MAP, namespace, names.ROUTER_SETTINGS)}
     lingering, again = _lingering(ctx, namespace)
     versioned = _make(ctx, namespace, "", recorded=looked[at], lingering=lingering)
@@ -68,12 +68,12 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     before = ctx.memory.router_problems.get(namespace)
     ctx.memory.router_problems[namespace] = problems
     if versioned.changed or problems != (before or Problems()):
-        tell(ctx, namespace)
+        enqueue_senders(ctx, namespace)
     return requeue_after(problems) or again
 
 
 async def reconcile_dedicated(
-    ctx: Context, parent: Obj, endpoint: ModelEndpoint, port: int, service: Obj | None
+    ctx: ReconcileContext, parent: Obj, endpoint: ModelEndpoint, port: int, service: Obj | None
 ) -> Problems:
     """Bring an endpoint's own router to what the endpoint asks for, or remove it if it asks for none.
 
@@ -90,9 +90,9 @@ async def reconcile_dedicated(
         return Problems()
     desired: list[Obj] = []
     changed = False
-    looked: dict[Key, Obj | None] = {}
+    looked: dict[ObjectKey, Obj | None] = {}
     if wanted:
-        at = Key(CONFIG_MAP.kind, namespace, names.dedicated_router_settings(endpoint.name))
+        at = ObjectKey(CONFIG_MAP.kind, namespace, names.dedicated_router_settings(endpoint.name))
         looked[at] = await ctx.applier.look(CONFIG_MAP, namespace, at.name)
         versioned = _make(ctx, namespace, endpoint.name, recorded=looked[at])
         changed = versioned.changed
@@ -104,19 +104,19 @@ async def reconcile_dedicated(
     if changed or problems != (ctx.memory.router_problems.get(key) or Problems()):
         for split in ctx.view.splits(namespace):
             if split.spec.endpoint == endpoint.name:
-                ctx.enqueue(Key(SPLIT_KIND.kind, namespace, split.name), 0.0)
+                ctx.enqueue(ObjectKey(SPLIT_KIND.kind, namespace, split.name), 0.0)
     ctx.memory.router_problems[key] = problems
     return problems
 
 
-def forget_dedicated(ctx: Context, key: Key) -> None:
+def forget_dedicated(ctx: ReconcileContext, key: ObjectKey) -> None:
     """Drop what is in memory of an endpoint's own router."""
     ctx.memory.router_problems.pop(key, None)
     ctx.memory.made.pop((key.namespace, names.dedicated_router_settings(key.name)), None)
 
 
 def _make(
-    ctx: Context,
+    ctx: ReconcileContext,
     namespace: str,
     endpoint: str,
     *,
@@ -136,7 +136,7 @@ def _make(
     return made
 
 
-def leads_to_dedicated(ctx: Context, endpoint: ModelEndpoint, live: Obj | None) -> bool:
+def leads_to_dedicated(ctx: ReconcileContext, endpoint: ModelEndpoint, live: Obj | None) -> bool:
     """Whether an endpoint's Service is to lead to its own router now.
 
     It keeps its present routers until the wanted ones serve: until as many as are asked for are ready, and
@@ -149,7 +149,7 @@ def leads_to_dedicated(ctx: Context, endpoint: ModelEndpoint, live: Obj | None) 
     asked = ((seen.deployment or {}).get("spec") or {}).get("replicas") or 1
     if len(pods_status.ready(seen.pods)) < asked or router_ready(endpoint.name, seen).status != "True":
         return now
-    key = Key(ENDPOINT_KIND.kind, endpoint.namespace, endpoint.name)
+    key = ObjectKey(ENDPOINT_KIND.kind, endpoint.namespace, endpoint.name)
     if wanted:
         ctx.memory.switched[key] = ctx.clock.time()
         ctx.enqueue(router_key(endpoint.namespace), LINGER_SECONDS)
@@ -159,7 +159,7 @@ def leads_to_dedicated(ctx: Context, endpoint: ModelEndpoint, live: Obj | None) 
     return wanted
 
 
-def _lingering(ctx: Context, namespace: str) -> tuple[frozenset[str], float | None]:
+def _lingering(ctx: ReconcileContext, namespace: str) -> tuple[frozenset[str], float | None]:
     """Return the endpoints whose Services led here until lately, and the seconds until the first one ends."""
     now = ctx.clock.time()
     ends = {key: at + LINGER_SECONDS for key, at in ctx.memory.switched.items() if key.namespace == namespace}
@@ -168,13 +168,13 @@ def _lingering(ctx: Context, namespace: str) -> tuple[frozenset[str], float | No
     return frozenset(key.name for key in ends), min(ends.values()) - now if ends else None
 
 
-async def _confirm(ctx: Context, namespace: str) -> None:
+async def _confirm(ctx: ReconcileContext, namespace: str) -> None:
     """Check that all endpoints still exist, unless all are new: each of them owns the router."""
     if any(map(parent_check.observed, ctx.store.all(ENDPOINT_KIND, namespace))):
         await parent_check.confirm(ctx, ENDPOINT_KIND, namespace)
 
 
-def tell(ctx: Context, namespace: str, seconds: float = 0.0) -> None:
+def enqueue_senders(ctx: ReconcileContext, namespace: str, seconds: float = 0.0) -> None:
     """Queue every endpoint and split of a namespace for another look at its router.
 
     Args:
@@ -185,7 +185,7 @@ def tell(ctx: Context, namespace: str, seconds: float = 0.0) -> None:
             ctx.enqueue(key_of(stored), seconds)
 
 
-def serving(ctx: Context, namespace: str, endpoint: str) -> RouterObserved:
+def serving(ctx: ReconcileContext, namespace: str, endpoint: str) -> RouterObserved:
     """Return what is known of the router that an endpoint asks for: its own, or that of its namespace.
 
     Args:
@@ -195,13 +195,13 @@ def serving(ctx: Context, namespace: str, endpoint: str) -> RouterObserved:
     return observed(ctx, namespace, endpoint if resource is not None and is_dedicated(resource) else "")
 
 
-def observed(ctx: Context, namespace: str, endpoint: str = "") -> RouterObserved:
+def observed(ctx: ReconcileContext, namespace: str, endpoint: str = "") -> RouterObserved:
     """Return what is known of a router, for the statuses of its endpoints and splits.
 
     Args:
         endpoint: the endpoint with its own router; empty for the namespace's router.
     """
-    whose = Key(ENDPOINT_KIND.kind, namespace, endpoint) if endpoint else namespace
+    whose = ObjectKey(ENDPOINT_KIND.kind, namespace, endpoint) if endpoint else namespace
     problems = ctx.memory.router_problems.get(whose) or Problems()
     pods = ctx.view.router_pods(namespace, endpoint)
     name, record = names.ROUTER, names.ROUTER_SETTINGS
@@ -236,7 +236,7 @@ def is_dedicated_router(child: Obj) -> bool:
     return bool(own.get(APP_NAME) == APP_DEDICATED_ROUTER)
 
 
-def _shared(ctx: Context, namespace: str) -> list[Obj]:
+def _shared(ctx: ReconcileContext, namespace: str) -> list[Obj]:
     return [
         child
         for kind in CHILDREN

@@ -23,12 +23,12 @@ from penstock_operator.errors import ClusterError, Rejected
 from penstock_operator.kinds import BACKEND
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import release, router
-from penstock_operator.reconcile.context import Context, Scaled
+from penstock_operator.reconcile.context import ReconcileContext, Scaled
 from penstock_operator.reconcile.scale_owners import OtherScalers, owns_replicas
 from penstock_operator.status import HISTORY, refusal
 from penstock_operator.status.endpoint import router_ready
 from penstock_operator.status.pods import is_ready, living
-from penstock_operator.store import Key, owners_of_replicas
+from penstock_operator.store import ObjectKey, owners_of_replicas
 
 INTERVAL = 2.0
 """Seconds between two looks at a backend."""
@@ -49,19 +49,19 @@ class _Asked:
 class Scaler:
     """Scales every backend that has autoscaling."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: ReconcileContext) -> None:
         self._ctx = ctx
-        self._states: dict[Key, ScalerState] = {}
-        self._asked: dict[Key, _Asked] = {}
-        self._others: dict[Key, OtherScalers] = {}
+        self._states: dict[ObjectKey, ScalerState] = {}
+        self._asked: dict[ObjectKey, _Asked] = {}
+        self._others: dict[ObjectKey, OtherScalers] = {}
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ObjectKey) -> None:
         """Drop what is remembered of a backend that is gone; another of its name starts with nothing."""
         self._states.pop(key, None)
         self._others.pop(key, None)
         self._asked.pop(key, None)
 
-    async def look(self, key: Key) -> float | None:
+    async def look(self, key: ObjectKey) -> float | None:
         """Scale one backend if its load asks for it.
 
         Returns:
@@ -132,7 +132,7 @@ class Scaler:
             ctx.enqueue(key, 0.0)
         return INTERVAL
 
-    def _unscaled(self, key: Key, backend: ModelBackend | None) -> float | None:
+    def _unscaled(self, key: ObjectKey, backend: ModelBackend | None) -> float | None:
         """Forget the scaling of a backend without autoscaling, but look whether it can keep its objective."""
         ctx, state = self._ctx, self._states.get(key, ScalerState())
         self.forget(key)
@@ -158,7 +158,7 @@ class Scaler:
             ctx.enqueue(key, 0.0)
         return INTERVAL if watched else None
 
-    def _pods(self, key: Key) -> dict[str, bool]:
+    def _pods(self, key: ObjectKey) -> dict[str, bool]:
         """The backend's living pods, and whether each is ready."""
         pods = living(self._ctx.view.backend_pods(key.namespace, key.name))
         return {pod["metadata"]["name"]: is_ready(pod) for pod in pods}
@@ -168,7 +168,7 @@ class Scaler:
         floor = release.floor(self._ctx.view, backend, now)
         return target_of(backend, self._ctx.view.batching(backend), now, floor)
 
-    def _holders(self, key: Key) -> Holders:
+    def _holders(self, key: ObjectKey) -> Holders:
         """Return the routers' readiness to hold the backend's requests while it has no pod."""
         ctx, namespace = self._ctx, key.namespace
         plans = ctx.view.plan(namespace).endpoints
@@ -188,7 +188,7 @@ class Scaler:
             ),
         )
 
-    def _ask(self, key: Key, recommendation: Recommendation, current: int) -> _Asked | None:
+    def _ask(self, key: ObjectKey, recommendation: Recommendation, current: int) -> _Asked | None:
         """Record the change that is asked for now, if it is one."""
         if recommendation.replicas == current:
             return None
@@ -202,7 +202,7 @@ class Scaler:
             )  # fmt: skip
         return asked
 
-    def _seen(self, key: Key, scaled: Scaled, stored: Obj, current: int) -> bool:
+    def _seen(self, key: ObjectKey, scaled: Scaled, stored: Obj, current: int) -> bool:
         """Record a change that was made although its answer was lost, if the store's number shows it.
 
         Returns:
@@ -218,7 +218,7 @@ class Scaler:
             self._made(key, scaled, asked)
         return made
 
-    def _made(self, key: Key, scaled: Scaled, asked: _Asked) -> None:
+    def _made(self, key: ObjectKey, scaled: Scaled, asked: _Asked) -> None:
         """Record that a change was made; it is reported once."""
         if asked.answered:
             return

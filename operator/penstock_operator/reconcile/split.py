@@ -9,15 +9,15 @@ from penstock_operator.api import TrafficSplit
 from penstock_operator.errors import Conflict
 from penstock_operator.kinds import SPLIT
 from penstock_operator.reconcile import release, router
-from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.context import ReconcileContext
 from penstock_operator.reconcile.parent import forget, load_parent
 from penstock_operator.reconcile.status_writer import write_status
 from penstock_operator.releases import machine
 from penstock_operator.status import split_status
-from penstock_operator.store import Key
+from penstock_operator.store import ObjectKey
 
 
-async def reconcile(ctx: Context, key: Key) -> float | None:
+async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     """Take the split's release further, and write its status (see `backend.reconcile`)."""
     loaded = await load_parent(ctx, key, SPLIT, TrafficSplit, forget=_forget)
     if loaded is None:
@@ -52,6 +52,6 @@ async def reconcile(ctx: Context, key: Key) -> float | None:
     return min([*waits, router.LOOK_AGAIN] if seen.unmade else waits, default=None)
 
 
-def _forget(ctx: Context, key: Key) -> None:
+def _forget(ctx: ReconcileContext, key: ObjectKey) -> None:
     release.forget(ctx, key)
     forget(ctx, key)

@@ -12,7 +12,7 @@ from penstock_operator.kinds import EVENT, kind_of
 from penstock_operator.kube import events
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import parent_check
-from penstock_operator.reconcile.context import Context, conditions_of
+from penstock_operator.reconcile.context import ReconcileContext, conditions_of
 from penstock_operator.store import key_of
 from penstock_wire.words import cut
 
@@ -23,7 +23,7 @@ _QUIET = frozenset({"Reconciling", "Progressing"})
 
 
 async def write_status(
-    ctx: Context,
+    ctx: ReconcileContext,
     stored: Obj,
     status: dict[str, Any],
     *,
@@ -56,7 +56,7 @@ async def write_status(
 
 
 async def _write(
-    ctx: Context,
+    ctx: ReconcileContext,
     stored: Obj,
     status: dict[str, Any],
     reported: Iterable[tuple[str, str]],
@@ -86,14 +86,14 @@ async def _write(
     ctx.memory.status_in_flight[key_of(stored)] = answer.get("status") or {}
     ctx.changed(ctx.store.put(answer))
     underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())
-    said: set[tuple[str | None, str | None]] = set(reported)
+    shown: set[tuple[str | None, str | None]] = set(reported)
     for old, new in sorted(transitions(stored, status), key=lambda pair: pair[1]["type"] != "Ready"):
         fields = {"key": str(key_of(stored)), "condition": new["type"], "status": new["status"]}
         ctx.log("condition changed", **fields, reason=new.get("reason"), text=new.get("message"))
         # One cause in several conditions makes one Event: that of Ready, if it is among them.
         cause = (new.get("reason"), new.get("message"))
-        if worth_an_event(old, new, underway=underway) and not (cause[1] and cause in said):
-            said.add(cause)
+        if worth_an_event(old, new, underway=underway) and not (cause[1] and cause in shown):
+            shown.add(cause)
             await _emit(ctx, stored, new, failing=_failing(new) and not underway)
     return True
 
@@ -153,7 +153,7 @@ def _note(text: str) -> str:
     return cut(text, most)  # its "…" takes three bytes
 
 
-async def _emit(ctx: Context, stored: Obj, condition: dict[str, Any], *, failing: bool) -> None:
+async def _emit(ctx: ReconcileContext, stored: Obj, condition: dict[str, Any], *, failing: bool) -> None:
     await send_event(
         ctx,
         stored,
@@ -165,7 +165,7 @@ async def _emit(ctx: Context, stored: Obj, condition: dict[str, Any], *, failing
 
 
 async def send_event(
-    ctx: Context, stored: Obj, *, action: str, reason: str, note: str, warning: bool = False
+    ctx: ReconcileContext, stored: Obj, *, action: str, reason: str, note: str, warning: bool = False
 ) -> None:
     """Send an Event about an object.
 

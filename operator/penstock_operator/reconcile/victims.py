@@ -11,14 +11,14 @@ from penstock_operator.desired import labels
 from penstock_operator.errors import ClusterError, Conflict, NotFound
 from penstock_operator.kinds import POD
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile.context import Context
+from penstock_operator.reconcile.context import ReconcileContext
 from penstock_operator.status import pods as pods_status
 
 AT_ONCE = 8
 """Pods that are annotated at the same time."""
 
 
-async def before_decrease(ctx: Context, backend: ModelBackend, live: Obj | None) -> None:
+async def before_decrease(ctx: ReconcileContext, backend: ModelBackend, live: Obj | None) -> None:
     """Annotate the least busy pods of a backend before its Deployment's replicas fall.
 
     If a pod cannot be annotated, replicas fall all the same, and Kubernetes chooses.
@@ -42,7 +42,7 @@ async def before_decrease(ctx: Context, backend: ModelBackend, live: Obj | None)
     await asyncio.gather(*(_write(ctx, writes) for _ in range(min(AT_ONCE, len(named)))))
 
 
-async def _write(ctx: Context, writes: Iterable[tuple[Obj, str | None]]) -> None:
+async def _write(ctx: ReconcileContext, writes: Iterable[tuple[Obj, str | None]]) -> None:
     """Make writes that no parallel task has taken, up to the first failure that is not one pod's alone."""
     for pod, value in writes:
         metadata = pod["metadata"]

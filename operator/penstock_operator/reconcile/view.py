@@ -34,7 +34,7 @@ from penstock_operator.kinds import (
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.scale_owners import kept_at_zero
 from penstock_operator.status import is_waking
-from penstock_operator.store import UNREADABLE, Key, Store, key_of, owner_uids
+from penstock_operator.store import UNREADABLE, ObjectKey, Store, key_of, owner_uids
 from penstock_wire import durations
 
 R = TypeVar("R", bound=Resource)
@@ -91,7 +91,7 @@ class View:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._parsed: dict[Key, tuple[Obj, Resource | ResourceError]] = {}
+        self._parsed: dict[ObjectKey, tuple[Obj, Resource | ResourceError]] = {}
         self._plans: dict[str, _Planned] = {}
         self._backends: dict[str, tuple[tuple[int, ...], Backends]] = {}
         # By namespace, then by endpoint with a router of its own ("" for the namespace's router).
@@ -113,7 +113,7 @@ class View:
             raise ResourceError(*known[1].args)
         return known[1]
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: ObjectKey) -> None:
         """Drop what is cached of a resource that is gone, and with the last one, of its namespace."""
         self._parsed.pop(key, None)
         if key.kind == ENDPOINT.kind:

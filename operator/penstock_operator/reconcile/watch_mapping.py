@@ -18,12 +18,12 @@ from penstock_operator.reconcile.router import is_dedicated_router, is_shared, r
 from penstock_operator.reconcile.scale_owners import kept_at_zero
 from penstock_operator.reconcile.view import View
 from penstock_operator.status import pods
-from penstock_operator.store import Change, Key, child_changed, key_of, owner_uids, parent_changed
+from penstock_operator.store import Change, ObjectKey, child_changed, key_of, owner_uids, parent_changed
 
 _PARENTS = frozenset(kind.kind for kind in PARENTS)
 
 
-def keys_for(view: View, change: Change) -> set[Key]:
+def keys_for(view: View, change: Change) -> set[ObjectKey]:
     """Return the keys that a change concerns.
 
     Args:
@@ -48,23 +48,23 @@ def keys_for(view: View, change: Change) -> set[Key]:
     return set(_of_child(view, change, versions))
 
 
-def readiness_matters(view: View, namespace: str, backend: str) -> Iterator[Key]:
+def readiness_matters(view: View, namespace: str, backend: str) -> Iterator[ObjectKey]:
     """Yield the keys that depend on whether a backend has ready pods: senders of requests to it."""
     yield router_key(namespace)
     for split in view.splits(namespace):
         if backend in split.spec.names:
-            yield Key(SPLIT.kind, namespace, split.name)
-            yield Key(ENDPOINT.kind, namespace, split.spec.endpoint)
+            yield ObjectKey(SPLIT.kind, namespace, split.name)
+            yield ObjectKey(ENDPOINT.kind, namespace, split.spec.endpoint)
     for endpoint in view.endpoints(namespace):
         # The weights of a deleted split hold until the endpoint's own backend is ready.
         left = [share.name for share in endpoint.status.backends]
         if endpoint.spec.backend == backend or backend in left:
-            yield Key(ENDPOINT.kind, namespace, endpoint.name)
+            yield ObjectKey(ENDPOINT.kind, namespace, endpoint.name)
             for name in {endpoint.spec.backend, *left}:
-                yield Key(BACKEND.kind, namespace, name)
+                yield ObjectKey(BACKEND.kind, namespace, name)
 
 
-def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
+def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[ObjectKey]:
     key = key_of(versions[0])
     namespace = key.namespace
     yield key
@@ -72,7 +72,7 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
         for version in versions:
             reference = _spec(version).get("batchPolicyRef")
             if reference:
-                yield Key(POLICY.kind, namespace, reference)
+                yield ObjectKey(POLICY.kind, namespace, reference)
         if _came_or_went(change) or _takes_config(change.old) != _takes_config(change.new):
             yield from readiness_matters(view, namespace, key.name)
         if _timed(change.old) != _timed(change.new):
@@ -84,7 +84,7 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
             backend.name for backend in view.backends(namespace) if backend.spec.batch_policy_ref == key.name
         ]
         for name in users:
-            yield Key(BACKEND.kind, namespace, name)
+            yield ObjectKey(BACKEND.kind, namespace, name)
         if _came_or_went(change) or _time_of(change.old) != _time_of(change.new):
             yield from _sending(view, namespace, set(users))
         yield from _mirroring(view, namespace, set(users))
@@ -92,43 +92,43 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]
         yield router_key(namespace)
         endpoints = {str(_spec(version).get("endpoint")) for version in versions}
         for endpoint in endpoints:
-            yield Key(ENDPOINT.kind, namespace, endpoint)
+            yield ObjectKey(ENDPOINT.kind, namespace, endpoint)
         for split in view.splits(namespace):
             if split.spec.endpoint in endpoints:
-                yield Key(SPLIT.kind, namespace, split.name)
+                yield ObjectKey(SPLIT.kind, namespace, split.name)
                 for name in split.spec.names:
-                    yield Key(BACKEND.kind, namespace, name)
+                    yield ObjectKey(BACKEND.kind, namespace, name)
         for candidate in view.endpoints(namespace):
             if candidate.name in endpoints:
-                yield Key(BACKEND.kind, namespace, candidate.spec.backend)
+                yield ObjectKey(BACKEND.kind, namespace, candidate.spec.backend)
         for version in versions:
             for entry in (*(_spec(version).get("backends") or ()), *(_spec(version).get("mirrors") or ())):
                 if isinstance(entry, dict) and entry.get("name"):
-                    yield Key(BACKEND.kind, namespace, str(entry["name"]))
+                    yield ObjectKey(BACKEND.kind, namespace, str(entry["name"]))
     else:
         yield from _of_endpoint(view, namespace, key.name, versions)
 
 
-def _of_endpoint(view: View, namespace: str, name: str, versions: list[Obj]) -> Iterator[Key]:
+def _of_endpoint(view: View, namespace: str, name: str, versions: list[Obj]) -> Iterator[ObjectKey]:
     yield router_key(namespace)
     for version in versions:
         if backend := _spec(version).get("backend"):
-            yield Key(BACKEND.kind, namespace, str(backend))
+            yield ObjectKey(BACKEND.kind, namespace, str(backend))
         # An endpoint also uses the backends to which the weights of a deleted split still lead.
         for share in (version.get("status") or {}).get("backends") or ():
-            yield Key(BACKEND.kind, namespace, str(share["name"]))
+            yield ObjectKey(BACKEND.kind, namespace, str(share["name"]))
     for split in view.splits(namespace):
         if split.spec.endpoint == name:
-            yield Key(SPLIT.kind, namespace, split.name)
+            yield ObjectKey(SPLIT.kind, namespace, split.name)
             for entry in split.spec.backends:
-                yield Key(BACKEND.kind, namespace, entry.name)
+                yield ObjectKey(BACKEND.kind, namespace, entry.name)
     routes = {str(_spec(version).get("route", f"/{name}")).rstrip("/") for version in versions}
     for other in view.endpoints(namespace):
         if route(other).rstrip("/") in routes:
-            yield Key(ENDPOINT.kind, namespace, other.name)
+            yield ObjectKey(ENDPOINT.kind, namespace, other.name)
 
 
-def _of_pod(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
+def _of_pod(view: View, change: Change, versions: list[Obj]) -> Iterator[ObjectKey]:
     for version in versions:
         own = version["metadata"].get("labels") or {}
         namespace = version["metadata"]["namespace"]
@@ -140,12 +140,12 @@ def _of_pod(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
             if _pod_face(change.old) != _pod_face(change.new):
                 yield from _served_by_own_router(view, namespace, own.get(labels.ENDPOINT, ""))
         elif labels.BACKEND in own:
-            yield Key(BACKEND.kind, namespace, own[labels.BACKEND])
+            yield ObjectKey(BACKEND.kind, namespace, own[labels.BACKEND])
             if _serves(change.old) != _serves(change.new):
                 yield from _releasing(view, namespace, own[labels.BACKEND])
 
 
-def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
+def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[ObjectKey]:
     for version in versions:
         namespace = version["metadata"]["namespace"]
         if is_shared(version):
@@ -164,7 +164,7 @@ def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
             yield from _of_port(view, namespace)
         for ref in version["metadata"].get("ownerReferences") or ():
             if ref.get("kind") in _PARENTS:
-                yield Key(ref["kind"], namespace, ref["name"])
+                yield ObjectKey(ref["kind"], namespace, ref["name"])
         backend = (version["metadata"].get("labels") or {}).get(labels.BACKEND)
         if backend and version["kind"] == SERVICE.kind and _owners(change.old) != _owners(change.new):
             yield from readiness_matters(view, namespace, backend)
@@ -173,60 +173,60 @@ def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Key]:
                 yield from readiness_matters(view, namespace, backend)
             resource = view.backend(namespace, backend)
             if resource is not None and resource.spec.batch_policy_ref:
-                yield Key(POLICY.kind, namespace, resource.spec.batch_policy_ref)
+                yield ObjectKey(POLICY.kind, namespace, resource.spec.batch_policy_ref)
 
 
-def _of_release(split: Obj) -> Iterator[Key]:
+def _of_release(split: Obj) -> Iterator[ObjectKey]:
     """Yield the keys that carry out a release: the routers, of the namespace or of the endpoint."""
     key = key_of(split)
     yield router_key(key.namespace)
-    yield Key(ENDPOINT.kind, key.namespace, str(_spec(split).get("endpoint")))
+    yield ObjectKey(ENDPOINT.kind, key.namespace, str(_spec(split).get("endpoint")))
 
 
-def _releasing(view: View, namespace: str, backend: str) -> Iterator[Key]:
+def _releasing(view: View, namespace: str, backend: str) -> Iterator[ObjectKey]:
     """Yield the splits whose releases depend on a backend's ready pods for their weights."""
     for split in view.splits(namespace):
         strategy = split.spec.strategy
         if strategy is not None and backend in (strategy.stable, strategy.candidate):
-            yield Key(SPLIT.kind, namespace, split.name)
+            yield ObjectKey(SPLIT.kind, namespace, split.name)
 
 
-def _sending(view: View, namespace: str, backends: set[str]) -> Iterator[Key]:
+def _sending(view: View, namespace: str, backends: set[str]) -> Iterator[ObjectKey]:
     """Yield the endpoints that send requests to some backends: their statuses depend on default timeouts."""
     for name, plan in view.plan(namespace).endpoints.items():
         if any(share.name in backends for share in plan.backends):
-            yield Key(ENDPOINT.kind, namespace, name)
+            yield ObjectKey(ENDPOINT.kind, namespace, name)
 
 
-def _mirroring(view: View, namespace: str, backends: set[str]) -> Iterator[Key]:
+def _mirroring(view: View, namespace: str, backends: set[str]) -> Iterator[ObjectKey]:
     """Yield the routers that send copies to some backends: copies get the backends' least urgent level."""
     for split in view.splits(namespace):
         if any(mirror.name in backends for mirror in mirrors_of(split)):
             yield router_key(namespace)
-            yield Key(ENDPOINT.kind, namespace, split.spec.endpoint)
+            yield ObjectKey(ENDPOINT.kind, namespace, split.spec.endpoint)
 
 
-def _of_port(view: View, namespace: str) -> Iterator[Key]:
+def _of_port(view: View, namespace: str) -> Iterator[ObjectKey]:
     """Yield the keys that depend on a Service's recorded port: the router, and endpoints that must move."""
     yield router_key(namespace)
     for name, port in view.ports(namespace).items():
         live = view.store.get(SERVICE, namespace, names.endpoint(name))
         if live is not None and recorded_port(live) != port:
-            yield Key(ENDPOINT.kind, namespace, name)
+            yield ObjectKey(ENDPOINT.kind, namespace, name)
 
 
-def _served_by_router(view: View, namespace: str) -> Iterator[Key]:
+def _served_by_router(view: View, namespace: str) -> Iterator[ObjectKey]:
     for endpoint in view.endpoints(namespace):
-        yield Key(ENDPOINT.kind, namespace, endpoint.name)
+        yield ObjectKey(ENDPOINT.kind, namespace, endpoint.name)
     for split in view.splits(namespace):
-        yield Key(SPLIT.kind, namespace, split.name)
+        yield ObjectKey(SPLIT.kind, namespace, split.name)
 
 
-def _served_by_own_router(view: View, namespace: str, endpoint: str) -> Iterator[Key]:
-    yield Key(ENDPOINT.kind, namespace, endpoint)
+def _served_by_own_router(view: View, namespace: str, endpoint: str) -> Iterator[ObjectKey]:
+    yield ObjectKey(ENDPOINT.kind, namespace, endpoint)
     for split in view.splits(namespace):
         if split.spec.endpoint == endpoint:
-            yield Key(SPLIT.kind, namespace, split.name)
+            yield ObjectKey(SPLIT.kind, namespace, split.name)
 
 
 def _serves(pod: Obj | None) -> bool:

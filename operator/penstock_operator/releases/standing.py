@@ -163,8 +163,8 @@ def _unready_words(look: Look) -> str:
     else:
         why = ""
     kept = f": {state.candidate} keeps {state.weight}% until it has one{why}"
-    said = state.message.partition(_waited(look))[0]
-    return f"{said[: 1024 - len(kept) - 100]}{_waited(look)}{kept}"
+    reason = state.message.partition(_waited(look))[0]
+    return f"{reason[: 1024 - len(kept) - 100]}{_waited(look)}{kept}"
 
 
 STANDINGS: tuple[Standing, ...] = (

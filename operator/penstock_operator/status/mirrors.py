@@ -123,8 +123,8 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 def _by_reason(counts: Counter[str], causes: Mapping[str, str]) -> str:
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    said = {reason: f" ({cause})" for reason, cause in causes.items()}
-    return ", ".join(f"{count} {reason}{said.get(reason, '')}" for reason, count in ordered)
+    shown = {reason: f" ({cause})" for reason, cause in causes.items()}
+    return ", ".join(f"{count} {reason}{shown.get(reason, '')}" for reason, count in ordered)
 
 
 def _time(seconds: float) -> str:

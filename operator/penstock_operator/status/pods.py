@@ -129,19 +129,19 @@ def refused(deployment: Object | None) -> Trouble | None:
     """The reason why a Deployment cannot create pods: a quota, Pod Security, a missing ServiceAccount."""
     for raw in _conditions(deployment):
         if raw.get("type") == "ReplicaFailure" and raw.get("status") == "True":
-            said = str(raw.get("message") or raw.get("reason") or "")
-            return Trouble(reason="PodsRefused", message=said + _remedy(deployment or {}, said))
+            message = str(raw.get("message") or raw.get("reason") or "")
+            return Trouble(reason="PodsRefused", message=message + _remedy(deployment or {}, message))
     return None
 
 
-def _remedy(deployment: Object, said: str) -> str:
+def _remedy(deployment: Object, message: str) -> str:
     """Return the fields of the resources that a quota or a LimitRange is about; empty if it is about none."""
-    if _ABOUT_RESOURCES.search(said) is None:
+    if _ABOUT_RESOURCES.search(message) is None:
         return ""
     template = deployment.get("spec", {}).get("template", {})
     spec = template.get("spec", {})
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-    named = {who for found in _LACKING.findall(said) for who in found.split(",")}
+    named = {who for found in _LACKING.findall(message) for who in found.split(",")}
     app = template.get("metadata", {}).get("labels", {}).get(labels.APP_NAME)
     fields = {**_RESOURCES, **(_DEDICATED if app == labels.APP_DEDICATED_ROUTER else {})}
     places = [

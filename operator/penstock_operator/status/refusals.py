@@ -32,8 +32,8 @@ def refusal(what: str, status: int, message: str) -> Refusal:
         what: the object of the write, as `Deployment NAME`.
         status: HTTP status, 0 if no answer came.
     """
-    said = " ".join(message.split())
-    text = f"{what}: {cut(said, _SAID)}"
+    words = " ".join(message.split())
+    text = f"{what}: {cut(words, _SAID)}"
     reason, passing = _reason(status, message)
     return Refusal(reason=reason, message=text, passing=passing)
 

@@ -125,9 +125,9 @@ def _progressing(release: Release | None) -> list[Condition]:
 
 def _release_flags(release: Release, progressing: list[Condition]) -> list[Condition]:
     """Make `Reconciling` until the release is over, and `Stalled` if it needs a user to continue."""
-    (said,) = progressing
-    stalled = said.reason in STALLED
-    return conditions.flags(said, reconciling=release.state.phase != "Promoted", stalled=stalled)
+    (condition,) = progressing
+    stalled = condition.reason in STALLED
+    return conditions.flags(condition, reconciling=release.state.phase != "Promoted", stalled=stalled)
 
 
 def _serves(name: str, plan: SplitPlan, backends: Mapping[str, bool]) -> bool:

@@ -16,7 +16,7 @@ from penstock_operator.desired.settings import Versioned
 from penstock_operator.metrics import Metrics
 from penstock_operator.reconcile.context import Scaled
 from penstock_operator.reports import Reports
-from penstock_operator.store import Key, Store
+from penstock_operator.store import ObjectKey, Store
 from penstock_wire.control.documents import digest
 from penstock_wire.control.report import SidecarReport, encode
 from tests.support.clocks.hand_clock import HandClock
@@ -82,7 +82,7 @@ class Harness:
         self.status: dict[str, Any] = verdict()
         self.reviews: list[dict[str, Any]] = []
         self.metrics = Metrics()
-        self.scaled: dict[Key, Scaled] = {}
+        self.scaled: dict[ObjectKey, Scaled] = {}
         self.cluster.answer["TokenReview"] = self._review
         self.store.put(pod(**{"penstock.dev/backend": "m"}))
         self.store.put(pod("r-1", "uid-r", app="penstock-router"))

@@ -6,10 +6,10 @@ from typing import Any
 
 from penstock_operator.autoscaling import Objective, PodLoad, Sample
 from penstock_operator.autoscaling.capacity import Curve
-from penstock_operator.autoscaling.window import Line
+from penstock_operator.autoscaling.window import FittedLine
 
 OBJECTIVE = Objective(max_batch_size=32, latency=1.0)
-LINE = Line(a=0.1, b=0.02, n=100, items=8, spread=4)
+LINE = FittedLine(a=0.1, b=0.02, n=100, items=8, spread=4)
 CURVE = Curve(at=0, items=1, level=0.12, slope=0.02)
 """L(26) = 0.651 s, and 1.5 times that is within the objective: 39.9 items a second."""
 

@@ -15,12 +15,12 @@ from penstock_operator.desired.config import RenderConfig
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD, Kind
 from penstock_operator.kube.cluster import Cluster
 from penstock_operator.prometheus import Prometheus
-from penstock_operator.reconcile.context import Context, Memory
+from penstock_operator.reconcile.context import Memory, ReconcileContext
 from penstock_operator.reconcile.load_turns import LoadTurns
 from penstock_operator.reconcile.manager import Manager, build_queues
 from penstock_operator.reconcile.view import View
 from penstock_operator.reports import Reports
-from penstock_operator.store import Key, Store
+from penstock_operator.store import ObjectKey, Store
 from penstock_operator.workqueue import WorkQueue
 from penstock_wire.control.report import (
     BackendTotals,
@@ -74,7 +74,7 @@ class Harness:
         queue, scale_queue = build_queues(self.clock)
         memory = Memory(render=render, load_turns=LoadTurns(self.clock, queue.add))
         view = View(store)
-        context = Context(
+        context = ReconcileContext(
             cluster=written,
             store=store,
             view=view,
@@ -131,7 +131,9 @@ class Harness:
                 assert limit > 0, "a hot loop"
                 await self.step(queue, handle)
 
-    async def step(self, queue: WorkQueue[Key], handle: Callable[[Key], Awaitable[float | None]]) -> None:
+    async def step(
+        self, queue: WorkQueue[ObjectKey], handle: Callable[[ObjectKey], Awaitable[float | None]]
+    ) -> None:
         """Work on one key, as the manager's workers do: whatever goes wrong, it is tried again."""
         key = await queue.get()
         try:
@@ -343,9 +345,9 @@ def policy(name: str = "p", **spec: Any) -> Obj:
     }
 
 
-def backend_key(name: str = "m") -> Key:
+def backend_key(name: str = "m") -> ObjectKey:
     """The key of a backend in namespace n."""
-    return Key(BACKEND.kind, "n", name)
+    return ObjectKey(BACKEND.kind, "n", name)
 
 
 def settings(harness: Harness, name: str = "m-backend-settings") -> dict[str, Any]:

@@ -11,14 +11,14 @@ import pytest
 from penstock_operator.autoscaling import LoadWindow, PodLoad
 from penstock_operator.autoscaling.capacity import Curve, capacity
 from penstock_operator.autoscaling.capacity import follow as follow_up_to
-from penstock_operator.autoscaling.window import Line
+from penstock_operator.autoscaling.window import FittedLine
 from penstock_sidecar.estimators.latency_model import LatencyModel
 from penstock_wire.control.report import Fit, SidecarReport
 from tests.support.worlds.measured_pods import CURVE, OBJECTIVE, pod
 
 
-def line(a: float, b: float, n: int = 100, *, items: float = 8, spread: float = 4) -> Line:
-    return Line(a=a, b=b, n=n, items=items, spread=spread)
+def line(a: float, b: float, n: int = 100, *, items: float = 8, spread: float = 4) -> FittedLine:
+    return FittedLine(a=a, b=b, n=n, items=items, spread=spread)
 
 
 def follow(before: Curve | None, pods: list[PodLoad], now: float) -> Curve | None:
@@ -60,7 +60,7 @@ def test_a_line_through_batches_of_one_size_says_nothing_of_the_slope() -> None:
     assert told.b == pytest.approx(0.02)
 
 
-def followed(known: Curve, *lines: Line, seconds: int = 60, gap: int = 2) -> Curve:
+def followed(known: Curve, *lines: FittedLine, seconds: int = 60, gap: int = 2) -> Curve:
     """The curve after a silence, and so many seconds of pods of which each reports one of the lines."""
     curve: Curve | None = known
     for now in range(100 + gap, 100 + gap + seconds, 2):
@@ -82,7 +82,7 @@ KNOWN = Curve(at=100, items=16, level=0.026, slope=0.001, information=200 * 64, 
 @pytest.mark.parametrize(
     "steep", [line(0.001, 0.01, 3, items=1.3, spread=0.5), line(0.02, -0.01, 3, items=1.3, spread=0.5)]
 )
-def test_a_few_small_batches_after_a_long_silence_say_no_more_than_at_any_time(steep: Line) -> None:
+def test_a_few_small_batches_after_a_long_silence_say_no_more_than_at_any_time(steep: FittedLine) -> None:
     """The slope was known before it; nothing has told otherwise."""
     after = followed(KNOWN, steep, seconds=20, gap=1800)
     assert after.slope == pytest.approx(0.001, rel=0.02)
@@ -90,7 +90,7 @@ def test_a_few_small_batches_after_a_long_silence_say_no_more_than_at_any_time(s
 
 def test_a_flat_line_whose_sizes_are_unknown_says_nothing_beside_a_known_curve() -> None:
     """An older sidecar's, whose batches are all full: it would seem to be of single items."""
-    full = Line(a=0.042, b=0.0, n=100, items=1, spread=0, sized=False)
+    full = FittedLine(a=0.042, b=0.0, n=100, items=1, spread=0, sized=False)
     assert followed(KNOWN, full, seconds=300) == KNOWN
     assert started([pod("a", lines=(full,))]).level == 0.042
 
@@ -130,7 +130,7 @@ FROM_OTHERS = [
 
 @pytest.mark.parametrize("lines", [1, 64])
 @pytest.mark.parametrize("broken", FROM_OTHERS)
-def test_one_pod_against_nine_moves_the_number_by_little(broken: Line, lines: int) -> None:
+def test_one_pod_against_nine_moves_the_number_by_little(broken: FittedLine, lines: int) -> None:
     """Neither while it reports nor afterwards: what it says of the slope is not remembered for hours."""
     known = followed(started([pod("a", lines=(LIKE_OTHERS,))]), *[LIKE_OTHERS] * 10)
     others = [pod(f"p{n}", lines=(LIKE_OTHERS,), until=500) for n in range(9)]
@@ -145,7 +145,7 @@ def test_one_pod_against_nine_moves_the_number_by_little(broken: Line, lines: in
 
 
 @pytest.mark.parametrize("broken", FROM_OTHERS)
-def test_one_pod_against_nine_decides_no_first_curve(broken: Line) -> None:
+def test_one_pod_against_nine_decides_no_first_curve(broken: FittedLine) -> None:
     """A new leader has nothing else to compare it with."""
     pods = [pod(f"p{n}", lines=(LIKE_OTHERS,)) for n in range(9)]
     without, with_it = follow(None, pods, 100), follow(None, [*pods, pod("b", lines=(broken,))], 100)
@@ -185,7 +185,7 @@ def test_the_first_line_is_one_of_many() -> None:
         assert odd.b == pytest.approx(0.02, abs=0.0015)
 
 
-def reported(model: LatencyModel, now: float) -> tuple[Line, ...]:
+def reported(model: LatencyModel, now: float) -> tuple[FittedLine, ...]:
     """What a sidecar reports of its model, as the operator's window takes it."""
     window = LoadWindow()
     fit = {

@@ -64,7 +64,7 @@ class Operator:
 
     def _changed(self, authorities: bytes) -> None:
         self.published.append(authorities)
-        self.harness.server.tell_authorities(authorities)
+        self.harness.server.send_authorities(authorities)
 
     async def start(self, port: int | None = None) -> None:
         await self.certificates.ensure()

@@ -13,7 +13,7 @@ from penstock_operator.desired.labels import DESIRED_HASH
 from penstock_operator.desired.objects import stamped
 from penstock_operator.errors import NameTaken
 from penstock_operator.kinds import CONFIG_MAP, DEPLOYMENT, SERVICE
-from penstock_operator.store import Key, Store
+from penstock_operator.store import ObjectKey, Store
 from tests.support.worlds.memory_cluster import MemoryCluster
 
 OWNER = {"apiVersion": "penstock.dev/v1alpha1", "kind": "ModelBackend", "name": "m", "uid": "u-1"}
@@ -250,7 +250,7 @@ async def test_prune_deletes_what_we_rendered_and_nothing_else() -> None:
         await apply.ensure(config_map(name), owners=("u-1",))
     cluster.user_applies(config_map("users"))
     store.put(copy.deepcopy(cluster.find(CONFIG_MAP, "n", "users")))
-    gone = await apply.prune(store.owned("u-1"), [Key("ConfigMap", "n", "keep")])
-    assert gone == [Key("ConfigMap", "n", "drop")]
+    gone = await apply.prune(store.owned("u-1"), [ObjectKey("ConfigMap", "n", "keep")])
+    assert gone == [ObjectKey("ConfigMap", "n", "drop")]
     assert cluster.names(CONFIG_MAP, "n") == ["keep", "users"]
     assert DESIRED_HASH in cluster.find(CONFIG_MAP, "n", "keep")["metadata"]["annotations"]

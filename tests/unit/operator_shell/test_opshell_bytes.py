@@ -13,7 +13,7 @@ from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT
 from penstock_operator.kube.cluster import KubernetesCluster, login
 from penstock_operator.kube.pages import PAGE_BYTES
 from penstock_operator.reconcile.relist import relist_kind
-from penstock_operator.store import NAMESPACE_BYTES, UNREADABLE, Key, Store
+from penstock_operator.store import NAMESPACE_BYTES, UNREADABLE, ObjectKey, Store
 from tests.support.processes.operator_process import Process, until
 from tests.support.processes.tiny_apiserver import TinyApiserver
 from tests.support.worlds.operator_harness import Harness, backend, serving
@@ -118,7 +118,7 @@ def test_room_is_given_back_to_the_last_byte() -> None:
         pod["metadata"] |= {"resourceVersion": str(version), "uid": "u"}
         store.put(pod)
     assert 0 < store._spent["n"] < 10_000
-    store.forget(Key("Pod", "n", "p"), "u")
+    store.forget(ObjectKey("Pod", "n", "p"), "u")
     assert (store._spent, store._bytes, store._waiting) == ({}, {}, {})
 
 

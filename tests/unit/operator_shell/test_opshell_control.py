@@ -19,7 +19,7 @@ from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPO
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.reconcile.context import Scaled
 from penstock_operator.reports import FRESH
-from penstock_operator.store import Key
+from penstock_operator.store import ObjectKey
 from penstock_wire.control.ca_trust import client_context, digest
 from penstock_wire.control.report import (
     BackendTotals,
@@ -375,7 +375,7 @@ async def test_the_answer_lengthens_the_interval_and_a_pod_is_silent_only_after_
 async def test_who_knows_other_authorities_is_told_ours(server: Harness) -> None:
     """By name; a reporter that names none speaks plain text and needs none."""
     assert (await server.post(sidecar(1)))[1]["authorities"] is None
-    server.server.tell_authorities(b"PEM")
+    server.server.send_authorities(b"PEM")
     answer = (await server.post(sidecar(2), **{"x-penstock-authorities": "other"}))[1]["authorities"]
     assert answer == "PEM"
     knows = {"x-penstock-authorities": digest(b"PEM")}
@@ -422,7 +422,7 @@ async def test_other_paths_and_methods_are_not_there(server: Harness) -> None:
 
 async def test_other_scalers_get_the_recommendation_as_json(server: Harness) -> None:
     """A number where there is one; else an error, never a 0."""
-    path, key = "/recommendation/n/m", Key("ModelBackend", "n", "m")
+    path, key = "/recommendation/n/m", ObjectKey("ModelBackend", "n", "m")
     assert (await server.page(path))[0] == 404
     server.scaled[key] = Scaled()
     assert (await server.page(path))[0] == 404

@@ -10,7 +10,7 @@ from penstock_operator.errors import ClusterError, Conflict, Unavailable
 from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, POLICY, SERVICE, SPLIT, Kind
 from penstock_operator.reconcile.context import SHOWN_AFTER
 from penstock_operator.reconcile.router import router_key
-from penstock_operator.store import Key
+from penstock_operator.store import ObjectKey
 from tests.support.worlds.operator_harness import Harness, backend, endpoint, policy, serving, settings, split
 
 IMAGE = {"container": {"image": "model:2"}, "protocol": "instances", "port": 8080, "readyPath": "/"}
@@ -75,7 +75,7 @@ async def test_not_before_the_routers_have_the_change(first: str) -> None:
     harness = await serving()
     harness.apply(endpoint(timeout="9s"))
     harness.apply(split(m=7))
-    users = [Key(ENDPOINT.kind, "n", "e"), Key(SPLIT.kind, "n", "s")]
+    users = [ObjectKey(ENDPOINT.kind, "n", "e"), ObjectKey(SPLIT.kind, "n", "s")]
     for key in [router_key("n"), *users] if first == "router" else [*users, router_key("n")]:
         await harness.manager.reconcile(key)
         for kind, name in ((ENDPOINT, "e"), (SPLIT, "s")):
@@ -97,7 +97,7 @@ async def test_a_new_endpoint_beside_a_running_router_has_failed_nowhere(first: 
     """A port on which no router listens yet has not failed: no Stalled, no Warning."""
     harness = await serving()
     harness.apply(endpoint("e2"))
-    order = [router_key("n"), Key(ENDPOINT.kind, "n", "e2")]
+    order = [router_key("n"), ObjectKey(ENDPOINT.kind, "n", "e2")]
     for key in order if first == "router" else order[::-1]:
         await harness.manager.reconcile(key)
     await harness.run()
@@ -116,13 +116,13 @@ async def test_a_change_that_is_taken_back_before_the_router_is_looked_at_leaves
     """Whoever saw the router's settings unmade looks again by itself."""
     harness = await serving()
     harness.apply(endpoint("e2"))
-    await harness.manager.reconcile(Key(SPLIT.kind, "n", "s"))
+    await harness.manager.reconcile(ObjectKey(SPLIT.kind, "n", "s"))
     assert harness.condition(SPLIT, "s", "Ready") == ("False", "Waiting")
     harness.events = False  # what comes now is told to nobody who would tell the split
     harness.cluster.remove(ENDPOINT, "n", "e2")
-    harness.ctx.store.forget(Key(ENDPOINT.kind, "n", "e2"))
+    harness.ctx.store.forget(ObjectKey(ENDPOINT.kind, "n", "e2"))
     harness.events = True
-    again = await harness.manager.reconcile(Key(SPLIT.kind, "n", "s"))
+    again = await harness.manager.reconcile(ObjectKey(SPLIT.kind, "n", "s"))
     assert again is None
     assert claimed(harness, SPLIT, "s")
 

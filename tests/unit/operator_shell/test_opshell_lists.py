@@ -85,9 +85,9 @@ def test_a_version_that_the_store_has_is_known_and_no_other() -> None:
     """What watches list after a start is handed over only where it is news."""
     harness = Harness()
     live = harness.apply(backend())
-    knows = harness.manager.knows
-    assert knows(BACKEND, live)
-    assert not knows(BACKEND, {**live, "metadata": {**live["metadata"], "resourceVersion": "999"}})
-    assert not knows(BACKEND, {**live, "metadata": {**live["metadata"], "uid": "another"}})
-    assert not knows(BACKEND, {**live, "metadata": {**live["metadata"], "name": "another"}})
-    assert not knows(CONFIG_MAP, live)
+    is_stored = harness.manager.is_stored
+    assert is_stored(BACKEND, live)
+    assert not is_stored(BACKEND, {**live, "metadata": {**live["metadata"], "resourceVersion": "999"}})
+    assert not is_stored(BACKEND, {**live, "metadata": {**live["metadata"], "uid": "another"}})
+    assert not is_stored(BACKEND, {**live, "metadata": {**live["metadata"], "name": "another"}})
+    assert not is_stored(CONFIG_MAP, live)

@@ -7,13 +7,13 @@ from typing import Any
 from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.backend import LOAD_SETTLES
 from penstock_operator.reconcile.load_turns import BURST, LASTS, PER_SECOND, LoadTurns
-from penstock_operator.store import Key
+from penstock_operator.store import ObjectKey
 from tests.support.clocks.hand_clock import HandClock
 from tests.support.worlds.operator_harness import Harness, backend, serving, settings
 
 
-def key(namespace: str, number: int) -> Key:
-    return Key(BACKEND.kind, namespace, f"b{number}")
+def key(namespace: str, number: int) -> ObjectKey:
+    return ObjectKey(BACKEND.kind, namespace, f"b{number}")
 
 
 def shown(harness: Harness, name: str = "m", namespace: str = "n") -> int:
@@ -30,7 +30,7 @@ def written(harness: Harness) -> int:
 
 def test_turns_are_bounded_and_each_namespace_has_its_part() -> None:
     """So many at once, so many a second; a backend that asks over and over has one; who is gone has none."""
-    clock, granted = HandClock(), list[Key]()
+    clock, granted = HandClock(), list[ObjectKey]()
     turns = LoadTurns(clock, granted.append)
     for number in range(100):
         for _ in range(3):
@@ -58,7 +58,7 @@ def test_turns_are_bounded_and_each_namespace_has_its_part() -> None:
 
 def test_turns_that_cannot_be_used_do_not_add_up_and_starve_nobody() -> None:
     """100 backends cannot be written for a minute; one beside them and one elsewhere have theirs."""
-    clock, granted = HandClock(), list[Key]()
+    clock, granted = HandClock(), list[ObjectKey]()
     turns = LoadTurns(clock, granted.append)
     failing = [key("crowd", number) for number in range(100)]
     fine = [key("crowd", 100), key("few", 0)]

@@ -12,7 +12,7 @@ from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import BACKEND, ENDPOINT, SPLIT
 from penstock_operator.prometheus import NoValue, Prometheus
 from penstock_operator.releases import machine
-from penstock_operator.store import Key
+from penstock_operator.store import ObjectKey
 from tests.support.worlds.operator_harness import backend, endpoint
 from tests.support.worlds.operator_harness import split as plain_split
 from tests.support.worlds.release_world import Behaviour, World, split
@@ -398,7 +398,7 @@ async def test_a_watch_that_stood_still_sets_no_release_back() -> None:
     """A status is written on top of the one that it follows from; the next look is at what there is."""
     world = await World.of(split(steps=[{"setWeight": 10}, {"pause": "20s"}], analysis={"metrics": []}))
     await world.until(lambda world: world.split["status"].get("step") == 1)
-    harness, key = world.harness, Key(SPLIT.kind, "n", "s")
+    harness, key = world.harness, ObjectKey(SPLIT.kind, "n", "s")
     harness.stalled.add(SPLIT.kind)
 
     def taken_back(obj: dict[str, Any]) -> None:

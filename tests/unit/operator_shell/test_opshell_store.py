@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock_operator.desired import labels, names
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD
-from penstock_operator.store import Change, Key, Store, child_changed, parent_changed
+from penstock_operator.store import Change, ObjectKey, Store, child_changed, parent_changed
 
 
 def obj(
@@ -119,7 +119,7 @@ def test_owners_and_labels_are_indexed_and_unindexed() -> None:
     assert store.selected(POD, "n", "penstock.dev/backend", "m") == []
     assert store.owned("a") == []
     assert len(store.owned("b")) == 1
-    store.forget(Key("Pod", "n", "p"), "u")
+    store.forget(ObjectKey("Pod", "n", "p"), "u")
     assert store.owned("b") == []
 
 
