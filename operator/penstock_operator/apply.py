@@ -117,9 +117,6 @@ class Applier:
     async def prune(self, candidates: Iterable[Obj], keep: Iterable[ObjectKey]) -> list[ObjectKey]:
         """Delete children that we rendered and that are no longer wanted.
 
-        Args:
-            candidates: live objects that the caller alone decides about.
-
         Returns:
             The keys of the deleted children.
         """

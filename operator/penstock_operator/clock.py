@@ -28,7 +28,6 @@ class Clock(Protocol):
         """Call back once `time()` has reached `when`.
 
         Args:
-            when: monotonic seconds.
             callback: called without waiting.
         """
 
@@ -97,18 +96,10 @@ async def run_until(clock: Clock, work: Coroutine[Any, Any, T], deadline: Callab
 
 
 def rfc3339(moment: datetime.datetime) -> str:
-    """Format a time as Kubernetes does, in whole seconds.
-
-    Args:
-        moment: an aware time.
-    """
+    """Format a time as Kubernetes does, in whole seconds."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_micro(moment: datetime.datetime) -> str:
-    """Format a time as Kubernetes' MicroTime.
-
-    Args:
-        moment: an aware time.
-    """
+    """Format a time as Kubernetes' MicroTime."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

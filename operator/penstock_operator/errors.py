@@ -66,12 +66,7 @@ class NameTaken(OperatorError):
 
 
 class ClusterError(OperatorError):
-    """The apiserver refused a call.
-
-    Args:
-        status: HTTP status, 0 when no answer came.
-        retry_after: seconds the server asked us to wait, if it did.
-    """
+    """The apiserver refused a call."""
 
     def __init__(self, status: int, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -97,12 +92,7 @@ class Unavailable(ClusterError):
 
 
 def cluster_error(status: int, message: str, retry_after: float | None = None) -> ClusterError:
-    """Make the error that belongs to an HTTP status.
-
-    Args:
-        status: HTTP status, 0 when no answer came.
-        retry_after: seconds of its ``Retry-After``.
-    """
+    """Make the error that belongs to an HTTP status."""
     if status == 404:
         return NotFound(status, message)
     if status == 409:
@@ -113,10 +103,6 @@ def cluster_error(status: int, message: str, retry_after: float | None = None) -
 
 
 def words_of(fault: Mapping[str, Any]) -> str:
-    """The message of one fault that pydantic, or one of our validators in it, found.
-
-    Args:
-        fault: one of a `pydantic.ValidationError`'s errors.
-    """
+    """The message of one fault that pydantic, or one of our validators in it, found."""
     message: str = fault["msg"]
     return message.removeprefix("Value error, ")

@@ -74,7 +74,6 @@ class Watches:
         credentials: returns the credentials; called again when they are refused.
         started: called, in our loop, at each start of the watches, to look for objects that were deleted
             while there was no watch.
-        namespace: watch this one only.
     """
 
     def __init__(

@@ -13,14 +13,7 @@ VERSION = "v1alpha1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of Kubernetes objects.
-
-    Args:
-        kind: as in a manifest, ``Deployment``.
-        group: API group, empty for core.
-        version: API version, ``v1``.
-        plural: as in a URL, ``deployments``.
-    """
+    """One kind of Kubernetes objects."""
 
     kind: str
     group: str
@@ -103,9 +96,6 @@ BY_KIND: dict[str, Kind] = {
 
 def kind_of(obj: dict[str, object]) -> Kind:
     """The kind of a manifest.
-
-    Args:
-        obj: a Kubernetes object with ``kind``.
 
     Raises:
         KeyError: the operator knows no such kind.

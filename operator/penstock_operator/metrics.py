@@ -161,11 +161,7 @@ class Metrics:
         )
 
     def waits_for(self, holder: str) -> None:
-        """Set whether another installation leads.
-
-        Args:
-            holder: the Lease's holder there; empty if none leads.
-        """
+        """Set whether another installation leads."""
         self._other.clear()
         if holder:
             self._other.labels(holder).set(1)
@@ -180,19 +176,11 @@ class Metrics:
         self._longest.labels(name).set_function(lambda: underway()[1])
 
     def wrote(self, verb: str, kind: str) -> None:
-        """Count a successful write (implements `kube.cluster.WriteObserver`).
-
-        Args:
-            verb: apply, delete, status, scale, annotate or create.
-        """
+        """Count a successful write (implements `kube.cluster.WriteObserver`)."""
         self._writes.labels(verb, kind).inc()
 
     def write_failed(self, verb: str, kind: str, status: int) -> None:
-        """Count a failed write (a `fence.Failed`).
-
-        Args:
-            status: HTTP status; 0 if there was no answer.
-        """
+        """Count a failed write (a `fence.Failed`)."""
         self._write_errors.labels(verb, kind, str(status)).inc()
 
     def ran(self, kind: str, seconds: float, *, ok: bool) -> None:
@@ -200,11 +188,7 @@ class Metrics:
         self._reconciles.labels(kind, "success" if ok else "error").observe(seconds)
 
     def report(self, kind: str, outcome: str) -> None:
-        """Count a received report.
-
-        Args:
-            outcome: taken, late, or the reason of its refusal.
-        """
+        """Count a received report."""
         counter = self._report_counters.get((kind, outcome))
         if counter is None:  # cached, since this is called for every report
             counter = self._report_counters[(kind, outcome)] = self._reports.labels(kind, outcome)

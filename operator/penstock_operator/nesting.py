@@ -62,9 +62,6 @@ class TooLarge(ValueError):
 def check_bytes(obj: Mapping[str, Any], most: int = BYTES) -> int:
     """Return how many bytes an object's values take.
 
-    Args:
-        most: bytes that it may have.
-
     Raises:
         TooLarge: it has more; the message names the field with most of them.
     """

@@ -50,8 +50,6 @@ class _Followed:
     """One endpoint whose counters are followed.
 
     Args:
-        routers: by uid of the pod.
-        part: seconds of each part.
         slots: recently answered requests, by backend, with the time of the latest.
     """
 
@@ -113,12 +111,7 @@ class ReleaseCounts:
             self._followed.pop(namespace, None)
 
     def record(self, namespace: str, report: RouterReport, now: float) -> None:
-        """Take a router's counters.
-
-        Args:
-            report: its report, in order.
-            now: seconds, monotonic.
-        """
+        """Take a router's counters."""
         for name, followed in self._followed.get(namespace, {}).items():
             _record(followed, report, report.endpoints.get(name, EndpointReport()), now)
 
@@ -153,10 +146,6 @@ class ReleaseCounts:
         """Requests of an endpoint that one of its two backends answered within the last `SPAN` seconds.
 
         Requests by rules and requests with a key count too, and those that routers hold for it now.
-
-        Args:
-            now: seconds, monotonic.
-            silent: uids of routers whose last report is too old.
 
         Returns:
             None if a count of 0 is uncertain: a router is silent, or is known for less than `SPAN` and had

@@ -72,11 +72,7 @@ class Reports:
         """Counts of the backends that a release compares."""
 
     def sidecar(self, namespace: str, backend: str, report: SidecarReport, *, every: float = 1.0) -> News:
-        """Take a sidecar's report.
-
-        Args:
-            every: seconds until the next report that the pod is asked for.
-        """
+        """Take a sidecar's report."""
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
         if not self._exists(namespace, backend):
@@ -97,7 +93,6 @@ class Reports:
 
         Args:
             endpoint: of the pod, if it serves this one alone.
-            every: seconds until the next report that the pod is asked for.
         """
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
@@ -228,11 +223,7 @@ class Reports:
                 del self._traffic[namespace]
 
     def silent(self, since: float) -> list[tuple[str, str]]:
-        """Backends with a pod that fell silent since a time (for routers: their namespace, and no name).
-
-        Args:
-            since: time of the last call, monotonic seconds.
-        """
+        """Backends with a pod that fell silent since a time (for routers: their namespace, and no name)."""
         now = self._clock.time()
 
         def fell(

@@ -26,11 +26,7 @@ _VALUES = {"True": 1, "False": 0}
 
 
 class _Gauge:
-    """The lines of one metric family.
-
-    Args:
-        name: without the prefix.
-    """
+    """The lines of one metric family."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = f"penstock_operator_{name}"

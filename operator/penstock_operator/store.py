@@ -49,11 +49,7 @@ _STUB_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectKey:
-    """The key of one object.
-
-    Args:
-        kind: ``ModelBackend``.
-    """
+    """The key of one object."""
 
     kind: str
     namespace: str
@@ -68,7 +64,6 @@ class Change:
     """The effect of a `put` or `remove`.
 
     Args:
-        old: the version known before, if any.
         new: the version known now, None if the object is gone.
     """
 
@@ -112,11 +107,7 @@ class Store:
         return self._objects.get(ObjectKey(kind.kind, namespace, name))
 
     def all(self, kind: Kind, namespace: str | None = None) -> list[Obj]:
-        """All known objects of a kind, by name within a namespace.
-
-        Args:
-            namespace: None for all.
-        """
+        """All known objects of a kind, by name within a namespace."""
         if namespace is not None:
             known = self._by_namespace.get((kind.kind, namespace), {})
             return [known[name] for name in sorted(known)]
@@ -136,12 +127,7 @@ class Store:
         return [self._objects[key] for key in sorted(self._by_owner.get(uid, ()))]
 
     def selected(self, kind: Kind, namespace: str, label: str, value: str) -> list[Obj]:
-        """The known objects of an indexed kind with a label, by name.
-
-        Args:
-            kind: one of `INDEXED_KINDS`.
-            label: one of `INDEXED_LABELS`.
-        """
+        """The known objects of an indexed kind with a label, by name."""
         objects = self._by_label.get((kind.kind, namespace, label, value), {})
         return [objects[name] for name in sorted(objects)]
 
@@ -303,11 +289,7 @@ def owner_uids(obj: Obj) -> Iterable[str]:
 
 
 def parent_changed(change: Change) -> bool:
-    """Whether a change of a parent needs a look: not if only its status changed.
-
-    Args:
-        change: the effect of a `put` or `remove`.
-    """
+    """Whether a change of a parent needs a look: not if only its status changed."""
     if not change.happened:
         return False
     if change.old is None or change.new is None:
@@ -322,11 +304,7 @@ def parent_changed(change: Change) -> bool:
 
 
 def child_changed(change: Change) -> bool:
-    """Whether a change of a child can matter: not if only its resourceVersion changed.
-
-    Args:
-        change: the effect of a `put` or `remove`.
-    """
+    """Whether a change of a child can matter: not if only its resourceVersion changed."""
     if not change.happened:
         return False
     if change.old is None or change.new is None:

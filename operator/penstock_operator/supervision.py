@@ -57,9 +57,6 @@ async def keep_running(
 ) -> None:
     """Run a loop, and start it again whenever it raises; return when it returns.
 
-    Args:
-        loop: runs until cancelled or done.
-
     Raises:
         LeaseLost: the loop raised it; nothing is written after that.
     """

@@ -37,7 +37,6 @@ class _Slot:
     """The requests of some seconds.
 
     Args:
-        began: when it began, in seconds.
         served: by endpoint, then by backend: each split reads only its own, and there can be thousands.
     """
 
@@ -63,7 +62,6 @@ class TrafficWindow:
         """Take a router's counters.
 
         Args:
-            now: seconds, monotonic.
             asked: the backends that get requests of an endpoint now; earlier ones stay known. None for all
                 that are reported.
         """
@@ -103,11 +101,7 @@ class TrafficWindow:
         self._last.pop(uid, None)
 
     def of(self, endpoint: str, now: float) -> Mapping[str, int]:
-        """Requests of an endpoint that were answered within the last minute, by backend.
-
-        Args:
-            now: seconds, monotonic.
-        """
+        """Requests of an endpoint that were answered within the last minute, by backend."""
         self._expire(now)
         served: Counter[str] = Counter()
         for slot in self._slots:
@@ -115,11 +109,7 @@ class TrafficWindow:
         return served
 
     def errors(self, backend: str, now: float) -> tuple[int, Mapping[str, int]]:
-        """Requests of a backend within the last minute, whatever the endpoint, and its errors by reason.
-
-        Args:
-            now: seconds, monotonic.
-        """
+        """Requests of a backend within the last minute, whatever the endpoint, and its errors by reason."""
         self._expire(now)
         errors: Counter[str] = Counter()
         for slot in self._slots:
@@ -127,11 +117,7 @@ class TrafficWindow:
         return sum(slot.requests[backend] for slot in self._slots), errors
 
     def failing(self, now: float) -> frozenset[str]:
-        """The backends with an error within the last minute.
-
-        Args:
-            now: seconds, monotonic.
-        """
+        """The backends with an error within the last minute."""
         self._expire(now)
         return frozenset().union(*(slot.errors for slot in self._slots))
 

@@ -179,11 +179,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """Note that work on the key has ended, well or not.
-
-        Args:
-            key: from `get`.
-        """
+        """Note that work on the key has ended, well or not."""
         began = self._processing.pop(key)
         self._observer.finished(self._clock.time() - began)
         if key in self._dirty:

@@ -85,12 +85,7 @@ _EXAMPLES = ("500ms", "30s", "5m", "1h")
 
 
 def duration_rule(least: str, most: str) -> dict[str, str]:
-    """The rule that a text is a duration between two others, ends included.
-
-    Args:
-        least: the lower end.
-        most: the upper end.
-    """
+    """The rule that a text is a duration between two others, ends included."""
     ends = range(durations.parse_ms(least), durations.parse_ms(most) + 1)
     fit = [each for each in _EXAMPLES if durations.parse_ms(each) in ends]
     examples = " or ".join(filter(None, (", ".join(fit[:-1]), fit[-1])))
@@ -165,12 +160,7 @@ IntOrPercent = Annotated[
 
 
 def bytes_rule(least: str, most: str) -> dict[str, Any]:
-    """`json_schema_extra` of a field of `Bytes`: its bounds.
-
-    Args:
-        least: the fewest bytes.
-        most: the most bytes.
-    """
+    """`json_schema_extra` of a field of `Bytes`: its bounds."""
     message = f"expected from {least} to {most}, as a number of bytes or a quantity such as 10Mi"
     return rules(
         cel(

@@ -143,7 +143,6 @@ def capacity(objective: Objective, curve: Curve | None, pods: Sequence[PodLoad],
     """Compute what one pod can do.
 
     Args:
-        curve: the service curve; None if unknown.
         pods: the backend's; only those that serve and report count.
     """
     reported = [float(sample.slots) for sample in _latest(pods, now) if sample.slots is not None]
@@ -173,7 +172,6 @@ def follow(before: Curve | None, pods: Sequence[PodLoad], now: float, *, most: i
 
     Args:
         pods: the backend's; only those that serve and report count.
-        most: `maxBatchSize`.
     """
     means = [each for sample in _latest(pods, now) if (each := _mean(sample.lines, before, most)) is not None]
     if len(means) >= ENOUGH:
@@ -294,11 +292,7 @@ class Arrivals:
     seconds: float
 
     def chance(self, sigmas: float) -> float:
-        """Return a number of standard deviations of the rate by chance: a count n varies by its root.
-
-        Args:
-            sigmas: how many standard deviations.
-        """
+        """Return a number of standard deviations of the rate by chance: a count n varies by its root."""
         return sigmas * math.sqrt(self.rate / self.seconds)
 
 
@@ -311,7 +305,6 @@ def arrivals(
     has not reached a pod yet.
 
     Args:
-        window: seconds to look back.
         unknown: the rate of a pod that has not reported in all of that time.
     """
     senders: list[PodLoad | RouterHolds] = [*pods, *holds]

@@ -47,7 +47,6 @@ class Asking:
         pods: the backend's, including those that left.
         serving: of the pods, those that exist and have been ready.
         ready: how many of `serving` report.
-        current: `spec.replicas` now.
         target_load: `targetLoad`; None if it follows from what a pod can do.
         able: what a pod can do; used only without `target_load`.
         stable_window: seconds.
@@ -117,12 +116,7 @@ class _Look:
 
 
 def demand(asking: Asking, *, panic_until: float, rates: Rates, now: float) -> Demand:
-    """Compute how many replicas are asked for, and why.
-
-    Args:
-        panic_until: `panic_until` of the last result.
-        rates: `rates` of the last result.
-    """
+    """Compute how many replicas are asked for, and why."""
     lately = _lately(asking.stable_window)
     look = _look(asking, asking.stable_window, now)
     burst = _look(asking, lately, now)

@@ -68,7 +68,6 @@ def remember(rates: Rates, rate: float, *, span: float, memory: float, now: floa
     """Return the rates with one more.
 
     Args:
-        rate: items a second, now.
         span: seconds within which a rise counts.
         memory: seconds for which the highest rate and the greatest rise are remembered.
     """
@@ -98,7 +97,6 @@ def expected(rates: Rates, lately: Arrivals, *, trend: float, lead: float) -> fl
     Args:
         lately: the latest arrivals; their rate is that of the middle of their seconds.
         trend: items a second by which the rate rises each second.
-        lead: seconds to look ahead.
     """
     rate = lately.rate
     ahead = rate + trend * (lately.seconds / 2 + lead)

@@ -34,20 +34,12 @@ _NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 def in_force(schedules: tuple[Schedule, ...], now: datetime.datetime) -> Schedule | None:
-    """Return the schedule that holds now; None if none does, or if `problem` finds an error.
-
-    Args:
-        now: the time, with its zone.
-    """
+    """Return the schedule that holds now; None if none does, or if `problem` finds an error."""
     return _at(schedules, _minute(now))[0] if schedules else None
 
 
 def problem(schedules: tuple[Schedule, ...], now: datetime.datetime) -> str | None:
-    """Return what is wrong with schedules, in words; None if nothing is.
-
-    Args:
-        now: the time, with its zone.
-    """
+    """Return what is wrong with schedules, in words; None if nothing is."""
     return _at(schedules, _minute(now))[1] if schedules else None
 
 

@@ -21,11 +21,7 @@ MISSING = 2.0
 
 
 def silent_after(every: float) -> float:
-    """Seconds without a report after which a pod counts as silent.
-
-    Args:
-        every: seconds between its reports, as the operator asked.
-    """
+    """Seconds without a report after which a pod counts as silent."""
     return max(SILENT_S, 2.5 * every)
 
 
@@ -80,12 +76,10 @@ class Sample:
     """The part of one report that scaling and status need.
 
     Args:
-        at: when it came, in seconds.
         load: items queued and ongoing; in a router's report, requests that it holds.
         arrived: items that arrived since the previous report; not those that another pod has counted.
         refused: items that were refused for a full queue since the previous report; 0 after a silence, since
             it is unknown when they were refused.
-        batch_items: items in those.
         every: seconds until the next report, as the operator asked.
         processor_wait: share of the time for which the sender waited for a processor; None if unknown.
         slots: batches that can be with the pod's model at once; None if unknown.
@@ -122,10 +116,8 @@ class PodLoad:
     """The known state of one pod.
 
     Args:
-        ready: whether it is ready now.
         was_ready: whether it has ever been ready; if not, it is coming capacity without a load.
         left: whether it is gone; its load then counts in the past, up to its last sample.
-        samples: its samples, oldest first.
         ready_for: seconds since it was first seen to be ready; 0 if it is not.
         since: time of its first report here, in seconds, if items had arrived at it before that, at an
             unknown time. Otherwise minus infinity.
@@ -142,12 +134,7 @@ class PodLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterHolds:
-    """The number of requests of the backend that one router held lately.
-
-    Args:
-        left: whether it is gone.
-        samples: its samples, oldest first.
-    """
+    """The number of requests of the backend that one router held lately."""
 
     name: str
     left: bool = False
@@ -266,10 +253,6 @@ class LoadWindow:
 
         A pod of a known name with another uid starts with an empty history; if `seq` or a count fell, the
         sidecar has restarted.
-
-        Args:
-            at: when it came, in seconds.
-            every: seconds until the pod's next report, as the operator asks.
         """
         pod = self._pods.get(report.pod)
         if pod is None or pod.report.uid != report.uid:
@@ -304,12 +287,7 @@ class LoadWindow:
         pod.was_ready = pod.was_ready or report.state == "ready"
 
     def record_held(self, report: RouterReport, held: int, at: float, *, every: float = 1.0) -> None:
-        """Record how many requests of the backend a router holds.
-
-        Args:
-            at: when the report came, in seconds.
-            every: seconds until the router's next report, as the operator asks.
-        """
+        """Record how many requests of the backend a router holds."""
         router = self._routers.get(report.pod)
         if router is None or router.uid != report.uid:
             if not held:

@@ -169,11 +169,7 @@ def server_context() -> ssl.SSLContext:
 
 
 def show(context: ssl.SSLContext, issued: Issued) -> None:
-    """Make a context show a certificate from its next handshake on.
-
-    Args:
-        context: the context of a server that may be listening.
-    """
+    """Make a context show a certificate from its next handshake on."""
     # The ssl module reads only files; this one is in memory, so that the key is not on a disk.
     memory = os.memfd_create("penstock-tls", os.MFD_CLOEXEC)
     try:

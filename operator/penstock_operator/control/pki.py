@@ -26,12 +26,7 @@ class UnreadableKeys(OperatorError):
 
 
 def make_authority(*, now: float, life: float) -> Issued:
-    """Make a new self-signed authority.
-
-    Args:
-        now: seconds since the epoch.
-        life: its life in seconds.
-    """
+    """Make a new self-signed authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     # The name is unique among our authorities, since several are trusted at a time.
     name = _name(f"penstock-operator {_time(now):%Y-%m-%dT%H:%M:%SZ} {x509.random_serial_number():x}"[:60])
@@ -50,10 +45,6 @@ def make_authority(*, now: float, life: float) -> Issued:
 
 def issue(authority: Issued, *, names: tuple[str, ...], now: float, life: float) -> Issued:
     """Issue a server's certificate; it never outlives its authority.
-
-    Args:
-        now: seconds since the epoch.
-        life: its life in seconds.
 
     Raises:
         UnreadableKeys: the authority's PEM is unreadable.

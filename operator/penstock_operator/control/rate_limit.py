@@ -19,13 +19,7 @@ SOURCES = 10_000
 
 
 class RateLimit:
-    """A token bucket for each source: so many at once, then so many a second.
-
-    Args:
-        burst: as `BURST`.
-        per_second: as `PER_SECOND`.
-        sources: as `SOURCES`.
-    """
+    """A token bucket for each source: so many at once, then so many a second."""
 
     def __init__(
         self,
@@ -43,18 +37,13 @@ class RateLimit:
         """The time at which a source's bucket is full again; its content follows from that."""
 
     def take(self, source: str) -> bool:
-        """Whether a source may take a turn now; if so, it is counted.
-
-        Args:
-            source: the source, such as an address.
-        """
+        """Whether a source may take a turn now; if so, it is counted."""
         return self.reserve(source, patience=0.0) is not None
 
     def reserve(self, source: str, *, patience: float) -> float | None:
         """Take the next turn of a source.
 
         Args:
-            source: the source, such as an address.
             patience: the most seconds that it would wait.
 
         Returns:

@@ -27,9 +27,6 @@ class Recommendations:
     def answer(self, path: str) -> Response:
         """Answer with the recommendation for the backend that a path names.
 
-        Args:
-            path: begins with `PATH`.
-
         Raises:
             ReportRefused: there is none. An error, not a number: a scaler would act on 0.
         """

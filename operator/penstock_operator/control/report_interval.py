@@ -24,7 +24,6 @@ def next_interval(interval: float, *, busy: float, late: float) -> float:
     """Return the interval for the next second.
 
     Args:
-        interval: in seconds, until now.
         busy: CPU time that the process used in the last second, as a share of a core.
         late: seconds by which the event loop woke too late.
     """
@@ -36,10 +35,5 @@ def next_interval(interval: float, *, busy: float, late: float) -> float:
 
 
 def interval_of(size: int, interval: float, *, router: bool = False) -> float:
-    """Return the seconds after which a reporter should report again.
-
-    Args:
-        size: bytes of its report.
-        interval: the common interval, in seconds.
-    """
+    """Return the seconds after which a reporter should report again."""
     return max(interval * ROUTERS if router else interval, min(size / _BYTES, LONGEST))

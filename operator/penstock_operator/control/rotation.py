@@ -48,7 +48,6 @@ class Issued:
 
     Args:
         key: its private key; empty for an authority that signs no more.
-        begins: when it becomes valid.
         names: its DNS names and addresses; none for an authority.
     """
 

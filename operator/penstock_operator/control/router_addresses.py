@@ -11,11 +11,7 @@ FRESH = 60.0
 
 
 class RouterAddresses:
-    """The addresses of pods that have reported as routers, and so were authenticated as such.
-
-    Args:
-        store: has the pods.
-    """
+    """The addresses of pods that have reported as routers, and so were authenticated as such."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store

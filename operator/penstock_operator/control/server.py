@@ -100,12 +100,8 @@ class ControlServer:
     """A server that answers sidecars, routers, probes and Prometheus.
 
     Args:
-        store: has the endpoints.
         settings: the settings that pods get, by namespace and name of their ConfigMap; None if not known yet.
         reported: called for every report that was taken: namespace, backend (empty for a router), notable.
-        leads: whether this process leads; a standby refuses reports.
-        interval: seconds between two reports of a pod, now.
-        plain: whether reports in plain text are taken.
         own_addresses: whether each pod has its own address; else one address may have all connections, as may
             the pods of one namespace.
         recommendation: answers for one backend (`Recommendations.answer`).
@@ -183,10 +179,6 @@ class ControlServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen for probes, Prometheus and plain reports.
 
-        Args:
-            host: address to bind; `::` for all of the machine, of IPv6 and of IPv4.
-            port: port to bind, 0 for any.
-
         Returns:
             The bound address.
 
@@ -199,8 +191,6 @@ class ControlServer:
         """Listen for reports over TLS (see `start`).
 
         Args:
-            host: address to bind; `::` for all of the machine, of IPv6 and of IPv4.
-            port: port to bind, 0 for any.
             context: has the certificate, or will have it: until then handshakes fail.
         """
         return await _listen(self._reports_front, host, port, self._secure, context)

@@ -29,7 +29,6 @@ def backend_objects(
 
     Args:
         document: the settings document that its sidecars boot from (`settings.Versioned.document`).
-        pinned: its pod template (`deployment.pinned_template`).
     """
     name = names.backend(backend.name)
     template = backend.spec.pod_template

@@ -13,8 +13,6 @@ class RouterAutoscaling:
     """The scaling of each namespace's router by its CPU.
 
     Args:
-        min_replicas: the fewest pods.
-        max_replicas: the most pods.
         target: CPU use to aim at, in percent of the CPU that the pods request.
     """
 
@@ -39,7 +37,6 @@ class RenderConfig:
         router_scheduling: placement and priority of routers, as members of core/v1's PodSpec; its
             `topologySpreadConstraints`, if any, replace the spread over nodes.
         sidecar_resources: resources of a sidecar that names none, as in core/v1.
-        network_policies: whether NetworkPolicies are rendered.
         backends_from: NetworkPolicyPeers that may call backends, beside the routers of their namespace.
         routers_from: NetworkPolicyPeers that may call routers; none given: all may.
         metrics_from: NetworkPolicyPeers that may scrape the admin ports of both; none given: none may.
@@ -49,8 +46,6 @@ class RenderConfig:
         tracing: environment of each sidecar and router for OpenTelemetry, by name; none: no tracing.
         access_log: share of the requests that routers and sidecars log.
         image_pull_secrets: names of the Secrets, in the namespace of each pod, with which images are pulled.
-        token_audience: audience of the projected tokens.
-        token_seconds: life of the projected tokens in seconds.
     """
 
     sidecar_image: str

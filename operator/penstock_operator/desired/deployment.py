@@ -28,11 +28,7 @@ what a user sets here would stop later changes unseen."""
 
 
 def deployment(backend: ModelBackend, pinned: PinnedTemplate) -> Object:
-    """The Deployment of a backend.
-
-    Args:
-        pinned: its pod template (see `pinned_template`).
-    """
+    """The Deployment of a backend."""
     selector = labels.backend_selector(backend.name)
     rollout = backend.spec.rollout
     metadata = objects.metadata(

@@ -19,7 +19,6 @@ def allocate(endpoints: Iterable[str], services: Iterable[Object]) -> dict[str, 
     at a hash of its name, so that the port does not depend on which other endpoints are new.
 
     Args:
-        endpoints: names of the namespace's endpoints.
         services: the namespace's live Services of endpoints (label `penstock.dev/endpoint`).
 
     Returns:

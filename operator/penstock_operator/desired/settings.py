@@ -34,8 +34,6 @@ class Versioned:
     Args:
         version: its version: for people, and for older pods, which take only a higher one.
         document: its bytes: the ConfigMap's value and the member `settings` of a report's answer.
-        digest: of its bytes (`documents.digest`).
-        changed: whether the version was raised.
     """
 
     version: int
@@ -60,8 +58,6 @@ def next_version(
     `HIGHEST` or more is ignored: a user has edited it, and no version could follow.
 
     Args:
-        make: makes the document's bytes for a version.
-        made: the document that this process has made last, if any.
         recorded: the settings ConfigMap as last seen or written, if there is one.
         status_version: `status.settingsVersion` of the resource; 0 if there is none.
         reported: the highest version that an older pod has reported; 0 if none has.
@@ -76,11 +72,7 @@ def next_version(
 
 
 def lacks(report: SidecarReport | RouterReport, version: int, name: str) -> bool:
-    """Whether a pod reports other settings than these.
-
-    Args:
-        name: their digest.
-    """
+    """Whether a pod reports other settings than these."""
     if report.settings_digest:
         return report.settings_digest != name
     return report.settings_version < version  # an older pod, or one without settings of the operator

@@ -74,9 +74,6 @@ def reconfigure_env(backend: ModelBackend, drain_secret: str) -> list[Object]:
     """The secret that shows a model that its sidecar reconfigures it; none if it takes no userConfig.
 
     It is a hash of the drain secret, which it does not reveal: a model must not be able to drain its pod.
-
-    Args:
-        drain_secret: as for `pre_stop`.
     """
     if reconfigure_path(backend) is None:
         return []

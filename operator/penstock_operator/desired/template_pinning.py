@@ -85,11 +85,7 @@ def inputs_of(backend: ModelBackend) -> str:
 def choose(
     backend: ModelBackend, fresh: Object, *, record: RenderedRecord | None, live: Object | None
 ) -> PinnedTemplate:
-    """Choose the recorded template or the fresh one.
-
-    Args:
-        fresh: its pod template as this operator renders it.
-    """
+    """Choose the recorded template or the fresh one."""
     inputs, rendered = inputs_of(backend), digest(fresh)
     now = backend.spec.sidecar.upgrade == "Now" and not backend.spec.suspend
     if record is not None and record.inputs == inputs and record.hash != rendered and not now:

@@ -25,12 +25,9 @@ class EndpointPlan:
             endpoint has a router of its own.
         backends: the serving backends, as in the router's settings: missing backends are left out while
             another of weight > 0 exists, never ready ones while another of weight > 0 is ready.
-        missing: backends that are named and do not exist.
         untried: backends of weight > 0, or with rules, that were never ready.
         waits_for: the endpoint's own backend, if the last weights are used until it is ready.
         mirrors: the backends that get copies of its requests, as in the router's settings.
-        releasing: whether its weights are set by a release.
-        on_missing: handling of the requests of backends that do not exist.
     """
 
     route: str
@@ -57,12 +54,9 @@ class SplitPlan:
     Args:
         accepted: whether it decides its endpoint's weights.
         conflict_with: the split that decides them instead, if that is the reason.
-        endpoint_missing: whether its endpoint does not exist.
-        missing: backends that are named and do not exist.
         untried: backends of weight > 0, or with rules, that were never ready.
         left_out: those of `untried` whose share the others have.
         faults: rules that match nothing because they are invalid, and why.
-        on_missing: handling of the requests of missing backends.
     """
 
     accepted: bool
@@ -80,8 +74,6 @@ class TrafficPlan:
     """The plan of a namespace: endpoints and splits by name, and the users of each backend.
 
     Args:
-        endpoints: plan of each endpoint that is not being deleted.
-        splits: plan of each split that is not being deleted.
         used_by: for each backend name, its users, sorted: `TrafficSplit/NAME` of a split that decides, and
             `ModelEndpoint/NAME` of an endpoint that names it (also while a split overrides that: without the
             split, the endpoint falls back to it) or that still uses a deleted split's weights.
@@ -107,7 +99,6 @@ def plan(
 
     Args:
         backends: the backends that exist, and whether each has a ready pod.
-        untried: the existing backends that were never ready.
         priorities: by backend, the priority levels of its sidecars, if there are several.
     """
     there = sorted((item for item in endpoints if not item.deleting), key=lambda item: item.age_key)

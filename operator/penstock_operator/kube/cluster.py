@@ -64,7 +64,6 @@ class Reader(Protocol):
         """List all objects of a kind; only the results of `keep` stay in memory.
 
         Args:
-            namespace: None for all.
             keep: called with each object as it arrives; a list that is begun again calls it again for some.
             name: only the object of this name. An empty list proves that there is none; a 404 to `get` does
                 not, as a starting server answers so for existing objects, too.
@@ -96,9 +95,6 @@ class Writer(Protocol):
     ) -> Obj:
         """Write the scale subresource as `SCALE_MANAGER`, which owns the replicas from then on.
 
-        Args:
-            uid: scale this object only, never a namesake.
-
         Raises:
             Conflict: it changed meanwhile, or is a namesake.
         """
@@ -110,7 +106,6 @@ class Writer(Protocol):
 
         Args:
             annotations: the values; None removes one.
-            uid: annotate this object only, never a namesake.
 
         Raises:
             NotFound: it does not exist.
@@ -119,9 +114,6 @@ class Writer(Protocol):
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
         """Delete in the background.
-
-        Args:
-            uid: delete this object only, never a namesake.
 
         Returns:
             False if there was none, or it was a namesake.
@@ -164,11 +156,7 @@ class NoObserver:
 
 
 class KubernetesCluster:
-    """A real cluster.
-
-    Args:
-        timeout: seconds for one call.
-    """
+    """A real cluster."""
 
     def __init__(self, configuration: Configuration, *, timeout: float = 15.0) -> None:
         self._configuration = configuration
@@ -178,9 +166,6 @@ class KubernetesCluster:
     @classmethod
     async def connect(cls, kubeconfig: str | None = None, *, timeout: float = 15.0) -> KubernetesCluster:
         """Log in with a kubeconfig if one is named, else as the pod's service account.
-
-        Args:
-            timeout: seconds for one call.
 
         Raises:
             ConfigError: neither works.
@@ -347,9 +332,6 @@ class Credentials:
 
     Args:
         authorization: value of the Authorization header, empty for client certificates.
-        ca_path: file with the CA, None for the system's.
-        insecure: whether the server's certificate goes unchecked.
-        certificate_path: file with the client certificate.
     """
 
     server: str
@@ -362,9 +344,6 @@ class Credentials:
 
 async def credentials(kubeconfig: str | None) -> Credentials:
     """Return the current login (tokens are read again).
-
-    Args:
-        kubeconfig: path of a kubeconfig; None for the pod's service account.
 
     Raises:
         ConfigError: neither works.
@@ -383,9 +362,6 @@ async def credentials(kubeconfig: str | None) -> Credentials:
 
 async def login(kubeconfig: str | None) -> Configuration:
     """Log in: return the cluster's address and the operator's identity there.
-
-    Args:
-        kubeconfig: path of a kubeconfig; None for the pod's service account.
 
     Raises:
         ConfigError: neither works.

@@ -30,11 +30,7 @@ class Recorder:
         self._some = asyncio.Event()
 
     async def put(self, event: Obj) -> None:
-        """Queue an Event; returns at once.
-
-        Args:
-            event: an Event of events.k8s.io/v1.
-        """
+        """Queue an Event; returns at once."""
         if len(self._waiting) == KEPT:
             self._log("event dropped", level="debug", note=self._waiting[0].get("note"))
         self._waiting.append(event)
@@ -50,11 +46,7 @@ class Recorder:
 
 
 async def send(event: Obj, cluster: Writer, observer: WriteObserver, log: Callable[..., None]) -> None:
-    """Send one Event; if it is refused, log that and drop it.
-
-    Args:
-        event: an Event of events.k8s.io/v1.
-    """
+    """Send one Event; if it is refused, log that and drop it."""
     try:
         await cluster.create(EVENT, event)
     except ClusterError as error:

@@ -29,11 +29,7 @@ class Answer(aiohttp.ClientResponse):
             self._body = None
 
     async def fits(self, most: int) -> bool:
-        """Receive the whole body, unless it has more bytes; then the rest is to be dropped by `close`.
-
-        Args:
-            most: bytes that it may have.
-        """
+        """Receive the whole body, unless it has more bytes; then the rest is to be dropped by `close`."""
         pieces: list[bytes] = []
         size = 0
         async for piece in self.content.iter_any():

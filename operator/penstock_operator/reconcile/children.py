@@ -34,10 +34,8 @@ async def apply_children(
     """Apply what differs and delete what is no longer desired; return what cannot be written.
 
     Args:
-        desired: objects in the order of applying.
         owners: uids; one of them must own a live object for it to be ours.
         candidates: returns the existing objects of this key; called after the applies.
-        shared: whether the objects belong to a namespace.
         confirm: called once, before the first object is made or gets an owner back (see `parent_check`).
 
     Raises:

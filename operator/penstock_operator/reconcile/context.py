@@ -174,7 +174,6 @@ class ReconcileContext:
 
         Args:
             stored: the object; if its status is behind its own generation, it does not wait.
-            pods: the pods that are to report.
             unsure: whether something else that the status shows is still unknown.
 
         Returns:

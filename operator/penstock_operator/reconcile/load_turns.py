@@ -25,11 +25,7 @@ LASTS = 5.0
 
 
 class LoadTurns:
-    """The turns of one operator's backends.
-
-    Args:
-        granted: called with each backend whose turn has come.
-    """
+    """The turns of one operator's backends."""
 
     def __init__(self, clock: Clock, granted: Callable[[ObjectKey], None]) -> None:
         self._clock = clock

@@ -62,12 +62,7 @@ class RunObserver(Protocol):
 
 
 class Manager:
-    """Runs the reconcilers.
-
-    Args:
-        queue: keys to reconcile; `ctx.enqueue` must add to it.
-        namespace: the only namespace to list; None for all.
-    """
+    """Runs the reconcilers."""
 
     def __init__(
         self,
@@ -93,9 +88,6 @@ class Manager:
         """Whether the store has this very version, as for most of what watches list after a start.
 
         Any thread can call this: it is one look into a dict.
-
-        Args:
-            obj: from a watch.
         """
         metadata = obj["metadata"]
         known = self.ctx.store.get(kind, metadata.get("namespace") or "", metadata["name"])
@@ -105,11 +97,7 @@ class Manager:
         return all(mine.get(name) == metadata.get(name) for name in ("uid", "resourceVersion"))
 
     def put(self, obj: Obj) -> None:
-        """Take up an object that was created or changed.
-
-        Args:
-            obj: from a watch or a list.
-        """
+        """Take up an object that was created or changed."""
         self._guarded(self.ctx.store.put, obj)
 
     def remove(self, obj: Obj) -> None:
@@ -271,9 +259,6 @@ class Manager:
 
     async def run(self, workers: int) -> None:
         """Work until cancelled or until the queues are shut down.
-
-        Args:
-            workers: keys reconciled at once.
 
         Raises:
             LeaseLost: a write was refused because we do not lead any more (in an exception group).

@@ -126,9 +126,6 @@ def floor(view: View, backend: ModelBackend, now: datetime.datetime) -> Floor | 
     """Return the replicas that releases need of a backend; None if none needs any.
 
     This follows from the statuses of splits alone: the next operator finds the same.
-
-    Args:
-        now: wall time.
     """
     floors = [
         Floor(pods, split.name)

@@ -42,7 +42,6 @@ class Relister:
     """Lists again whenever a list is due.
 
     Args:
-        relist: lists everything once.
         enqueue_all: queues every key; called after each periodic list, as the last resort.
         pause: seconds until the next list; drawn again each time.
     """

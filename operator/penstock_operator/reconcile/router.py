@@ -175,11 +175,7 @@ async def _confirm(ctx: ReconcileContext, namespace: str) -> None:
 
 
 def enqueue_senders(ctx: ReconcileContext, namespace: str, seconds: float = 0.0) -> None:
-    """Queue every endpoint and split of a namespace for another look at its router.
-
-    Args:
-        seconds: seconds until then.
-    """
+    """Queue every endpoint and split of a namespace for another look at its router."""
     for kind in (ENDPOINT_KIND, SPLIT_KIND):
         for stored in ctx.store.all(kind, namespace):
             ctx.enqueue(key_of(stored), seconds)
@@ -196,11 +192,7 @@ def serving(ctx: ReconcileContext, namespace: str, endpoint: str) -> RouterObser
 
 
 def observed(ctx: ReconcileContext, namespace: str, endpoint: str = "") -> RouterObserved:
-    """Return what is known of a router, for the statuses of its endpoints and splits.
-
-    Args:
-        endpoint: the endpoint with its own router; empty for the namespace's router.
-    """
+    """Return what is known of a router, for the statuses of its endpoints and splits."""
     whose = ObjectKey(ENDPOINT_KIND.kind, namespace, endpoint) if endpoint else namespace
     problems = ctx.memory.router_problems.get(whose) or Problems()
     pods = ctx.view.router_pods(namespace, endpoint)

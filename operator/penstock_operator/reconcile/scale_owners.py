@@ -103,7 +103,6 @@ class OtherScalers:
         """Return the other client whose number stands now, if any; a 0 stands until it sets another.
 
         Args:
-            current: `spec.replicas` now.
             asked: whether the autoscaler has asked for this number since the last look.
         """
         manager, applies = foreign_scaler(stored), False

@@ -133,11 +133,7 @@ def transitions(stored: Obj, status: dict[str, Any]) -> list[tuple[dict[str, Any
 
 
 def worth_an_event(old: dict[str, Any] | None, new: dict[str, Any], *, underway: bool) -> bool:
-    """Whether a transition is worth a Kubernetes Event: the first moments of a healthy object are not.
-
-    Args:
-        old: the condition before, None if there was none.
-    """
+    """Whether a transition is worth a Kubernetes Event: the first moments of a healthy object are not."""
     return old is not None or (new["type"] in ("Ready", "Stalled") and not underway)
 
 
@@ -173,7 +169,6 @@ async def send_event(
         action: what was done or found, one CamelCase word.
         reason: why, one CamelCase word.
         note: in words; a long one is cut.
-        warning: whether it is of type Warning.
     """
     metadata = stored["metadata"]
     event: Obj = {

@@ -53,7 +53,6 @@ class Backends:
 
     Args:
         ready: all that exist, and whether each has a ready pod to which a Service of its own leads.
-        untried: those that were never ready.
         without_service: those with ready pods that no router finds: the Service of their name is not theirs,
             or does not exist (yet).
         closed_paths: paths of their models that clients must not use, for backends that have any.
@@ -240,11 +239,7 @@ class View:
         return self.store.selected(POD, namespace, labels.BACKEND, backend)
 
     def router_pods(self, namespace: str, endpoint: str = "") -> list[Obj]:
-        """Return the pods of a namespace's router, or of an endpoint's own.
-
-        Args:
-            endpoint: the endpoint with its own router; empty for the namespace's router.
-        """
+        """Return the pods of a namespace's router, or of an endpoint's own."""
         if endpoint:
             mine = self.store.selected(POD, namespace, labels.ENDPOINT, endpoint)
             return [
@@ -278,7 +273,6 @@ class View:
         """Return the maker of the settings for the routers of a namespace.
 
         Args:
-            endpoint: the endpoint with its own router; empty for the namespace's router.
             lingering: endpoints that the namespace's router still serves, beside their own.
         """
         planned = self._planned(namespace)
@@ -319,8 +313,6 @@ class View:
 
         Args:
             made: those that were made last; None: just started, then the ConfigMap may have them.
-            endpoint: see `router_document`.
-            lingering: see `router_document`.
         """
         planned = self._planned(namespace)
         at = names.dedicated_router_settings(endpoint) if endpoint else names.ROUTER_SETTINGS

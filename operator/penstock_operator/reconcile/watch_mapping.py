@@ -24,11 +24,7 @@ _PARENTS = frozenset(kind.kind for kind in PARENTS)
 
 
 def keys_for(view: View, change: Change) -> set[ObjectKey]:
-    """Return the keys that a change concerns.
-
-    Args:
-        change: the result of a `put` or `remove`.
-    """
+    """Return the keys that a change concerns."""
     versions = [version for version in (change.old, change.new) if version is not None]
     if not versions or not change.happened:
         return set()

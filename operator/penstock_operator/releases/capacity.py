@@ -13,11 +13,7 @@ IDLE = timedelta(seconds=30)
 
 
 def needed(weight: int, replicas: int) -> int:
-    """Ready pods that the candidate needs for a weight: that share of the stable's pods, at least one.
-
-    Args:
-        weight: percent of the requests.
-    """
+    """Ready pods that the candidate needs for a weight: that share of the stable's pods, at least one."""
     return max(1, -(-weight * replicas // 100)) if weight > 0 else 0
 
 
@@ -40,9 +36,6 @@ def whole(stable: BackendSeen, candidate: BackendSeen, weight: int, replicas: in
 
     If the load has made the stable grow, its pods serve only its part of the requests; all requests need
     proportionally more, but not more than both backends have together, nor than the stable's maximum.
-
-    Args:
-        weight: the candidate's percent.
     """
     pods = size(stable)
     if pods <= replicas or weight == 100 or stable.most is None:
@@ -57,9 +50,6 @@ def floors(strategy: Strategy | None, release: Release | None, now: datetime) ->
     release first. The stable keeps the pods for all requests, since they can come back to it at any time.
     After the release, both hold until the backend that lost all requests has answered none for `IDLE`; a
     candidate that was rolled back keeps none. `maxReplicas` is unknown here and limits them elsewhere.
-
-    Args:
-        now: wall time in UTC.
     """
     if strategy is None or release is None:
         return {}

@@ -138,7 +138,6 @@ def judge_value(
 
     Args:
         state: `state` of the previous verdict; with anything else the evidence begins afresh.
-        edges: as for `judge`.
     """
     evidence = read(state, key(metric, len(edges)))
     trial, threshold, limit = evidence.threshold, metric.threshold or 0.0, metric.failure_limit

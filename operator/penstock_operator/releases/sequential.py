@@ -76,7 +76,6 @@ def hold(bad: float, requests: float, bound: float, bets: Sequence[float]) -> li
     """Logarithms of an interval's e-values on a share of requests, one a bet.
 
     Args:
-        bound: the share that the hypothesis is about, 0 to 1.
         bets: values of x, all of one sign.
     """
     return [bad * math.log1p(x) - requests * math.log1p(x * bound) for x in bets]

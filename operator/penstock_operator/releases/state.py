@@ -10,14 +10,7 @@ from penstock_operator.api.strategy import ReleaseState, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The state of a release between two looks, as the split's `status` holds it.
-
-    Args:
-        state: `status.release`.
-        step: `status.step`.
-        step_started: `status.stepStarted`.
-        verdicts: `status.verdicts`.
-    """
+    """The state of a release between two looks, as the split's `status` holds it."""
 
     state: ReleaseState
     step: int
@@ -31,8 +24,6 @@ class BackendSeen:
 
     Args:
         exists: whether the ModelBackend exists and is not being deleted.
-        uid: its uid, which shows that it was deleted and created again.
-        replicas: its `spec.replicas`.
         most: replicas that its autoscaling allows; None if nothing scales it.
         answered: requests of the endpoint that it answered within the last 30 s; None if no router reports.
     """
@@ -55,7 +46,6 @@ class Seen:
     """Observations of the operator at one look.
 
     Args:
-        now: wall time in UTC.
         applied: the candidate's percent that all ready routers have taken up; None if they have not all
             taken up the weights that `Release.state` asks for, or no router is ready.
         verdicts: one a metric, if an interval has just ended, else None; they go into the status.
@@ -73,13 +63,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseEvent:
-    """A Kubernetes Event to publish.
-
-    Args:
-        reason: one CamelCase word.
-        message: in words.
-        warning: whether it is of type Warning.
-    """
+    """A Kubernetes Event to publish."""
 
     reason: str
     message: str
@@ -106,7 +90,6 @@ class Counts:
     """Requests of one endpoint to one backend, within an interval, as the routers counted them.
 
     Args:
-        requests: answered or refused.
         errors: requests with a status of 500 or above, or refused by Penstock with 429.
         refused: errors that are refusals by Penstock (a full queue, a deadline, no pod).
         seconds: time to the first byte of the answers: a count for each of the wire's buckets, and a last

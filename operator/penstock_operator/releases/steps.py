@@ -22,11 +22,7 @@ def target(strategy: Strategy, step: int) -> int:
 
 
 def mirror(strategy: Strategy, step: int) -> int:
-    """The percent of the requests that a step copies to the candidate: 0 once it has requests of its own.
-
-    Args:
-        step: see `target`.
-    """
+    """The percent of the requests that a step copies to the candidate: 0 once it has requests of its own."""
     if target(strategy, step) > 0:
         return 0
     percent = 0
@@ -46,11 +42,7 @@ def is_manual(strategy: Strategy, step: int) -> bool:
 
 
 def pause_ms(strategy: Strategy, step: int) -> int | None:
-    """The shortest duration of a step's pause, in milliseconds; None if it has no pause, or a Manual one.
-
-    Args:
-        step: see `target`.
-    """
+    """The shortest duration of a step's pause, in milliseconds; None if it has no pause, or a Manual one."""
     pause = strategy.steps[step].pause if step < len(strategy.steps) else None
     if pause is None or pause == MANUAL:
         return None
@@ -58,11 +50,7 @@ def pause_ms(strategy: Strategy, step: int) -> int | None:
 
 
 def resumed_at(strategy: Strategy, weight: int) -> int:
-    """The step at which a release continues after an edit of its steps: the first with at least its weight.
-
-    Args:
-        weight: the candidate's percent now.
-    """
+    """The step at which a release continues after its steps changed: the first of at least its weight."""
     steps = range(len(strategy.steps))
     return next((step for step in steps if target(strategy, step) >= weight), len(steps))
 

@@ -49,8 +49,6 @@ def against_stable(
     """Judge a candidate against the stable, after the interval was bet on.
 
     Args:
-        trial: the evidence; the interval's numbers are added.
-        margin: see `sequential.compare`.
         words: names of the bad requests, and of the stable's share that they are compared with.
     """
     if candidate.requests > 0 and stable.requests > 0:
@@ -88,7 +86,6 @@ def against_threshold(
     """Bet on an interval of the candidate alone, and judge it against a threshold.
 
     Args:
-        trial: the evidence so far; the interval is added.
         surely: the requests that are bad by any reading of the buckets.
         limit: number of intervals in which the share may be above it.
         none: message for an interval without requests.

@@ -47,14 +47,11 @@ class BackendObserved:
 
     Args:
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
-        settings_version: the version that the sidecars get; 0 for none.
-        settings_digest: the digest of these settings.
         record_changed: whether their ConfigMap, which a suspended backend's pods start from, has others.
         policy_missing: whether `batchPolicyRef` names a policy that does not exist.
         taken: children with names that are taken by others' objects, as `Service/NAME`; left untouched.
         refused: why the apiserver refused a child, if it did (an image name, a quota, a webhook).
         scale_refused: why it refused the autoscaler's number, if it did.
-        used_by: as `traffic.TrafficPlan.used_by`.
         recommendation: the autoscaler's last recommendation; None without autoscaling.
         terms: whether to show its current terms, not those of the last change of its number.
         scaled: changes through `/scale` that may be missing in `status.scaling`, the oldest first.
@@ -66,8 +63,6 @@ class BackendObserved:
         schedule_note: why its schedules are invalid, if they are.
         objective: `latencyObjective` of its policy, as written.
         item_seconds: seconds that a batch of one item takes; None if that is unknown.
-        unreachable: whether the objective allows less than that.
-        upgrade_pending: as `template_pinning.PinnedTemplate.upgrade_pending`.
         held: what a suspended backend leaves unchanged: its "pods", its "settings".
     """
 
@@ -104,9 +99,6 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
 
     The old status is `backend.status`: unchanged parts keep their times, and the result equals the old
     status if nothing changed.
-
-    Args:
-        now: the time, as RFC 3339 in UTC.
     """
     old = backend.status
     counts = (seen.deployment or {}).get("status", {})

@@ -26,11 +26,8 @@ class RouterObserved:
 
     Args:
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
-        settings_version: the version that the routers get; 0 for none.
-        settings_digest: the digest of these settings.
         unmade: whether the settings that they should have are not made yet: no report can show them.
         taken: its objects with names that are taken by others' objects, as `Service/penstock-router`.
-        refused: why the apiserver refused one of its objects, if it did.
     """
 
     deployment: Object | None = None
@@ -48,11 +45,7 @@ class EndpointObserved:
     """The observed state of an endpoint.
 
     Args:
-        plan: its plan (`traffic.plan`).
         backends: the backends that exist in the namespace, and whether each has a ready pod.
-        port: its port; None if none is left.
-        taken: whether the name of its Service is taken by another's object.
-        refused: why the apiserver refused its Service, if it did.
         without_service: backends with ready pods that no router finds, as their Service does not select them.
         asleep: backends that the autoscaler has scaled to 0, until a pod is ready again; the first
             held request wakes them.
@@ -71,11 +64,7 @@ class EndpointObserved:
 
 
 def endpoint_status(endpoint: ModelEndpoint, seen: EndpointObserved, *, now: str) -> dict[str, Any]:
-    """Make the whole status of an endpoint (see `backend.backend_status`).
-
-    Args:
-        now: the time, as RFC 3339 in UTC.
-    """
+    """Make the whole status of an endpoint (see `backend.backend_status`)."""
     old, generation = endpoint.status, endpoint.metadata.generation
     accepted = _accepted(endpoint, seen)
     backends = _backends_ready(seen)

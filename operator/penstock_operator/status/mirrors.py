@@ -31,21 +31,13 @@ def line(states: Iterable[MirrorState]) -> str | None:
 
 
 def most(endpoint: str, name: str, reports: Iterable[RouterReport]) -> str | None:
-    """The most frequent difference in the answers to a mirror's copies, in words; None if there is none.
-
-    Args:
-        reports: reports of the routers that serve the endpoint.
-    """
+    """The most frequent difference in the answers to a mirror's copies, in words; None if there is none."""
     first = _first(_totals(endpoint, name, reports))
     return None if first is None else _where(first)
 
 
 def obstacles(endpoint: str, name: str, reports: Iterable[RouterReport]) -> str:
-    """The reasons why requests were not copied for a mirror, or copies not answered or compared; or "".
-
-    Args:
-        reports: reports of the routers that serve the endpoint.
-    """
+    """The reasons why requests were not copied for a mirror, or copies not answered or compared; or ""."""
     return "; ".join(_obstacles(_totals(endpoint, name, reports)))
 
 

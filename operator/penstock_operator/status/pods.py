@@ -50,7 +50,6 @@ class Trouble:
 
     Args:
         reason: one CamelCase word, for a condition.
-        message: the cause in words.
     """
 
     reason: str
@@ -59,11 +58,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """The end of a model's container in a pod that stays.
-
-    Args:
-        time: when it ended, as the API spells times.
-    """
+    """The end of a model's container in a pod that stays."""
 
     pod: str
     time: str

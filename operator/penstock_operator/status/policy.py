@@ -27,11 +27,7 @@ class PolicyUse:
 
 
 def policy_status(policy: BatchPolicy, uses: Sequence[PolicyUse], *, now: str) -> dict[str, Any]:
-    """Make the whole status of a policy (see `backend.backend_status`).
-
-    Args:
-        now: the time, as RFC 3339 in UTC.
-    """
+    """Make the whole status of a policy (see `backend.backend_status`)."""
     old, generation = policy.status, policy.metadata.generation
     before = {user.name: user.applied_generation for user in old.backends}
     behind = [use for use in uses if use.applied_pods < use.ready_pods]

@@ -26,12 +26,7 @@ class Refusal:
 
 
 def refusal(what: str, status: int, message: str) -> Refusal:
-    """Read an apiserver's refusal. The apiserver has no codes for these; its messages have kept their form.
-
-    Args:
-        what: the object of the write, as `Deployment NAME`.
-        status: HTTP status, 0 if no answer came.
-    """
+    """Read an apiserver's refusal: there are no codes for these, and its messages have kept their form."""
     words = " ".join(message.split())
     text = f"{what}: {cut(words, _SAID)}"
     reason, passing = _reason(status, message)

@@ -44,9 +44,7 @@ def split_status(
     """Make the whole status of a split (see `backend.backend_status`).
 
     Args:
-        plan: its plan (`traffic.plan`).
         backends: the backends that exist in the namespace, and whether each has a ready pod.
-        now: the time, as RFC 3339 in UTC.
         served: requests of its endpoint within the last minute, by backend.
         release: the new state of its release, for the status; the router has that of the live status.
     """
