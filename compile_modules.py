@@ -117,6 +117,7 @@ MODULES: dict[str, Sequence[str]] = {
         "choice.steering",
         "endpoints",
         "forwarding.forwarder",
+        "forwarding.outcome",
         "forwarding.request",
         "forwarding.retry",
         "holding.hold_queue",

@@ -187,8 +187,8 @@ HOP_MUTANTS = (
         name="what was handed back may go to any pod",
         breaks=ROOM,
         package=ROUTER,
-        old="now, self._pods.pick_even(proxied.backend)):",
-        new="now):",
+        old="now, self._pods.pick_even(proxied.backend))",
+        new="now)",
         tests=(f"{_CENTRAL}::test_when_pods_are_added_those_who_wait_go_to_them_and_run_once",),
     ),
     Mutant(

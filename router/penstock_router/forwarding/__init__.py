@@ -1,5 +1,6 @@
 """Takes a request to a pod and its answer back.
 
-Read in this order: `request` (a request in progress), `retry` (what a failed try means), `error_log`, `proxy`
-(requests that wait, stream or are tried again) and `forwarder` (all others, without a task).
+Read in this order: `retry` (what follows a try that was not executed; pure), `request` (a request in
+progress), `outcome` (what a try's answer or error means), `error_log`, `proxy` (requests that wait, stream or
+are tried again) and `forwarder` (all others, without a task).
 """

@@ -21,9 +21,10 @@ from typing import Final
 
 from penstock_router.endpoints import EndpointState
 from penstock_router.forwarding.error_log import ErrorLog
-from penstock_router.forwarding.proxy import FirstTry, Proxy, Switched, carry
-from penstock_router.forwarding.request import MAX_MOVES, Owner, ProxiedRequest, RequestTrace
-from penstock_router.forwarding.retry import Unexecuted, answered, failed
+from penstock_router.forwarding.outcome import answered, failed
+from penstock_router.forwarding.proxy import Proxy, Switched, carry
+from penstock_router.forwarding.request import Owner, ProxiedRequest, RequestTrace
+from penstock_router.forwarding.retry import GiveUp, Unexecuted
 from penstock_router.messages.arrived_head import MAX_HEAD_SIZE
 from penstock_router.messages.header_policy import AnswerFields, own_lines, under_route
 from penstock_router.messages.response_body import WHOLE_BYTES, EndingStream
@@ -148,7 +149,7 @@ class Forwarder(Owner):
             proxied.drawn = backend
             if at_once and backend is not None and self._send(proxied, backend, proxied.arrived):
                 return
-        self._in_task(proxied, None)
+        self._in_task(proxied)
 
     def refuse(self, exchange: Exchange, error: PenstockError) -> None:
         """Answer a request that belongs to no endpoint.
@@ -216,6 +217,8 @@ class Forwarder(Owner):
             if not proxied.backend:
                 proxied.deadline = None  # its time begins with the first try
             return False
+        if proxied.tries is not None:
+            self._proxy.count_retry(proxied)
         proxied.backend = backend
         proxied.pod = pod
         proxied.give_up = give_up
@@ -261,17 +264,16 @@ class Forwarder(Owner):
             refused = failed(proxied, pod, answer, self._pods, now)
         if proxied.exchange is None:
             return
-        moves = refused.is_moved and proxied.moves < MAX_MOVES
-        if moves and self._send(proxied, proxied.backend, now, self._pods.pick_even(proxied.backend)):
-            if proxied.exchange is None:  # its time was over: it was answered without another try
-                return
-            proxied.moves += 1
-            proxied.state.series(proxied.backend).retries += 1
-            self._metrics.retried(refused.reason)
-            if proxied.trace is not None:
-                proxied.trace.again(pod, refused.reason)
-            return
-        self._in_task(proxied, FirstTry(pod, refused))
+        step = proxied.step_after(refused, pod, self._pods)
+        if isinstance(step, GiveUp):
+            whole = self._proxy.give_up(refused)
+            self._answer(proxied, whole, AnswerFields(whole.fields), now)
+        elif not (
+            refused.is_moved
+            and not proxied.stays
+            and self._send(proxied, proxied.backend, now, self._pods.pick_even(proxied.backend))
+        ):
+            self._in_task(proxied)
 
     def _read(self, answer: Response | UpstreamAnswer) -> AnswerFields:
         """Read the fields of an answer; fields that it shares with the last answer are not read again."""
@@ -315,15 +317,15 @@ class Forwarder(Owner):
 
     # -- in a task ------------------------------------------------------------------------------------------
 
-    def _in_task(self, proxied: ProxiedRequest, first: FirstTry | None) -> None:
+    def _in_task(self, proxied: ProxiedRequest) -> None:
         """Continue a request in a task."""
         if proxied.exchange is None:
             return
-        proxied.give_up = asyncio.ensure_future(self._run(proxied, first)).cancel
+        proxied.give_up = asyncio.ensure_future(self._run(proxied)).cancel
 
-    async def _run(self, proxied: ProxiedRequest, first: FirstTry | None) -> None:
+    async def _run(self, proxied: ProxiedRequest) -> None:
         try:
-            answer = await self._proxy.forward(proxied, first)
+            answer = await self._proxy.forward(proxied)
             if isinstance(answer, Switched):
                 await self._switch(proxied, answer)
                 return

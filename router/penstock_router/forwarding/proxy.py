@@ -17,8 +17,9 @@ import dataclasses
 from collections.abc import Callable
 
 from penstock_router.endpoints import HoldOver
-from penstock_router.forwarding.request import MAX_MOVES, ProxiedRequest
-from penstock_router.forwarding.retry import Unexecuted, answered, failed
+from penstock_router.forwarding.outcome import answered, failed
+from penstock_router.forwarding.request import ProxiedRequest
+from penstock_router.forwarding.retry import GiveUp, Tries, Unexecuted
 from penstock_router.holding.release_window import Permit
 from penstock_router.messages.cors import is_preflight
 from penstock_router.messages.header_policy import AnswerFields, allows, one_hop_less
@@ -48,19 +49,6 @@ SAME_POD_PAUSE_SECONDS = 0.1
 
 TAKEN_SECONDS = 0.1
 """A pod that could not be reached takes requests again if it has not refused one for so long."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FirstTry:
-    """The try that was made before the request got a task.
-
-    Args:
-        pod: the pod that was asked, of `ProxiedRequest.backend`.
-        outcome: why the request was certainly not executed.
-    """
-
-    pod: Pod
-    outcome: Unexecuted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,27 +104,6 @@ async def carry(
         switched.over()
 
 
-class _Tries:
-    """The state of a request's tries so far."""
-
-    __slots__ = ("again", "asked", "count", "due", "for_room", "full", "last", "tried")
-
-    def __init__(self) -> None:
-        self.tried: list[Pod] = []
-        self.asked: list[Pod] = []
-        """The pods that refused for lack of room since it was last held."""
-        self.count = 0
-        self.last: Unexecuted | None = None
-        self.due: tuple[str, Unexecuted] | None = None
-        """The backend and outcome of the last try, until a further try begins and is counted."""
-        self.full: Unexecuted | None = None
-        """The last refusal for lack of room."""
-        self.for_room = False
-        """Whether the request must wait for room."""
-        self.again = False
-        """Whether it was held, or refused by a pod, before."""
-
-
 def _nothing() -> None:
     """Do nothing."""
 
@@ -169,25 +136,24 @@ class Proxy:
         self._metrics = metrics
         self._clock = clock
 
-    async def forward(self, proxied: ProxiedRequest, first: FirstTry | None = None) -> Response | Switched:
-        """Get a request answered.
+    async def forward(self, proxied: ProxiedRequest) -> Response | Switched:
+        """Get a request answered, which may have been tried before.
 
         Args:
             proxied: the request.
-            first: the try that was made for it; None if none was.
 
         Raises:
             PenstockError: no pod can answer it.
             ClientGone: its body ended early, or is too long.
         """
-        if first is None:
+        if proxied.tries is None:
             answer = self._answer_here(proxied)
             if answer is not None:
                 proxied.steering = None  # no pod answers, so there is none to stick to: no cookie
                 return answer
         try:
             async with asyncio.timeout_at(proxied.ends):
-                return await self._send(proxied, first)
+                return await self._send(proxied)
         except TimeoutError as error:
             total = (proxied.ends or proxied.arrived) - proxied.arrived
             detail = f"no answer within {total:.3f} s (the endpoint's timeouts.total)"
@@ -216,11 +182,10 @@ class Proxy:
         proxied.shared = forwarded
         return None
 
-    async def _send(self, proxied: ProxiedRequest, first: FirstTry | None) -> Response | Switched:
-        state = proxied.state
-        tries = _Tries()
-        if first is not None and not self._goes_on(proxied, tries, first.pod, first.outcome):
-            return self._give_up(first.outcome)
+    async def _send(self, proxied: ProxiedRequest) -> Response | Switched:
+        state, tries = proxied.state, proxied.tries
+        if tries is None:
+            tries = proxied.tries = Tries(state.settings.retries)
         if proxied.drawn is None:
             proxied.drawn, _ = state.enter(proxied.steering)
         while True:
@@ -241,7 +206,7 @@ class Proxy:
             except HoldOver:
                 if full is None:
                     raise
-                return self._give_up(full)
+                return self.give_up(full)
             if proxied.trace is not None:
                 proxied.trace.goes_on(self._clock())
             proxied.drawn = permit.backend
@@ -262,73 +227,41 @@ class Proxy:
                 if permit.probes:
                     pod = self._pods.pick_probe(permit.backend)
                 else:
-                    without = [*tries.tried, *tries.asked]
-                    pod = permit.pod or state.pick(permit.backend, proxied.steering, without)
+                    pod = permit.pod or state.pick(permit.backend, proxied.steering, tries.without)
                 if pod is None:
                     if last is not None and last.is_load:
-                        return self._give_up(last)
+                        return self.give_up(last)
                     # The pods have gone since, or there is only the one that could not be reached.
                     tries.tried.clear()
                     tries.asked.clear()
                     await asyncio.sleep(SAME_POD_PAUSE_SECONDS)
                     continue
-                outcome = await self._try(proxied, pod, permit, tries)
+                outcome = await self._try(proxied, pod, permit)
                 if not isinstance(outcome, Unexecuted):
                     answered = True
                     return outcome
                 queue_full = outcome.is_for_room
             finally:
                 state.give_back(permit, answered=answered, queue_full=queue_full)
-            if not self._goes_on(proxied, tries, pod, outcome):
-                return self._give_up(outcome)
+            if isinstance(proxied.step_after(outcome, pod, self._pods), GiveUp):
+                return self.give_up(outcome)
 
-    def _goes_on(self, proxied: ProxiedRequest, tries: _Tries, pod: Pod, outcome: Unexecuted) -> bool:
-        """Record a try that was not executed; returns whether another try follows."""
-        tries.last = outcome
-        if not proxied.resendable:
-            return False
-        if outcome.is_for_room:
-            tries.full = outcome
-            tries.asked.append(pod)
-            without = [*tries.tried, *tries.asked]
-            tries.for_room = not self._pods.has_room(proxied.backend, without=without)
-            if not tries.for_room:
-                tries.due = (proxied.backend, outcome)
-            return True
-        tries.for_room = False
-        if outcome.is_moved and proxied.moves <= MAX_MOVES:
-            proxied.moves += 1
-            tries.asked.clear()  # one of them may have room now, hence the hand-back
-            tries.due = (proxied.backend, outcome)
-            return True
-        tries.count += 1
-        if outcome.answer is not None and not outcome.is_away:
-            tries.again = True
-        if (outcome.is_away or outcome.is_draining) and proxied.state.may_hold(
-            proxied.arrived, None if tries.again else proxied.kept
-        ):
-            tries.count -= 1  # it waits for a pod, as if there were none
-            proxied.deadline = None  # its time begins with a pod that takes it
-        if tries.count > proxied.state.settings.retries:
-            return False
-        tries.tried.append(pod)
-        tries.due = (proxied.backend, outcome)
-        return True
-
-    def _again(self, proxied: ProxiedRequest, backend: str, unexecuted: Unexecuted) -> None:
-        """Count a try after the first."""
+    def count_retry(self, proxied: ProxiedRequest) -> None:
+        """Count a try that begins, if it is a further one; `proxied.pod` is still the pod of the last."""
+        tries = proxied.tries
+        if tries is None or tries.due is None:
+            return
+        (backend, unexecuted), tries.due = tries.due, None
         proxied.state.series(backend).retries += 1
         self._metrics.retried(unexecuted.reason)
         if proxied.trace is not None and proxied.pod is not None:
             proxied.trace.again(proxied.pod, unexecuted.reason)
 
     async def _try(
-        self, proxied: ProxiedRequest, pod: Pod, permit: Permit, tries: _Tries
+        self, proxied: ProxiedRequest, pod: Pod, permit: Permit
     ) -> Response | Switched | Unexecuted:
         request = proxied.upstream_request(self._clock())
-        if tries.due is not None:
-            self._again(proxied, *tries.due)
-            tries.due = None
+        self.count_retry(proxied)
         proxied.pod = pod
         address = pod.address
 
@@ -383,7 +316,7 @@ class Proxy:
         return answer if refused is None else refused
 
     @staticmethod
-    def _give_up(unexecuted: Unexecuted) -> Response:
+    def give_up(unexecuted: Unexecuted) -> Response:
         """Return the last refusal of a sidecar when no try is left, else raise that no pod was reached."""
         if unexecuted.answer is not None:
             return unexecuted.answer

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from penstock_router.choice.steering import Steering
 from penstock_router.endpoints import EndpointState
+from penstock_router.forwarding.retry import MAX_MOVES, Hold, Step, Tries, Unexecuted, next_step
 from penstock_router.messages.header_policy import (
     HELD_LINE,
     RETRY_LINE,
@@ -16,14 +17,11 @@ from penstock_router.messages.header_policy import (
 )
 from penstock_router.messages.request_body import KEPT_BYTES, RequestBody
 from penstock_router.pods.pod import Pod
+from penstock_router.pods.pool import Pods
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
 from penstock_wire.http import Exchange, Request, Response, UpstreamAnswer, UpstreamError
 from penstock_wire.http.messages import CONTINUE
-
-MAX_MOVES: Final = 4
-"""A request that pods have handed back more often than this is sent over HTTP/1.1, where pods do not hand
-requests back: it stays in a queue."""
 
 
 class RequestTrace(Protocol):
@@ -89,7 +87,6 @@ class ProxiedRequest:
         "held",
         "identity",
         "left",
-        "moves",
         "owner",
         "pod",
         "request",
@@ -100,6 +97,7 @@ class ProxiedRequest:
         "state",
         "steering",
         "trace",
+        "tries",
         "unread",
     )
 
@@ -145,8 +143,8 @@ class ProxiedRequest:
         """When its last try began, in seconds of the router's clock."""
         self.left = 0.0
         """Seconds that it had left then."""
-        self.moves = 0
-        """How often a pod has handed it back."""
+        self.tries: Tries | None = None
+        """Its tries that were not executed; None for none."""
         self.counted = False
         """Whether a pod has counted it as an arrival, and refused it or handed it back."""
         self.unread = False
@@ -182,6 +180,11 @@ class ProxiedRequest:
     def resendable(self) -> bool:
         """Whether it can be sent again."""
         return self.body is None or self.body.resendable
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is sent over HTTP/1.1, so that the pod that gets it keeps it."""
+        return self.tries is not None and self.tries.moves > MAX_MOVES
 
     @property
     def idle(self) -> float:
@@ -228,8 +231,32 @@ class ProxiedRequest:
             out.length = request.length
             out.expects = True
         out.upgrade = request.upgrade
-        out.fresh = self.moves > MAX_MOVES
+        out.fresh = self.stays
         return out
+
+    def step_after(self, outcome: Unexecuted, pod: Pod, pods: Pods) -> Step:
+        """Record a try that was not executed, and decide what follows it.
+
+        Args:
+            outcome: the try's.
+            pod: the pod that was asked.
+            pods: all pods.
+        """
+        tries = self.tries
+        if tries is None:
+            tries = self.tries = Tries(self.state.settings.retries)
+        size = None if tries.again or outcome.is_draining else self.kept
+        step = next_step(
+            outcome,
+            tries,
+            resendable=self.resendable,
+            room=outcome.is_for_room and pods.has_room(self.backend, without=[*tries.without, pod]),
+            holdable=self.state.may_hold(self.arrived, size),
+        )
+        tries.take(step, outcome, pod, self.backend)
+        if isinstance(step, Hold) and not step.for_room:
+            self.deadline = None  # its time begins with a pod that takes it
+        return step
 
     @property
     def client_limits(self) -> bool:

@@ -1,31 +1,17 @@
-"""The outcome of a try to get a request answered."""
+"""What follows a try that was surely not executed: another try, the hold, or the end."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
-from penstock_router.forwarding.request import ProxiedRequest
-from penstock_router.messages.header_policy import AnswerFields
 from penstock_router.pods.pod import UNREADY, Pod
-from penstock_router.pods.pool import Pods
-from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.http import (
-    TELLING_SECONDS,
-    AnswerUnreadable,
-    ConnectFailed,
-    ConnectionLost,
-    ConnectTimeout,
-    PeerSilent,
-    RequestNotTaken,
-    RequestUnread,
-    Response,
-    UpstreamError,
-    UpstreamTimeout,
-)
+from penstock_wire.errors import Reason
+from penstock_wire.http import Response
 
-UNREAD_SECONDS: Final = 1.0
-"""If a pod ends a kept connection just when a request is sent on it, its reset arrives within this time. A
-later reset may come from another host that has the pod's address by now."""
+MAX_MOVES: Final = 4
+"""A request that pods have handed back more often than this is sent over HTTP/1.1, where pods do not hand
+requests back: it stays in a queue."""
 CONNECT_FAILED, CONNECTION_CLOSED = "connect_failed", "connection_closed"
 """Why a further try was made, beside the sidecars' own reasons."""
 
@@ -72,75 +58,105 @@ class Unexecuted:
         return self.answer is not None and self.reason == Reason.QUEUE_FULL.value
 
 
-def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, now: float) -> Unexecuted:
-    """Judge a try that got no answer.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Retry:
+    """Ask another pod.
 
     Args:
-        proxied: the request.
-        pod: the pod that was asked.
-        error: why there is no answer.
-        pods: keeps the state of pods.
-        now: seconds of the router's clock.
-
-    Returns:
-        The outcome of a try that was certainly not executed.
-
-    Raises:
-        PenstockError: the request may have been executed, or no pod can get it.
+        counts: whether it is one of the endpoint's `retries`.
     """
-    left = proxied.left
-    if isinstance(error, ConnectFailed):
-        if isinstance(error, ConnectTimeout) and now - proxied.sent < TELLING_SECONDS:
-            raise PenstockError(Reason.DEADLINE, str(error)) from error
-        pods.failed(pod, str(error))
-        return Unexecuted(CONNECT_FAILED, None, str(error))
-    if isinstance(error, UpstreamTimeout):
-        raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s ({proxied.limit})") from error
-    if isinstance(error, ConnectionLost):
-        early = now - proxied.sent < UNREAD_SECONDS
-        if isinstance(error, RequestNotTaken) or (early and isinstance(error, RequestUnread)):
-            return Unexecuted(CONNECTION_CLOSED, None, str(error))
-        if isinstance(error, PeerSilent):
-            pod.silent(now)
-        unreadable = isinstance(error, AnswerUnreadable)
-        reason = Reason.BAD_ANSWER if unreadable else Reason.MODEL_UNREACHABLE
-        raise PenstockError(reason, str(error)) from error
-    raise PenstockError(Reason.BAD_REQUEST, str(error)) from error
+
+    counts: bool
 
 
-def answered(
-    proxied: ProxiedRequest, pod: Pod, fields: AnswerFields, answer: Response, pods: Pods, now: float
-) -> Unexecuted | None:
-    """Judge a try that got an answer; returns None if the answer is for the client.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hold:
+    """Wait in the router, which may be over at once.
 
     Args:
-        proxied: the request.
-        pod: the pod that answered.
-        fields: the answer's fields.
-        answer: the answer.
-        pods: keeps the state of pods.
-        now: seconds of the router's clock.
+        for_room: whether it waits for room in a pod that can be reached, and not for such a pod.
     """
-    if fields.queued >= 0:
-        pod.reports_queue(fields.queued, now)
-    if not fields.refuses:
-        if not fields.reason or fields.reason not in UNREADY:
-            pods.reached(pod)
-        return None
-    word = fields.reason or "other"
-    if word in UNREADY:
-        pods.failed(pod, f"its model takes no requests: {answer.status} {word}")
-    else:
-        pods.reached(pod)
-    if word == Reason.DRAINING.value:
-        pods.refuses(pod)  # NB: a pod that drains does not count arrivals
-    else:
-        proxied.unread = fields.unread and (proxied.unread or not proxied.counted)
-        proxied.counted = True
-    if word == Reason.QUEUE_FULL.value:
-        pods.full(pod)
-    elif word == Reason.MOVED.value:
-        pod.unproven = 0
-    if answer.stream is not None:  # not from a sidecar: its refusals are short
-        answer = Response(answer.status, answer.headers)
-    return Unexecuted(word, answer)
+
+    for_room: bool
+
+
+class GiveUp:
+    """Answer with the last refusal, or that no pod was reached."""
+
+
+Step = Retry | Hold | GiveUp
+
+
+class Tries:
+    """The tries of one request so far, none of which was executed.
+
+    Args:
+        most: the endpoint's `retries`.
+    """
+
+    __slots__ = ("again", "asked", "count", "due", "for_room", "full", "last", "most", "moves", "tried")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.count = 0
+        """Those that count against `most`."""
+        self.moves = 0
+        """How often a pod has handed the request back."""
+        self.tried: list[Pod] = []
+        self.asked: list[Pod] = []
+        """The pods that refused for lack of room since it was last held."""
+        self.last: Unexecuted | None = None
+        self.due: tuple[str, Unexecuted] | None = None
+        """The backend and outcome of the last try, until a further try begins and is counted."""
+        self.full: Unexecuted | None = None
+        """The last refusal for lack of room."""
+        self.for_room = False
+        """Whether the request must wait for room."""
+        self.again = False
+        """Whether it was held, or refused by a pod, before."""
+
+    @property
+    def without(self) -> list[Pod]:
+        """The pods that are not to be asked."""
+        return [*self.tried, *self.asked]
+
+    def take(self, step: Step, outcome: Unexecuted, pod: Pod, backend: str) -> None:
+        """Record a try and the step that follows it."""
+        self.last = outcome
+        if isinstance(step, GiveUp):
+            return
+        self.for_room = isinstance(step, Hold) and step.for_room
+        if not self.for_room:
+            self.due = (backend, outcome)
+        if outcome.is_for_room:
+            self.full = outcome
+            self.asked.append(pod)
+        elif isinstance(step, Retry) and not step.counts:
+            self.moves += 1
+            self.asked.clear()  # one of them may have room now, hence the hand-back
+        else:
+            if isinstance(step, Retry):
+                self.count += 1
+            self.tried.append(pod)
+            self.again = self.again or (outcome.answer is not None and not outcome.is_away)
+
+
+def next_step(outcome: Unexecuted, tries: Tries, *, resendable: bool, room: bool, holdable: bool) -> Step:
+    """Decide what follows a try.
+
+    Args:
+        outcome: the try's.
+        tries: those before it.
+        resendable: whether the request can be sent again.
+        room: whether a pod that has not refused it may have room.
+        holdable: whether there is time and room to hold it.
+    """
+    if not resendable:
+        return GiveUp()
+    if outcome.is_for_room:
+        return Retry(counts=False) if room else Hold(for_room=True)
+    if outcome.is_moved and tries.moves <= MAX_MOVES:
+        return Retry(counts=False)
+    if holdable and (outcome.is_away or outcome.is_draining):
+        return Hold(for_room=False)  # as if there were no pod
+    return Retry(counts=True) if tries.count < tries.most else GiveUp()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from penstock_router.forwarding.request import MAX_MOVES
+from penstock_router.forwarding.retry import MAX_MOVES
 from penstock_wire.headers import get
 from tests.support.clocks import fake_loop
 from tests.support.http.router_upstream import Answer, Seen, UpstreamServer, cut, echo, hang, refuse

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from penstock_router.endpoints import EndpointState
+from penstock_router.forwarding.outcome import UNREAD_SECONDS, failed
 from penstock_router.forwarding.request import ProxiedRequest
-from penstock_router.forwarding.retry import CONNECTION_CLOSED, UNREAD_SECONDS, failed
+from penstock_router.forwarding.retry import CONNECTION_CLOSED
 from penstock_router.pods.endpoint_slices import Address
 from penstock_router.pods.pool import Pods
 from penstock_wire.control.router_settings import Endpoint
