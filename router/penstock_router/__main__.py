@@ -124,7 +124,7 @@ class Process:
             memory=memory,
         )
         pods = self._router.pods
-        self._upstream.on_room, self._upstream.on_recalled = pods.told_room, pods.told_recalled
+        self._upstream.on_room, self._upstream.on_recalled = pods.on_room, pods.on_recalled
         pods.recall, pods.keep = self._upstream.recall, self._upstream.keep
         pods.later = asyncio.get_running_loop().call_later
         api = ApiServer.in_cluster(

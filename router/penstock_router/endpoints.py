@@ -48,7 +48,6 @@ class EndpointState:
     Args:
         settings: its settings; `update` replaces them whole.
         pods: all pods of the router.
-        clock: the event loop's time, seconds.
         random_source: for the choice of a backend.
         on_held: called when the first request is held for a backend.
         series: makes the counters of its requests, by endpoint and backend.
@@ -139,7 +138,6 @@ class EndpointState:
         return series
 
     def update(self, settings: Endpoint) -> None:
-        """Replace the settings."""
         self.settings = settings
         self._take_times()
         self.cors = self._policy()
@@ -233,7 +231,6 @@ class EndpointState:
         """Pick a pod of a backend for a request; None if none is left.
 
         Args:
-            backend: the backend.
             steering: the request's; None for none.
             without: pods not to pick.
         """
@@ -242,13 +239,7 @@ class EndpointState:
         return self._pods.pick_by_key(backend, steering.key, without=without)
 
     def sent(self, backend: str, steering: Steering, pod: Pod) -> None:
-        """Count a request that is sent to another pod than its key's own.
-
-        Args:
-            backend: the pod's.
-            steering: the request's.
-            pod: the pod that gets it.
-        """
+        """Count a request that is sent to another pod than its key's own."""
         key = steering.key
         if key is not None and self._pods.own(backend, key) is not pod:
             self.series(backend).strays += 1

@@ -52,23 +52,15 @@ class Metrics:
         return series
 
     def mirror_series(self, endpoint: str, mirror: str) -> MirrorSeries:
-        """The counters of an endpoint's copies for a mirror.
-
-        Args:
-            endpoint: the endpoint.
-            mirror: the mirror.
-        """
         series = self._mirrors.get((endpoint, mirror))
         if series is None:
             series = self._mirrors[endpoint, mirror] = MirrorSeries(endpoint, mirror)
         return series
 
     def forget_mirror(self, endpoint: str, mirror: str) -> None:
-        """Drop the counters of a mirror that was removed."""
         self._mirrors.pop((endpoint, mirror), None)
 
     def retried(self, reason: str) -> None:
-        """Count a try after the first."""
         self._retries[reason] = self._retries.get(reason, 0) + 1
 
     def forget(self, endpoint: str) -> None:

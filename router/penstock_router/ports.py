@@ -34,12 +34,6 @@ def owners(endpoints: Iterable[Endpoint]) -> tuple[dict[int, str], dict[str, str
 async def serve(front: Front, host: str, port: int, service: Service) -> Listener:
     """Listen for requests of endpoints; bodies that are not short are streams.
 
-    Args:
-        front: binds the port.
-        host: address to bind.
-        port: port to bind.
-        service: takes the requests.
-
     Raises:
         OSError: the address cannot be bound.
     """
@@ -83,7 +77,6 @@ class Ports:
 
     @property
     def bound(self) -> Mapping[int, Listener]:
-        """The ports that are bound."""
         return self._listeners
 
     @property

@@ -41,7 +41,6 @@ def decode_settings(data: bytes, *, by_hand: bool = False, targets: bool = True)
     """Decode router settings, JSON or YAML, and check what a schema cannot express.
 
     Args:
-        data: the document.
         by_hand: whether a person wrote it; see `documents.decode`.
         targets: whether it may say where pods are. Beside an operator the EndpointSlices alone do.
 
@@ -90,20 +89,12 @@ def decode_settings(data: bytes, *, by_hand: bool = False, targets: bool = True)
 
 
 def all_backends(endpoint: Endpoint) -> list[WeightedBackend | Mirror]:
-    """The backends that serve an endpoint, followed by its mirrors.
-
-    Args:
-        endpoint: its settings.
-    """
+    """The backends that serve an endpoint, followed by its mirrors."""
     return [*endpoint.backends, *endpoint.mirrors]
 
 
 def without_targets(settings: RouterSettings) -> dict[str, str]:
-    """Find backends that have targets in no endpoint, each with an endpoint that names it.
-
-    Args:
-        settings: the router settings.
-    """
+    """Find backends that have targets in no endpoint, each with an endpoint that names it."""
     pairs = [
         (backend, endpoint.name) for endpoint in settings.endpoints for backend in all_backends(endpoint)
     ]
@@ -119,7 +110,6 @@ class Router:
         host: address on which endpoints' ports listen.
         upstream: sends requests to pods.
         random_source: for all random choices.
-        clock: the event loop's time, seconds.
         pod: name of its pod; empty outside a cluster.
         uid: uid of its pod.
         slices_synced: whether the pods are known; always true outside a cluster.
@@ -281,7 +271,6 @@ class Router:
         return listed
 
     def report(self, sequence: int, *, settings_version: int, settings_digest: str = "") -> bytes:
-        """Make the report for the operator."""
         now = self._clock()
         endpoints = {}
         for name, state in self._endpoints.items():
@@ -309,7 +298,6 @@ class Router:
         return report.encode(document)
 
     def state(self) -> State:
-        """The router's state, as reported."""
         if self.draining:
             return "draining"
         if self.settings is None:

@@ -93,9 +93,6 @@ class Series:
         """Count a request at its end.
 
         Args:
-            status: of its answer.
-            reason: of an error.
-            seconds: how long it took.
             drawn: whether it was drawn by weight and not yet counted by `begun`.
         """
         tally = self._tally(status, reason)
@@ -108,21 +105,11 @@ class Series:
             self.first[place] += 1
 
     def cut(self, reason: str) -> None:
-        """Count a stream, or a tunnel, that ended before its end.
-
-        Args:
-            reason: why.
-        """
+        """Count a stream, or a tunnel, that ended before its end."""
         self.cuts[reason] = self.cuts.get(reason, 0) + 1
 
     def begun(self, status: int, reason: str, seconds: float) -> None:
-        """Count the head of the answer to a request that was drawn by weight.
-
-        Args:
-            status: of the answer.
-            reason: of an error.
-            seconds: how long it took.
-        """
+        """Count the head of the answer to a request that was drawn by weight."""
         self._tally(status, reason).drawn += 1
         self.first[self._place_of(seconds)] += 1
 

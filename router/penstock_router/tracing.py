@@ -39,11 +39,7 @@ class Tracing:
         self._spans = Spans(processor, SERVICE_NAME, attributes)
 
     def traced(self, begin: Begin) -> Begin:
-        """Wrap `begin` so that each sampled request gets a span.
-
-        Args:
-            begin: takes requests.
-        """
+        """Wrap `begin` so that each sampled request gets a span."""
 
         def arrive(
             state: EndpointState, exchange: Exchange, route: bytes, _trace: RequestTrace | None
@@ -60,7 +56,6 @@ class Tracing:
         return arrive
 
     def close(self) -> None:
-        """Send the last spans (see `Spans.close`)."""
         self._spans.close()
 
 

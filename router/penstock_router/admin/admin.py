@@ -29,7 +29,6 @@ class Admin:
         A router that was ready stays ready until it drains or its loop stands still.
 
         Args:
-            request: the request.
             still: whether the router's event loop stands still.
         """
         if request.method not in ("GET", "HEAD") or request.path not in (LIVE_PATH, READY_PATH):

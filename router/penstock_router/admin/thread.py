@@ -34,7 +34,6 @@ class Probe(Protocol):
         """Return the answer; None if only that loop can give it.
 
         Args:
-            request: the request.
             still: whether the router's loop stands still.
         """
         ...

@@ -26,11 +26,7 @@ _SECOND: Final = 0x165667B1
 
 
 class Hashed:
-    """A key, or the name of a backend or a pod, as two words of 30 bits.
-
-    Args:
-        text: its bytes.
-    """
+    """A key, or the name of a backend or a pod, as two words of 30 bits."""
 
     __slots__ = ("high", "low")
 
@@ -44,7 +40,6 @@ def score(key: Hashed, name: Hashed) -> int:
     """A pseudo-random 30-bit number that depends on nothing but this key and this name.
 
     Args:
-        key: the request's.
         name: the backend's or the pod's.
     """
     return mixed(mixed(key.high ^ name.high) ^ key.low ^ name.low)
@@ -70,12 +65,7 @@ class WeightedChoice:
         self._names: dict[str, Hashed] = {}
 
     def of(self, key: Hashed, weights: Mapping[str, int]) -> str | None:
-        """The backend of a key; None if no backend has a weight.
-
-        Args:
-            key: the request's.
-            weights: the positive weights.
-        """
+        """The backend of a key; None if no backend has a weight."""
         if len(weights) < 2:
             return next(iter(weights), None)
         best: str | None = None

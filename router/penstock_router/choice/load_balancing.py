@@ -41,7 +41,6 @@ class WeightedSelector:
 
     @property
     def weights(self) -> Mapping[str, int]:
-        """The positive weights in effect."""
         return self._weights
 
     def set_weights(self, weights: Mapping[str, int]) -> None:

@@ -64,7 +64,6 @@ class FieldRules:
         """The place of the first rule that a value matches; `NONE` if it matches none.
 
         Args:
-            value: the value.
             most: a value longer than this many bytes matches no regular expression.
         """
         best = self._values.get(value, NONE)
@@ -118,11 +117,7 @@ class MatchRules:
         self._cookies = {name: FieldRules(rules) for name, rules in cookies.items()}
 
     def find(self, headers: Headers) -> str:
-        """The backend that a request asks for; empty if it matches no rule.
-
-        Args:
-            headers: its fields.
-        """
+        """The backend that a request asks for; empty if it matches no rule."""
         best = NONE
         left = MAX_REGEX_BYTES
         of_headers, of_cookies = self._headers, self._cookies
@@ -147,11 +142,7 @@ class MatchRules:
 
 
 def cookies_of(field: bytes) -> list[tuple[bytes, bytes]]:
-    """The cookies of a `Cookie` field (RFC 6265 section 4.2.1), in order.
-
-    Args:
-        field: its value.
-    """
+    """The cookies of a `Cookie` field (RFC 6265 section 4.2.1), in order."""
     cookies: list[tuple[bytes, bytes]] = []
     for pair in field.split(b";", MAX_COOKIES)[:MAX_COOKIES]:
         pair = pair.strip()

@@ -23,7 +23,6 @@ class Steering:
     """The properties of a request that determine its backend and pod, beside weights and loads.
 
     Args:
-        headers: its fields.
         matched: the backend whose rule it matches; empty for none.
         key: the key by which it sticks to a backend and a pod; None for none.
         cookie: the `Set-Cookie` of its answer; empty for none.
@@ -59,7 +58,6 @@ class Steers:
     """The rules and the affinity of one endpoint.
 
     Args:
-        settings: the endpoint's.
         token: makes the value of a new cookie.
     """
 
@@ -125,11 +123,7 @@ class Steers:
         return backend in self._matchable
 
     def of(self, headers: Headers) -> Steering | None:
-        """The steering of a request; None if nothing in its fields determines its backend or pod.
-
-        Args:
-            headers: its fields.
-        """
+        """The steering of a request; None if nothing in its fields determines its backend or pod."""
         rules = self._rules
         matched = rules.find(headers) if rules is not None else ""
         key, unkeyed = get(headers, SHARD_KEY), False
@@ -164,8 +158,6 @@ class Steers:
         """Choose the backend of a request; None if none has a weight.
 
         Args:
-            steering: the request's.
-            weights: the positive weights.
             draw: draws a backend by weight, for a request without a key.
         """
         if steering.round != self.round:
@@ -180,12 +172,7 @@ class Steers:
         return self._choice.of(steering.key, weights)
 
     def inward(self, headers: Headers, steering: Steering | None) -> Headers:
-        """The fields for a sidecar: without the router's own cookie, which differs for each client.
-
-        Args:
-            headers: the fields so far.
-            steering: the request's.
-        """
+        """The fields for a sidecar: without the router's own cookie, which differs for each client."""
         own = self._affinity_cookie
         if own:
             headers = tuple(

@@ -33,9 +33,7 @@ class ErrorLog:
 
         Args:
             request_id: the request's `x-request-id`.
-            status: of the answer.
             reason: why; `MODEL_ANSWER` for a model's own error.
-            endpoint: its name.
             backend: the backend that was asked, or is to be; empty for none.
             pod: the pod that was asked last; empty for none.
         """

@@ -66,12 +66,7 @@ class Forwarder(Owner):
     """Answers the requests of endpoints.
 
     Args:
-        pods: all pods.
-        upstream: sends requests to them.
-        metrics: counts requests.
-        clock: the event loop's time, seconds.
         pod: name of this router's pod, for problem documents.
-        access: logs requests.
     """
 
     def __init__(
@@ -107,7 +102,6 @@ class Forwarder(Owner):
         """Take a request of an endpoint.
 
         Args:
-            state: the endpoint.
             exchange: its request's target is what the model sees.
             route: the route that was taken from the target, as the client wrote it.
             trace: records the request's course; None if it is not traced.
@@ -152,12 +146,7 @@ class Forwarder(Owner):
         self._in_task(proxied)
 
     def refuse(self, exchange: Exchange, error: PenstockError) -> None:
-        """Answer a request that belongs to no endpoint.
-
-        Args:
-            exchange: the request.
-            error: the reason.
-        """
+        """Answer a request that belongs to no endpoint."""
         request = exchange.request
         head = get(request.headers, b"x-request-id")
         identity = self._ids.of(head)
@@ -228,7 +217,6 @@ class Forwarder(Owner):
         return True
 
     def opened(self, proxied: ProxiedRequest, answer: Response | UpstreamAnswer | UpstreamError) -> None:
-        """See `Owner.opened`."""
         pod = proxied.pod
         assert pod is not None  # noqa: S101 - `begin_open` calls back later
         try:
@@ -318,7 +306,6 @@ class Forwarder(Owner):
     # -- in a task ------------------------------------------------------------------------------------------
 
     def _in_task(self, proxied: ProxiedRequest) -> None:
-        """Continue a request in a task."""
         if proxied.exchange is None:
             return
         proxied.give_up = asyncio.ensure_future(self._run(proxied)).cancel
@@ -425,7 +412,6 @@ class Forwarder(Owner):
             state.mirrors.offer(original, answer, reason, bool(state.held.count))
 
     def leave(self, proxied: ProxiedRequest) -> None:
-        """See `Owner.leave`."""
         if proxied.exchange is None:
             return
         proxied.exchange = None
@@ -435,7 +421,6 @@ class Forwarder(Owner):
         self._note(proxied, None, CLIENT_GONE, Reason.CLIENT_GONE.value)
 
     def _note(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
-        """Log and count a request."""
         self._log(proxied, answer, status, reason)
         self._count(proxied, status, reason, self._clock())
 
@@ -512,7 +497,6 @@ class Forwarder(Owner):
     def _outward(
         answer: Response, identity: bytes, backend: str, fields: AnswerFields | None = None
     ) -> Response:
-        """Make the answer for the client."""
         if fields is None:
             fields = AnswerFields(answer.headers)
         out = Response(answer.status, fields.outward, answer.body, answer.stream, answer.length)
@@ -531,6 +515,5 @@ def _cut_by(error: Exception) -> Reason:
 
 
 def _too_long(state: EndpointState, size: str) -> PenstockError:
-    """Make the error for a body that has more bytes than its endpoint takes."""
     most = f"at most {state.settings.max_body_bytes} bytes (maxBodyBytes of endpoint {state.name})"
     return PenstockError(Reason.TOO_LARGE, f"expected a body of {most}, found {size}")

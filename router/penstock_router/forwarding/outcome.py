@@ -32,13 +32,6 @@ later reset may come from another host that has the pod's address by now."""
 def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, now: float) -> Unexecuted:
     """Judge a try that got no answer.
 
-    Args:
-        proxied: the request.
-        pod: the pod that was asked.
-        error: why there is no answer.
-        pods: keeps the state of pods.
-        now: seconds of the router's clock.
-
     Returns:
         The outcome of a try that was certainly not executed.
 
@@ -68,16 +61,7 @@ def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, 
 def answered(
     proxied: ProxiedRequest, pod: Pod, fields: AnswerFields, answer: Response, pods: Pods, now: float
 ) -> Unexecuted | None:
-    """Judge a try that got an answer; returns None if the answer is for the client.
-
-    Args:
-        proxied: the request.
-        pod: the pod that answered.
-        fields: the answer's fields.
-        answer: the answer.
-        pods: keeps the state of pods.
-        now: seconds of the router's clock.
-    """
+    """Judge a try that got an answer; returns None if the answer is for the client."""
     if fields.queued >= 0:
         pod.reports_queue(fields.queued, now)
     if not fields.refuses:

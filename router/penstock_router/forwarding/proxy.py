@@ -56,7 +56,6 @@ class Switched:
     """A pod's answer by which both sides switch protocols.
 
     Args:
-        answer: its head.
         tunnel: the connection to the pod.
         over: must be called at the tunnel's end.
     """
@@ -72,8 +71,6 @@ async def carry(
     """Switch protocols on the client's side, too, and carry bytes until both sides have ended.
 
     Args:
-        proxied: the request.
-        switched: its pod's answer.
         headers: the fields for the client.
         begun: called when the client's side has switched.
 
@@ -119,14 +116,7 @@ def _last_hop(proxied: ProxiedRequest) -> Response:
 
 
 class Proxy:
-    """Sends requests to pods, and waits and tries again if needed.
-
-    Args:
-        pods: all pods.
-        upstream: sends requests to them.
-        metrics: counts further tries.
-        clock: the event loop's time, seconds.
-    """
+    """Sends requests to pods, and waits and tries again if needed."""
 
     def __init__(
         self, *, pods: Pods, upstream: Upstream, metrics: Metrics, clock: Callable[[], float]
@@ -138,9 +128,6 @@ class Proxy:
 
     async def forward(self, proxied: ProxiedRequest) -> Response | Switched:
         """Get a request answered, which may have been tried before.
-
-        Args:
-            proxied: the request.
 
         Raises:
             PenstockError: no pod can answer it.

@@ -62,7 +62,6 @@ class ProxiedRequest:
 
     Args:
         exchange: takes its answer.
-        state: its endpoint.
         request: the request as received, its target without the route.
         shared: the fields for a sidecar, which requests with the same head share.
         identity: its `x-request-id`.
@@ -195,9 +194,6 @@ class ProxiedRequest:
     def upstream_request(self, now: float) -> Request:
         """Make the request for a pod; the first call sets the deadline.
 
-        Args:
-            now: seconds of the router's clock.
-
         Raises:
             PenstockError: `deadline`: its time is over.
         """
@@ -235,13 +231,7 @@ class ProxiedRequest:
         return out
 
     def step_after(self, outcome: Unexecuted, pod: Pod, pods: Pods) -> Step:
-        """Record a try that was not executed, and decide what follows it.
-
-        Args:
-            outcome: the try's.
-            pod: the pod that was asked.
-            pods: all pods.
-        """
+        """Record a try that was not executed, and decide what follows it."""
         tries = self.tries
         if tries is None:
             tries = self.tries = Tries(self.state.settings.retries)

@@ -22,7 +22,6 @@ class Unexecuted:
     Args:
         reason: the reason, one word.
         answer: the sidecar's refusal; None if no connection could be made.
-        detail: for people.
     """
 
     __slots__ = ("answer", "detail", "reason")
@@ -145,7 +144,6 @@ def next_step(outcome: Unexecuted, tries: Tries, *, resendable: bool, room: bool
     """Decide what follows a try.
 
     Args:
-        outcome: the try's.
         tries: those before it.
         resendable: whether the request can be sent again.
         room: whether a pod that has not refused it may have room.

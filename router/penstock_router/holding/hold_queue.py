@@ -91,7 +91,6 @@ class HoldQueue:
         self.bytes = 0
 
     def join(self, waiter: Waiter) -> None:
-        """Put a request into its backend's queue."""
         self._queues.setdefault(waiter.backend, _BackendQueue()).add(waiter)
         self.count += 1
         self.bytes += waiter.size
@@ -114,7 +113,6 @@ class HoldQueue:
         return queue.head() if queue is not None else None
 
     def backends(self) -> list[str | None]:
-        """The backends that requests wait for."""
         return list(self._queues)
 
     def waiters(self, backend: str | None) -> list[Waiter]:
@@ -123,7 +121,6 @@ class HoldQueue:
         return sorted(queue.waiting, key=lambda waiter: waiter.turn) if queue is not None else []
 
     def length(self, backend: str | None) -> int:
-        """How many requests wait for a backend."""
         queue = self._queues.get(backend)
         return len(queue.waiting) if queue is not None else 0
 

@@ -44,11 +44,7 @@ class ReleaseWindow:
         self._seen: set[Address] = set()  # pods that the window was widened for
 
     def see_pods(self, pods: list[Pod]) -> None:
-        """Update the pods that can be reached; each pod that was not seen before widens the window.
-
-        Args:
-            pods: all that can be reached.
-        """
+        """Update the pods that can be reached; each pod that was not seen before widens the window."""
         if pods == self._pods:
             return
         self._pods = pods
@@ -65,12 +61,7 @@ class ReleaseWindow:
             self._seen.add(pod.address)
 
     def see_warm_pods(self, pods: list[Pod], now: float) -> None:
-        """Start with pods that are full but not cold: they do not widen the window.
-
-        Args:
-            pods: all that can be reached.
-            now: seconds of the router's clock.
-        """
+        """Start with pods that are full but not cold: they do not widen the window."""
         self._pods = pods
         self._seen.update([pod.address for pod in pods])
         self.limit = 1
@@ -81,7 +72,6 @@ class ReleaseWindow:
         return self.out < self.limit and now >= self.paused_until
 
     def passed(self) -> None:
-        """Count a request that is released."""
         self.out += 1
 
     def answered(self, permit: Permit, now: float) -> None:

@@ -94,11 +94,7 @@ class ArrivedHeads:
         self._size = 0
 
     def keep(self, head: ArrivedHead) -> None:
-        """Cache a head, unless it is too long.
-
-        Args:
-            head: the head.
-        """
+        """Cache a head, unless it is too long."""
         size = heads.size(head.target, head.headers)
         if size > MAX_HEAD_SIZE:
             return

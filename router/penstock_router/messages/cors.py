@@ -67,10 +67,6 @@ class Policy:
         """Add the fields that let the requesting page read an answer.
 
         An answer with an `Access-Control-Allow-Origin` stays unchanged: the model implements CORS itself.
-
-        Args:
-            answer: the fields of the answer.
-            request: the fields of the request.
         """
         if get(answer, ALLOW_ORIGIN) is not None:
             return answer

@@ -56,10 +56,6 @@ def inward(headers: Headers) -> Headers:
 def one_hop_less(method: str, headers: Headers) -> Headers | None:
     """Take one hop off `Max-Forwards` (RFC 9110 section 7.6.2), which has a meaning for two methods only.
 
-    Args:
-        method: the request's.
-        headers: its fields.
-
     Returns:
         The fields to forward; None if the request must not go further and is to be answered here.
     """
@@ -72,11 +68,7 @@ def one_hop_less(method: str, headers: Headers) -> Headers | None:
 
 
 class AnswerFields:
-    """The fields of an answer, interim or final, as read; and those of them that may reach the client.
-
-    Args:
-        headers: its fields.
-    """
+    """The fields of an answer, interim or final, as read; and those of them that may reach the client."""
 
     __slots__ = ("_queued", "headers", "lines", "outward", "queued", "reason", "refuses", "unread")
 
@@ -136,7 +128,6 @@ def under_route(headers: Headers, *, route: bytes, host: bytes) -> Headers:
     host. A relative URL is resolved against the client's own URL, which has the route.
 
     Args:
-        headers: the answer's fields.
         route: the route, as the client wrote it; empty for none.
         host: the `Host` of the request.
     """
@@ -177,7 +168,6 @@ def request_lines(identity: bytes, left: float) -> bytes:
 
     Args:
         identity: the request's id.
-        left: seconds.
     """
     return b"x-request-id: %b\r\nx-penstock-timeout-ms: %d\r\n" % (identity, max(1, int(left * 1000)))
 

@@ -40,7 +40,6 @@ class _Kept:
         self.last = 0  # bytes of the piece that is being sent, if it is not in `pieces`
 
     def kept(self) -> int:
-        """See `streams.Beyond`."""
         return self.last + sum(map(len, self.pieces))
 
 
@@ -69,11 +68,7 @@ class RequestBody:
         """Whether more than `most` bytes arrived."""
 
     def awaited(self, now: float) -> float:
-        """How long the router has waited for its client to send it, in seconds.
-
-        Args:
-            now: the event loop's time, seconds.
-        """
+        """How long the router has waited for its client to send it, in seconds."""
         return self._awaited if self._since is None else self._awaited + now - self._since
 
     @property
@@ -137,7 +132,6 @@ class TryBody:
         self.wanted = asyncio.Event()
 
     async def read(self) -> bytes:
-        """See `BodyReader.read`."""
         if not self.wanted.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GO_ON_SECONDS):

@@ -73,7 +73,6 @@ class EndingStream:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the next piece."""
         if self._over:
             raise UpstreamTimeout("the time of the request was over")
         if self._sender is None:
@@ -86,7 +85,6 @@ class EndingStream:
         return 0 if kept is None else int(kept())
 
     async def aclose(self) -> None:
-        """Close the stream."""
         self._timer.cancel()
         aclose = getattr(self._stream, "aclose", None)
         if aclose is not None:

@@ -156,12 +156,7 @@ class Comparison:
 
     Args:
         rules: the ignored paths and the tolerance.
-        status: the served answer's.
-        body: the served answer's.
-        headers: the served answer's.
-        other_status: the mirror's.
-        other_body: the mirror's.
-        other_headers: the mirror's.
+        status, body, headers: the served answer's; the other three are the mirror's.
     """
 
     __slots__ = ("_begun", "_bodies", "_rules", "_work", "difference", "skipped")

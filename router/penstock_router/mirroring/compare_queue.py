@@ -44,7 +44,6 @@ class CompareQueue:
 
         Args:
             comparison: not begun, or settled.
-            series: counts its result.
         """
         if comparison.settled:
             _count(comparison, series)

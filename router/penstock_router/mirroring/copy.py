@@ -43,8 +43,6 @@ class Copy:
     """One request's copy for one mirror.
 
     Args:
-        mirror: the mirror.
-        original: the client's request.
         answer: the answer that was served; None if answers are not compared.
     """
 

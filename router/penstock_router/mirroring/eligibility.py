@@ -28,8 +28,6 @@ def unfit(original: Original, answer: Response, reason: str) -> str:
     """The kind of reason why a request cannot be copied for any mirror; empty if it can.
 
     Args:
-        original: the request.
-        answer: its answer.
         reason: the answer's error reason; `MODEL_ANSWER` for an error of the model's, empty for none.
     """
     request = original.request
@@ -51,8 +49,6 @@ def unfit_words(kind: str, request: Request, answer: Response, reason: str) -> s
 
     Args:
         kind: the result of `unfit`.
-        request: the request.
-        answer: its answer.
         reason: as for `unfit`.
     """
     if kind == REFUSED:
@@ -83,7 +79,6 @@ def unanswered_words(pod: Pod, status: int, why: str) -> str:
     """Why a copy that was sent has no answer of the mirror's model, in words.
 
     Args:
-        pod: the pod that it was sent to.
         status: the answer's status; 0 for no answer.
         why: the reason, or the error.
     """

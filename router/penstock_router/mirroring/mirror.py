@@ -24,8 +24,6 @@ class EndpointMirror:
     """One mirror of one endpoint.
 
     Args:
-        settings: its settings.
-        series: its counters.
         random_source: for its draw.
     """
 
@@ -84,7 +82,6 @@ class EndpointMirror:
         """Count a request that was drawn and not copied; always false.
 
         Args:
-            kind: the reason.
             cause: the same in words, for the first of the kind.
         """
         if self.series.drop(kind):
@@ -116,7 +113,6 @@ class _Heads:
         self._known: dict[int, tuple[Headers, Headers]] = {}
 
     def of(self, shared: Headers) -> Headers:
-        """See `EndpointMirror.fields`."""
         known = self._known.get(id(shared))
         if known is not None and known[0] is shared:
             return known[1]

@@ -104,11 +104,7 @@ class EndpointMirrors:
         return [fault for mirror in self.mirrors if mirror.match is not None for fault in mirror.match.faults]
 
     def of(self, request: Request) -> list[EndpointMirror]:
-        """The mirrors that a request may be copied for; cached for all requests with one head.
-
-        Args:
-            request: the request as received.
-        """
+        """The mirrors that a request may be copied for; cached for all requests with one head."""
         if not self._ruled:
             return self.mirrors
         headers = request.headers
@@ -132,8 +128,6 @@ class EndpointMirrors:
         """Copy an answered request for the mirrors that draw it.
 
         Args:
-            original: the request.
-            answer: its answer.
             reason: the answer's error reason; `MODEL_ANSWER` for an error of the model's, empty for none.
             held: whether requests of the endpoint are held.
         """
@@ -160,7 +154,6 @@ class EndpointMirrors:
                 mirror.drop(reason, SWITCHES)
 
     def report(self) -> dict[str, MirrorTotals]:
-        """The totals for the report, by mirror."""
         return {mirror.name: mirror.series.totals() for mirror in self.mirrors}
 
 
@@ -168,9 +161,6 @@ class Mirrors:
     """Sends the copies of a router.
 
     Args:
-        pods: all pods.
-        upstream: sends requests to them.
-        clock: the event loop's time, seconds.
         make_series: makes the counters of an endpoint's copies for a mirror, or finds those that it has.
         forget_series: drops the counters of a mirror that was removed.
         random_source: for the draws.
@@ -209,7 +199,6 @@ class Mirrors:
 
         Args:
             before: its former mirrors; None for none.
-            endpoint: its settings.
         """
         known = {} if before is None else {mirror.name: mirror for mirror in before.mirrors}
         for name in known.keys() - {settings.name for settings in endpoint.mirrors}:
@@ -249,7 +238,6 @@ class Mirrors:
         self._waiting.append(copy)
 
     def _go_on(self) -> None:
-        """Send some of the copies that wait."""
         for _ in range(min(A_TURN, len(self._waiting))):
             copy = self._waiting.popleft()
             try:
@@ -402,7 +390,6 @@ class Mirrors:
         self._comparisons.add(comparison, copy.mirror.series)
 
     def _ended(self, copy: Copy, pod: Pod) -> None:
-        """End a copy that was sent."""
         pod.ends()
         self._over(copy)
 

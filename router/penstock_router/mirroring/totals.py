@@ -27,12 +27,7 @@ class CountedDifference:
 
 
 class MirrorSeries:
-    """The outcomes of one endpoint's copies for one mirror, since the router started.
-
-    Args:
-        endpoint: the endpoint.
-        mirror: the mirror.
-    """
+    """The outcomes of one endpoint's copies for one mirror, since the router started."""
 
     __slots__ = (
         "_first",
@@ -88,7 +83,6 @@ class MirrorSeries:
         """Keep and log the cause of the first request that was not copied, or not answered, for a reason.
 
         Args:
-            reason: the reason.
             cause: the cause, in words.
             sent: whether a copy was sent.
         """
@@ -111,7 +105,6 @@ class MirrorSeries:
 
         Args:
             seconds: the copy's duration.
-            served_seconds: the served answer's.
         """
         self.answered += 1
         self.seconds += seconds
@@ -142,7 +135,6 @@ class MirrorSeries:
         self._first.clear()
 
     def totals(self) -> MirrorTotals:
-        """The totals for the report."""
         return MirrorTotals(
             sent=self.sent,
             dropped=dict(self.dropped),
@@ -169,11 +161,7 @@ class MirrorSeries:
 
 
 def families(mirrors: Iterable[MirrorSeries]) -> Iterator[Any]:
-    """Yield the metrics of all mirrors, for `prometheus_client`.
-
-    Args:
-        mirrors: all mirrors.
-    """
+    """Yield the metrics of all mirrors, for `prometheus_client`."""
     names = ["endpoint", "mirror"]
     requests = core.CounterMetricFamily(
         "penstock_router_mirror_requests",

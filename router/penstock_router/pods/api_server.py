@@ -55,7 +55,6 @@ class ApiServer:
         )
 
     def headers(self) -> dict[str, str]:
-        """The header fields of a request."""
         fields = {"accept": "application/json", "user-agent": "penstock-router"}
         if self.token_file is not None:
             fields["authorization"] = f"Bearer {self.token_file.read_text().strip()}"

@@ -121,10 +121,6 @@ class Pod:
         """Avoid the pod for a while, since no connection could be made: twice as long each time.
 
         Requests that fail while it is avoided already were sent together: they count once.
-
-        Args:
-            now: seconds of the router's clock.
-            why: for people.
         """
         self.unreachable = why
         self.try_at = now + min(PROBE_MOST_SECONDS, AVOID_FIRST_SECONDS * 2**self._failures)

@@ -190,12 +190,7 @@ class Pods:
         return min(self.available(backend), key=lambda pod: pod.try_at, default=None)
 
     def failed(self, pod: Pod, why: str) -> None:
-        """Note that no connection to the pod could be made, or that its model takes no requests.
-
-        Args:
-            pod: the pod.
-            why: for people.
-        """
+        """Note that no connection to the pod could be made, or that its model takes no requests."""
         if not pod.unreachable:
             log("pod cannot be reached", level="warning", pod=pod.address.pod, error=why)
         pod.failed(self._clock(), why)
@@ -266,7 +261,7 @@ class Pods:
             del self._free[backend]
         return best
 
-    def told_room(self, address: tuple[str, int], free: int, waiting: int, capacity: int) -> None:
+    def on_room(self, address: tuple[str, int], free: int, waiting: int, capacity: int) -> None:
         """Take a pod's report of its room, and fill it with requests that wait, here or at another pod.
 
         Args:
@@ -277,7 +272,7 @@ class Pods:
         """
         entry = self._by_address.get(address)
         if entry is None:
-            self._told_leaving(address, waiting)
+            self._on_room_of_leaving(address, waiting)
             return
         backend, pod = entry
         pod.free, pod.waiting, pod.capacity = free, waiting, capacity
@@ -297,7 +292,7 @@ class Pods:
         elif waiting and (backend in self._free or self._clock() >= self._level_at.get(backend, 0.0)):
             self._relieve(backend)
 
-    def _told_leaving(self, address: tuple[str, int], waiting: int) -> None:
+    def _on_room_of_leaving(self, address: tuple[str, int], waiting: int) -> None:
         """Take the report of a former pod: how many items still wait there."""
         entry = self._leaving.get(address)
         if entry is None:
@@ -312,7 +307,7 @@ class Pods:
             if not pod.in_flight:
                 del self._leaving[address]
 
-    def told_recalled(self, address: tuple[str, int], count: int) -> None:
+    def on_recalled(self, address: tuple[str, int], count: int) -> None:
         """Take a pod's answer to a recall.
 
         Args:

@@ -46,7 +46,6 @@ class SliceWatch:
     """Follows the EndpointSlices of all backends of a namespace.
 
     Args:
-        api: the apiserver.
         changed: called at each change with all ready addresses by backend.
         random_source: for jitter.
     """
@@ -82,7 +81,7 @@ class SliceWatch:
                 except Gone:
                     self._version = None
                 except (WatchError, aiohttp.ClientError, TimeoutError, OSError) as error:
-                    self._tell(f"{type(error).__name__}: {error}")
+                    self._log_failure(f"{type(error).__name__}: {error}")
                 if asyncio.get_running_loop().time() - began > SOUND_WATCH_SECONDS:
                     self._failures = 0
                 await asyncio.sleep(self._pause())
@@ -92,7 +91,7 @@ class SliceWatch:
         self._failures = min(self._failures + 1, 16)
         return pause * self._random.uniform(0.5, 1)
 
-    def _tell(self, error: str) -> None:
+    def _log_failure(self, error: str) -> None:
         if error != self._logged:
             log("endpoint slices cannot be followed", level="warning", error=error, url=self._url)
         self._logged = error
@@ -190,6 +189,6 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
     body = await answer.read()
     if answer.status == 200:
         return body
-    said = cut(body[:1500].decode("utf-8", "replace"), 300)
-    message = f"expected status 200, found {answer.status}: {said}"
+    text = cut(body[:1500].decode("utf-8", "replace"), 300)
+    message = f"expected status 200, found {answer.status}: {text}"
     raise Gone(message) if answer.status == 410 else WatchError(message)

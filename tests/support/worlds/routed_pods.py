@@ -210,12 +210,12 @@ class Hops:
     def room(self, connection: HopClient, free: int, waiting: int, capacity: int) -> None:
         """See `HopPool.room`."""
         if connection is self._hops.get(connection.key[0]):
-            self.world.pods.told_room(connection.key, free, waiting, capacity)
+            self.world.pods.on_room(connection.key, free, waiting, capacity)
 
     def recalled(self, connection: HopClient, count: int) -> None:
         """See `HopPool.recalled`."""
         self.counts["in vain"] += not count
-        self.world.pods.told_recalled(connection.key, count)
+        self.world.pods.on_recalled(connection.key, count)
 
     def leaves(self, connection: HopClient) -> None:
         """See `HopPool.leaves`."""

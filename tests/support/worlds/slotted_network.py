@@ -68,7 +68,7 @@ class SlottedNetwork:
         pod = self.pods[host]
         pod.said = max(0, pod.free + pod.lie)
         assert self.told is not None
-        self.told.told_room((host, 1), pod.said, len(pod.line), pod.slots)
+        self.told.on_room((host, 1), pod.said, len(pod.line), pod.slots)
 
     def recall(self, host: str, port: int, count: int) -> bool:
         """See `HopUpstream.recall`."""
@@ -81,7 +81,7 @@ class SlottedNetwork:
         for identity in back:
             pod.line.pop(identity)(Response(503, MOVED))
         assert self.told is not None
-        self._loop.call_soon(self.told.told_recalled, (host, 1), len(back))
+        self._loop.call_soon(self.told.on_recalled, (host, 1), len(back))
         self.report(host)
 
     def _take(self, host: str, request: Request, answered: Callable[[Response], None]) -> Callable[[], None]:

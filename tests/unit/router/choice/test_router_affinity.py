@@ -160,14 +160,14 @@ def test_a_key_goes_to_the_next_pod_while_its_own_is_full_drains_or_cannot_be_re
 
 
 def test_a_key_stays_with_its_pod_although_another_would_begin_at_once() -> None:
-    """Late binding gives way: `told_room` of others changes nothing for a key."""
+    """Late binding gives way: `on_room` of others changes nothing for a key."""
     pods = pods_of("a", "b")
     key = HASHED[1]
     own = pods.own("b", key)
     assert own is not None
     other = next(pod for pod in pods.ready("b") if pod is not own)
-    pods.told_room((own.address.host, 1), 0, 3, 1)
-    pods.told_room((other.address.host, 1), 9, 0, 9)
+    pods.on_room((own.address.host, 1), 0, 3, 1)
+    pods.on_room((other.address.host, 1), 9, 0, 9)
     assert pods.pick("b") is other
     assert pods.pick_by_key("b", key) is own
 

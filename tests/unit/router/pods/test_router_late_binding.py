@@ -48,7 +48,7 @@ class Backend:
         for pod in self.all:
             if waiting and not pod.in_flight and pod.address.host == f"10.0.0.{number}":
                 pod.begins()
-        self.pods.told_room((f"10.0.0.{number}", 8012), free, waiting, capacity)
+        self.pods.on_room((f"10.0.0.{number}", 8012), free, waiting, capacity)
 
     def send(self, count: int) -> list[int]:
         """The pods that get so many requests, none of which ends."""
@@ -123,7 +123,7 @@ def test_what_waits_at_the_fullest_pod_is_asked_back_once_as_much_as_others_begi
     assert backend.recalls == [("10.0.0.1", 8)]
     backend.tell(2, 9)
     assert len(backend.recalls) == 1  # one that was asked is waited for
-    backend.pods.told_recalled(("10.0.0.1", 8012), 8)
+    backend.pods.on_recalled(("10.0.0.1", 8012), 8)
     backend.tell(1, 0, 12)
     assert backend.recalls[1:] == [("10.0.0.1", 9)]
 
@@ -134,7 +134,7 @@ def test_a_pod_that_had_nothing_to_hand_back_is_not_asked_again_at_once() -> Non
     backend.tell(0, 0, 5)
     backend.tell(1, 1)
     for waiting in range(6, 9):
-        backend.pods.told_recalled(("10.0.0.0", 8012), 0)
+        backend.pods.on_recalled(("10.0.0.0", 8012), 0)
         backend.tell(0, 0, waiting)
     assert backend.recalls == [("10.0.0.0", 1)]
     backend.now += RECALL_SECONDS
@@ -149,7 +149,7 @@ def test_a_pod_that_had_nothing_is_asked_again_once_it_has_got_what_it_can_hand_
     backend = Backend(2)
     backend.tell(0, 0, 5)
     backend.tell(1, 1)
-    backend.pods.told_recalled(("10.0.0.0", 8012), 0)
+    backend.pods.on_recalled(("10.0.0.0", 8012), 0)
     backend.all[0].begins(stays=stays)
     backend.tell(0, 0, 6)
     assert backend.recalls == [("10.0.0.0", 1)] * recalls
@@ -181,12 +181,12 @@ def test_requests_that_are_bound_to_the_fullest_pod_keep_no_others_where_they_wa
     backend.tell(2, 0, 5)
     backend.tell(3, 1)
     for number, waiting in ((0, 50), (1, 40)):
-        backend.pods.told_recalled((f"10.0.0.{number}", 8012), 0)
+        backend.pods.on_recalled((f"10.0.0.{number}", 8012), 0)
         backend.tell(number, 0, waiting)
     assert [host for host, _ in backend.recalls] == ["10.0.0.0", "10.0.0.1", "10.0.0.2"]
     for left in (4, 3, 2):
         backend.wait(RECALL_SECONDS)  # so that the first two might be asked again
-        backend.pods.told_recalled(("10.0.0.2", 8012), 1)
+        backend.pods.on_recalled(("10.0.0.2", 8012), 1)
         backend.tell(2, 0, left)
         backend.tell(3, 1)
         assert backend.recalls[-1] == ("10.0.0.2", 1)
@@ -213,7 +213,7 @@ def test_a_pod_that_only_says_it_hands_requests_back_is_asked_seldom() -> None:
         before = len(backend.recalls)
         for _ in range(count):
             backend.tell(0, 0, 5)
-            backend.pods.told_recalled(("10.0.0.0", 8012), 1)
+            backend.pods.on_recalled(("10.0.0.0", 8012), 1)
         return len(backend.recalls) - before
 
     assert talk(100) == MOST_UNPROVEN + 1
@@ -336,9 +336,9 @@ def test_pods_of_services_and_fellows_of_sidecars_are_asked_how_much_room_they_h
     targets = tuple(Address(host="10.1.0.1", port=port) for port in (1, 2))
     backend.pods.set_targets({"foreign": targets})
     assert len(backend.kept[-1]) == 2
-    backend.pods.told_room(("10.1.0.1", 1), 1, 0, 1)
+    backend.pods.on_room(("10.1.0.1", 1), 1, 0, 1)
     assert backend.kept[-1][2:] == [("10.1.0.1", 1), ("10.1.0.1", 2)]
     backend.have(1)
     assert ("10.0.0.1", 8012) not in backend.kept[-1]
-    backend.pods.told_room(("10.0.0.1", 8012), 5, 0, 5)  # of a pod that is gone
+    backend.pods.on_room(("10.0.0.1", 8012), 5, 0, 5)  # of a pod that is gone
     assert set(backend.send(3)) == {0}

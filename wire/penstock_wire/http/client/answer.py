@@ -72,7 +72,6 @@ class Body:
         self._waiter: asyncio.Future[None] | None = None
 
     async def read(self) -> bytes:
-        """See `BodyReader.read`."""
         while not self._pieces:
             if self._error is not None:
                 raise self._error.with_traceback(None)
@@ -124,7 +123,6 @@ class Body:
     # Calls from the connection
 
     def feed(self, piece: bytes) -> None:
-        """Add a received piece."""
         if not piece:
             return
         self._pieces.append(piece)
@@ -135,7 +133,6 @@ class Body:
         self._wake()
 
     def finish(self) -> None:
-        """Mark the end of the body."""
         self._ended = True
         self._wake()
 
@@ -154,10 +151,8 @@ class Answer:
     """An `UpstreamAnswer`; after 101 its fields have `connection` and `upgrade`, for a caller that switches.
 
     Args:
-        status: the status.
         headers: end-to-end fields.
         length: bytes of the body, by its head.
-        body: the body.
     """
 
     __slots__ = ("_body", "headers", "length", "status", "stream", "tunnel")
@@ -171,15 +166,12 @@ class Answer:
         self._body = body
 
     def whole(self) -> bytes | None:
-        """See `UpstreamAnswer.whole`."""
         return self._body.whole()
 
     def kept(self) -> int:
-        """See `UpstreamAnswer.kept`."""
         return self._body.kept()
 
     def abort(self) -> None:
-        """See `UpstreamAnswer.abort`."""
         self._body.abort()
 
 
@@ -201,7 +193,6 @@ class UpstreamTunnel:
         return data
 
     async def write(self, data: bytes) -> None:
-        """See `Tunnel.write`."""
         connection = self._connection
         if connection.transport.is_closing():
             raise ConnectionLost(f"the tunnel to {connection.where} is closed")
@@ -212,7 +203,6 @@ class UpstreamTunnel:
                 raise ConnectionLost(f"the tunnel to {connection.where} is closed")
 
     def end(self) -> None:
-        """See `Tunnel.end`."""
         transport = self._connection.transport
         if self._ended or transport.is_closing():
             return
@@ -227,6 +217,5 @@ class UpstreamTunnel:
         return self._body.kept() + self._connection.transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """See `Tunnel.abort`."""
         self._body.abort()
         self._connection.transport.abort()

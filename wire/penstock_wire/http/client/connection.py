@@ -218,7 +218,6 @@ class Connection(Carrier):
             self.fail(ConnectionLost(f"the answer of {self.where} was given up"))
 
     def kept(self) -> int:
-        """See `pool.Watched.kept`."""
         whole = self._body_bytes + PIECE_BYTES * len(self._pieces) if self._pieces else 0
         return self._bytes_since_progress + whole
 
@@ -252,14 +251,12 @@ class Connection(Carrier):
         self.transport.abort()
 
     def expect(self) -> None:
-        """See `Carrier.expect`."""
         self._asking = True
         # NB: while the request's stream has nothing to send, the peer can have nothing to answer.
         if self._state == _BODY and (self._pump is None or self.writable is not None):
             self._expect_by(time.monotonic() + self._idle_timeout)
 
     def relax(self) -> None:
-        """See `Carrier.relax`."""
         self._asking = False
         if self._state == _BODY:
             self._deadline = math.inf
@@ -282,14 +279,12 @@ class Connection(Carrier):
     # -- the transport's callbacks --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
         # NB: uvloop writes at once only what exceeds the buffer's limit, the rest at the end of the loop's
         # turn: after the answers to a whole batch. But the model is waiting for the next batch.
         self.transport.set_write_buffer_limits(high=0)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self.reusable = False
         self._pool.forget(self)
         for data in undelivered(self.transport, error):
@@ -308,7 +303,6 @@ class Connection(Carrier):
         self.resume_writing()
 
     def eof_received(self) -> bool:
-        """See `asyncio.Protocol`."""
         self.reusable = False
         if self._state == _TUNNEL:
             if self._body is not None:
@@ -326,29 +320,24 @@ class Connection(Carrier):
         return ended_early(self.where, unread=unread)
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self.writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         if self.writable is not None and not self.writable.done():
             self.writable.set_result(None)
         self.writable = None
 
     def pause_reading(self) -> None:
-        """See `Carrier.pause_reading`."""
         if not self._paused and not self.transport.is_closing():
             self._paused = True
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """See `Carrier.resume_reading`."""
         if self._paused and not self.transport.is_closing():
             self._paused = False
             self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         self._memory.came(len(data))
         if self._past_parser:
             left = self._past_parser - len(data)
@@ -424,14 +413,12 @@ class Connection(Carrier):
     # -- the parser's callbacks -----------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """See httptools."""
         if self._over:
             self.reusable = False  # a second answer
         self._fields, self._framing = [], []
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """See httptools."""
         if self._in_head:  # trailers are read and dropped
             name = name.lower()
             # NB: the parser has skipped space before a value, not after it.
@@ -442,7 +429,6 @@ class Connection(Carrier):
                 self._fields.append(field)
 
     def on_headers_complete(self) -> None:
-        """See httptools."""
         self._in_head = False
         if self._over:
             return
@@ -498,7 +484,6 @@ class Connection(Carrier):
             self._spent = True
 
     def on_body(self, part: bytes) -> None:
-        """See httptools."""
         if self._over:
             self.reusable = False
             return
@@ -506,7 +491,6 @@ class Connection(Carrier):
         self._piece(part)
 
     def on_message_complete(self) -> None:
-        """See httptools."""
         if not self._over and self._state == _BODY:
             if not self._parser.should_keep_alive():
                 self.reusable = False  # trailers can end it, too: the parser then takes no further message

@@ -165,7 +165,6 @@ def forwarded(framing: list[tuple[bytes, bytes]], fields: list[tuple[bytes, byte
 
     Args:
         framing: its fields that concern the connection.
-        fields: its other fields.
     """
     for name, value in framing:
         if name == b"connection" and value not in _NAME_NO_FIELD:

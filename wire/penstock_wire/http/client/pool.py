@@ -119,7 +119,6 @@ class H1Upstream:
         timeout: float,
         connected: Callable[[], object] | None = None,
     ) -> Response:
-        """See `Upstream.send`."""
         connection = self._idle_for((host, port), request)
         if connection is None:
             connection, timeout = await self._connect((host, port), timeout, connected)
@@ -135,7 +134,6 @@ class H1Upstream:
             raise
 
     def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
-        """See `Upstream.begin`."""
         connection = None if request.fresh else self._take((host, port))
         if connection is None:
             return None
@@ -156,7 +154,6 @@ class H1Upstream:
         whole_bytes: int,
         opened: Opened,
     ) -> GiveUp | None:
-        """See `Upstream.begin_open`."""
         connection = None if request.fresh else self._take((host, port))
         if connection is None:
             return None
@@ -177,7 +174,6 @@ class H1Upstream:
         idle: float | None = None,
         connected: Callable[[], object] | None = None,
     ) -> Answer:
-        """See `Upstream.open`."""
         connection = self._idle_for((host, port), request)
         if connection is None:
             connection, timeout = await self._connect((host, port), timeout, connected)
@@ -246,7 +242,6 @@ class H1Upstream:
         return connection, timeout - (time.monotonic() - started)
 
     def put(self, connection: Connection) -> None:
-        """See `connection.Pool`."""
         connection.idle_since = time.monotonic()
         idle = self._idle.get(connection.key)
         if idle is None:
@@ -318,7 +313,6 @@ class H1Upstream:
             self._next_look = asyncio.get_running_loop().call_later(LOOK_FOR_SILENCE_SECONDS, self._look)
 
     def retire(self, host: str, port: int) -> None:
-        """See `Upstream.retire`."""
         key = (host, port)
         self._retirements += 1
         for connection in list(self._idle.pop(key, ())):
@@ -328,7 +322,6 @@ class H1Upstream:
                 each.reusable = False
 
     async def close(self) -> None:
-        """See `Upstream.close`."""
         if self._next_look is not None:
             self._next_look.cancel()
         self._idle.clear()

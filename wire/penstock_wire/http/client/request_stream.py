@@ -11,7 +11,6 @@ async def framed(stream: BodyReader, length: int | None) -> AsyncIterator[bytes]
     """Yield the pieces of a body in their framing: in chunks if its length is unknown.
 
     Args:
-        stream: its source.
         length: bytes of the body; None if unknown.
 
     Raises:
