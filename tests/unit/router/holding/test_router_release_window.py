@@ -137,18 +137,25 @@ def test_a_pod_that_goes_and_comes_gets_its_first_window_once(
     fake_loop.run(main())
 
 
-def test_one_of_two_pods_that_goes_and_comes_gets_its_first_window_once() -> None:
+@pytest.mark.parametrize(
+    ("waiting", "pods"),
+    [
+        pytest.param(80, [("a", "b"), ("a",)] * 10, id="one of two goes and comes"),
+        pytest.param(200, [("a",), ("b",)] * 10, id="two come and go in turn"),
+        # A pod that is replaced leaves its slice and answers what it has, for as long as that takes.
+        pytest.param(40, [("a",), (), ("next",)], id="one follows another, whose answers are not waited for"),
+    ],
+)
+def test_each_of_two_pods_gets_its_first_window_once(waiting: int, pods: list[tuple[str, ...]]) -> None:
     async def main() -> None:
         world = World(seconds=25)
-        asking = [world.ask(number) for number in numbers(80)]
+        asking = [world.ask(number) for number in numbers(waiting)]
         await fake_loop.settle()
-        for _ in range(10):
-            world.have("a", "b")
-            await asyncio.sleep(1)
-            world.have("a")
+        for ready in pods:
+            world.have(*ready)
             await asyncio.sleep(1)
         assert world.network.executed == numbers(2 * FIRST_WINDOW), "before any answer"
-        assert statuses(await asyncio.gather(*asking)) == {200: 80}
+        assert statuses(await asyncio.gather(*asking)) == {200: waiting}
         world.check_nothing_is_left()
 
     fake_loop.run(main())
@@ -175,26 +182,6 @@ def test_a_pod_that_follows_another_is_not_buried_under_what_that_one_bore() -> 
     fake_loop.run(main())
 
 
-def test_a_pod_that_follows_another_does_not_wait_for_that_ones_answers() -> None:
-    """A pod that is replaced leaves its slice and answers what it has, for as long as that takes."""
-
-    async def main() -> None:
-        world = World(seconds=25)
-        asking = [world.ask(number) for number in numbers(40)]
-        await fake_loop.settle()
-        world.have("a")
-        await asyncio.sleep(1)
-        world.have()
-        await asyncio.sleep(1)
-        world.have("next")
-        await asyncio.sleep(1)
-        assert world.network.executed == numbers(2 * FIRST_WINDOW)
-        assert statuses(await asyncio.gather(*asking)) == {200: 40}
-        world.check_nothing_is_left()
-
-    fake_loop.run(main())
-
-
 def test_the_answers_of_a_pod_that_left_earn_nothing_for_the_one_that_follows() -> None:
     """Nor do its failures: what was with it is no part of the new one's window."""
 
@@ -213,23 +200,6 @@ def test_the_answers_of_a_pod_that_left_earn_nothing_for_the_one_that_follows() 
         assert sum(task.done() for task in asking) == FIRST_WINDOW
         assert len(world.network.executed) == 2 * FIRST_WINDOW
         assert statuses(await asyncio.gather(*asking)) == {200: 100}
-        world.check_nothing_is_left()
-
-    fake_loop.run(main())
-
-
-def test_two_pods_that_come_and_go_in_turn_get_their_first_windows_once() -> None:
-    async def main() -> None:
-        world = World(seconds=25)
-        asking = [world.ask(number) for number in numbers(200)]
-        await fake_loop.settle()
-        for _ in range(10):
-            world.have("a")
-            await asyncio.sleep(1)
-            world.have("b")
-            await asyncio.sleep(1)
-        assert world.network.executed == numbers(2 * FIRST_WINDOW), "before any answer"
-        assert statuses(await asyncio.gather(*asking)) == {200: 200}
         world.check_nothing_is_left()
 
     fake_loop.run(main())
