@@ -36,6 +36,7 @@ _CORE = {
     )
 }
 """Objects of Kubernetes' own, by the names of their fields: it describes them."""
+_CONDITION = next(link for link in _CORE.values() if link.endswith("#condition-v1-meta"))
 
 
 def pages() -> dict[str, str]:
@@ -103,7 +104,11 @@ def _sections(node: Schema, path: str, shown: Shown) -> Iterator[str]:
     required = node.get("required", [])
     rows: list[str] = []
     again: dict[str, list[str]] = {}
+    if path == "status":
+        rows.append(f"- `observedGeneration`, [`conditions`]({_CONDITION}): as of Kubernetes' own resources")
     for name, child in sorted(node["properties"].items(), key=lambda field: field[0] not in required):
+        if path == "status" and name in ("observedGeneration", "conditions"):
+            continue
         here = f"#{anchor(path)}"
         where = shown.setdefault(json.dumps([name, child], sort_keys=True), here)
         own = described(_inner(child)[0], "", dict(shown)) if "properties" in _inner(child)[0] else ""
