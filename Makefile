@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit clients keda mutants demo bench bench-router bench-autoscaling bench-control bench-zero bench-zero-keda faults zero-loss weights fights release release-test audit crds fmt lock clean
+.PHONY: help check test compiled unit mutants demo bench release audit crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -64,13 +64,6 @@ compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire, sidecar and
 unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
 	@$(BIN)/pytest tests/unit
 
-clients: $(VENV)/.ready # the tests with other projects' servers and clients, which it installs (PyPI, npm); figures in bench/results/
-	@rm -f bench/results/clients.json
-	@$(BIN)/pytest tests/clients --clients-results bench/results/clients.json $(CLIENTS)
-
-keda: $(VENV)/.ready # the tests with KEDA, which it builds (some 10 minutes the first time), on a cluster of their own
-	@$(BIN)/pytest tests/keda $(KEDA)
-
 mutants: $(VENV)/.ready ## Check that the tests catch each kept mutant of the data plane
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
@@ -80,43 +73,9 @@ demo: $(VENV)/.ready ## The main job: a cluster, the operator, two models, traff
 bench: $(VENV)/.ready ## Measure the sidecar and its peers on this machine (15 min); figures in bench/results/
 	@$(BIN)/python -m bench.run $(BENCH)
 
-bench-router: $(VENV)/.ready # measure the router beside nginx and HAProxy on this machine (10 min)
-	@$(BIN)/python -m bench.router $(BENCH)
-
-bench-autoscaling: $(VENV)/.ready # simulate the autoscaler beside Knative's, Kubernetes' and Ray Serve's (30 min)
-	@$(BIN)/python -m bench.autoscaling --peers --results bench/results/autoscaling.json $(BENCH)
-
-bench-control: $(VENV)/.ready ## Measure the operator with 1000 backends on a cluster of its own (10 min)
-	@$(BIN)/python -m bench.control $(BENCH)
-
-bench-zero: $(VENV)/.ready # 100 cycles from no pod and back on a cluster of its own (20 min); figures in bench/results/zero.json
-	@$(BIN)/python -m bench.zero $(BENCH)
-
-bench-zero-keda: $(VENV)/.ready # the same with KEDA as the scaler, 20 cycles (10 min, once KEDA is built); bench/results/zero-keda.json
-	@$(BIN)/python -m bench.zero --keda --cycles 20 $(BENCH)
-
-faults: $(VENV)/.ready ## Ten minutes of a faulty apiserver under the operator (FAULTS="--fault-seed 2")
-	@$(BIN)/pytest tests/cluster/test_faults.py --fault-seconds 600 $(FAULTS)
-
-zero-loss: $(VENV)/.ready ## Three rounds of every change under the ledger, then kills (10 min); figures in bench/results/zero_loss.json
-	@rm -f bench/results/zero_loss.json
-	@$(BIN)/pytest tests/cluster/test_zero_loss.py tests/cluster/test_zero_loss_killed.py -k 'changes_deletions or loses_at_most' -s \
-	  --loss-rounds 3 --loss-results bench/results/zero_loss.json $(LOSS)
-
-weights: $(VENV)/.ready # ten rounds of weights 1, 10, 50, 100, 0 under the ledger (5 min); figures in bench/results/weights.json
-	@rm -f bench/results/weights.json
-	@$(BIN)/pytest tests/cluster/test_traffic.py -s --weights-rate 500 --loss-rounds 10 \
-	  --loss-results bench/results/weights.json $(LOSS)
-
-fights: $(VENV)/.ready # an hour of autoscaler, HPA and `kubectl scale` on one backend, under the ledger
-	@$(BIN)/pytest tests/cluster/test_who_scales.py -s --fight-seconds 3600 $(FIGHTS)
-
 # VERSION must be what pyproject.toml and the chart say; REGISTRY=host/path [KEY=cosign.key] pushes and signs, too.
 release: $(VENV)/.ready ## Build a release into dist/: packages, images, chart, bills of material (VERSION=0.1.0)
 	@$(BIN)/python -m release $(VERSION) $(STEPS) $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(KEY),--key $(KEY)) $(RELEASE)
-
-release-test: $(VENV)/.ready # build, sign and verify a release with a registry on this machine (3 min; first time 12)
-	@$(BIN)/pytest tests/release
 
 audit: $(VENV)/.ready # known vulnerabilities in what the locks pin (where PyPI's data can be had), faults in the workflows
 	@code=0; for lock in operator router sidecar sdk cli tracing; do echo "[audit] requirements/$$lock.lock"; \

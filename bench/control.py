@@ -1,4 +1,4 @@
-"""`make bench-control`: the operator against a real apiserver with a thousand backends.
+"""`python -m bench.control`: the operator against a real apiserver with a thousand backends.
 
 Makes a cluster of its own, whose nodes and pods exist in the API alone (kwok), measures there
 (`bench.control_inside`) and removes it. Writes `bench/results/control.json` and `control.md`. One run takes

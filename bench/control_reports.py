@@ -261,7 +261,7 @@ async def measure(
 
 
 def figures(pods: int, *, rounds: int = 2, seconds: float = 10.0) -> Figures:
-    """The cost of a report over TLS, as figures of `make bench-control`.
+    """The cost of a report over TLS, as figures of `bench.control`.
 
     Args:
         pods: how many report every second.

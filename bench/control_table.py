@@ -35,7 +35,7 @@ def page(document: Mapping[str, Any]) -> str:
     lines = [
         f"""# The control plane, measured
 
-{ran}; load average before: {machine["load_average_before"]:.2f}. Written by `make bench-control`.
+{ran}; load average before: {machine["load_average_before"]:.2f}. Written by `python -m bench.control`.
 
 {size}, one replica each; a real etcd, apiserver, scheduler and controllers on the same
 cores as the operator; nodes and pods exist in the API alone. The bare loop sends the operator's applies,

@@ -1,4 +1,4 @@
-"""`make bench-router`: the router beside nginx, HAProxy and a relay that reads nothing, in turns.
+"""`python -m bench.router`: the router beside nginx, HAProxy and a relay that reads nothing, in turns.
 
 What is measured has a core to itself, origin and load have another; every answer is checked to be the
 caller's own. Writes `bench/results/router.json` (every figure: unit, n, median, spread, samples) and prints

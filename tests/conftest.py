@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave tests/clients to `make clients`, tests/keda to `make keda`: they take what nothing else needs."""
+    """Leave tests/clients and tests/keda to who names them: they take what nothing else needs."""
     apart = [Path(__file__).with_name(name) for name in ("clients", "keda")]
     asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
     if collection_path in apart and not any(path.is_relative_to(collection_path) for path in asked):

@@ -29,8 +29,9 @@ def page(document: Mapping[str, Any]) -> str:
     Args:
         document: as for `render`.
     """
-    head = "# Autoscalers beside each other, simulated\n\nWritten by `make bench-autoscaling`; read with"
-    return f"{head} docs/autoscaling.md.\n\n{render(document)}\n"
+    head = "# Autoscalers beside each other, simulated"
+    by = "Written by `python -m bench.autoscaling --peers`; read with docs/autoscaling.md."
+    return f"{head}\n\n{by}\n\n{render(document)}\n"
 
 
 def render(document: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """A faulty apiserver and a restless user: afterwards everything is as if nothing had ever failed.
 
 The operator runs as a process of its own behind `tests.support.cluster.fault_proxy` and is killed now and
-then; what ends is started again, as kubelet would. `--fault-seconds` says how long it goes on (`make faults`:
-ten minutes), `--fault-seed` repeats a run.
+then; what ends is started again, as kubelet would. `--fault-seconds` says how long it goes on,
+`--fault-seed` repeats a run.
 """
 
 from __future__ import annotations

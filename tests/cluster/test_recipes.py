@@ -19,7 +19,7 @@ from tests.support.pages.page import DOCS, ROOT, Page
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 NOT_HERE = frozenset({"keda.sh/v1alpha1"})
-"""APIs of other projects, which this cluster has not: `make keda` runs that recipe."""
+"""APIs of other projects, which this cluster has not: tests/keda runs that recipe."""
 LANGUAGE, WEIGHTS = "localhost/language:1", "localhost/digits-weights:7"
 ONES_OWN = "localhost/penstock-examples/small:1"
 MODEL = """

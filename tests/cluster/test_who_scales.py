@@ -15,7 +15,7 @@ YIELD = 300
 """Seconds for which the autoscaler lets another scaler's number stand; twice as long if it comes back."""
 
 
-@pytest.mark.timeout(4800)  # make fights lets them disagree for an hour
+@pytest.mark.timeout(4800)  # --fight-seconds 3600 lets them disagree for an hour
 def test_scalers_that_disagree_do_not_fight_and_lose_nothing(fight: Fight) -> None:
     """An HPA holds 2, a person wants 3, a controller reconciles again and again, and the load wants 4.
 

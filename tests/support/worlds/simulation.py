@@ -1,7 +1,7 @@
 """The sidecar's decisions against a simulated model, in discrete events: minutes of load in a second.
 
 Queue, service curve and forecast are the real ones; the loop around them is the dispatcher's, without its
-transport, and no slot is held (`bench/holding` has that). A batch takes what the model's formula says,
+transport, and no slot is held (`simulated_holding` has that). A batch takes what the model's formula says,
 times a jitter. What the sidecar, the network and a busy machine take is a time between the end of a batch and
 the next cut in its slot, and stalls now and then.
 """

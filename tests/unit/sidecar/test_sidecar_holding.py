@@ -10,7 +10,8 @@ import functools
 
 import pytest
 
-from bench.holding.simulator import (
+from penstock_sidecar.estimators.hold_policy import BOUND
+from tests.support.worlds.simulated_holding import (
     EAGER,
     HOLD,
     ORACLE,
@@ -22,7 +23,6 @@ from bench.holding.simulator import (
     soon,
     thinking,
 )
-from penstock_sidecar.estimators.hold_policy import BOUND
 
 pytestmark = pytest.mark.interpreted  # a simulated model stands where a compiled class is expected
 
@@ -212,6 +212,17 @@ def test_batches_of_independent_callers_are_fuller_with_a_wait(rate: float, wait
     assert waiting.per_call >= 1.05 * lone.per_call
     assert waiting.per_call >= 0.35 * (1.0 + rate * wait / 1000)
     assert max(waiting.all) <= wait / 1000 + 3 * CYCLE
+
+
+@pytest.mark.parametrize(
+    ("rate", "items"),
+    [(200, (1.0, 1.1, 1.6, 4.5)), (1000, (1.5, 1.9, 4.6, 8.7)), (10_000, (13, 13, 13, 13))],
+)
+def test_the_table_of_waits_for_independent_callers(rate: int, items: tuple[float, ...]):
+    """docs/explanation/batching.md: items in a batch without a wait, and with 1, 5 and 20 ms."""
+    case = Case(arrivals=poisson(rate, 6.0), seconds=6.0)
+    found = [waited(case, wait).per_call for wait in (0, 1, 5, 20)]
+    assert found == pytest.approx(items, rel=0.1)
 
 
 def test_no_wait_is_no_hold():
