@@ -216,13 +216,13 @@ def test_batches_of_independent_callers_are_fuller_with_a_wait(rate: float, wait
 
 @pytest.mark.parametrize(
     ("rate", "items"),
-    [(200, (1.0, 1.1, 1.6, 4.5)), (1000, (1.5, 1.9, 4.6, 8.7)), (10_000, (13, 13, 13, 13))],
+    [(200, (1.0, 1.1, 1.7, 4.3)), (1000, (1.5, 1.9, 4.2, 8.8)), (10_000, (13, 13, 13, 13))],
 )
 def test_the_table_of_waits_for_independent_callers(rate: int, items: tuple[float, ...]):
     """docs/explanation/batching.md: items in a batch without a wait, and with 1, 5 and 20 ms."""
     case = Case(arrivals=poisson(rate, 6.0), seconds=6.0)
     found = [waited(case, wait).per_call for wait in (0, 1, 5, 20)]
-    assert found == pytest.approx(items, rel=0.1)
+    assert found == pytest.approx(items, rel=0.06)
 
 
 def test_no_wait_is_no_hold():
