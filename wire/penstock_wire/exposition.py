@@ -82,8 +82,8 @@ def fields(kind: str, *, compressed: bool) -> Headers:
         kind: its media type.
         compressed: whether it is gzip.
     """
-    said = ((b"content-type", kind.encode()), (b"vary", b"accept, accept-encoding"))
-    return (*said, (b"content-encoding", b"gzip")) if compressed else said
+    headers = ((b"content-type", kind.encode()), (b"vary", b"accept, accept-encoding"))
+    return (*headers, (b"content-encoding", b"gzip")) if compressed else headers
 
 
 def _value(headers: Headers, name: bytes) -> str:

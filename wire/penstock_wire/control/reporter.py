@@ -85,7 +85,7 @@ class Reporter:
         self._on_routers = on_routers
         self._now = asyncio.Event()
         self._sequence = 0
-        self._told = ""
+        self._logged_error = ""
         self._failures = 0
 
     def report_now(self) -> None:
@@ -114,17 +114,17 @@ class Reporter:
             untrusted = isinstance(error.__cause__, ssl.SSLCertVerificationError)
             if not untrusted:
                 self._on_alone()
-            if str(error) != self._told:
-                self._told = str(error)
+            if str(error) != self._logged_error:
+                self._logged_error = str(error)
                 log(UNTRUSTED if untrusted else "report failed", level="warning", error=str(error))
             # Spread the retries: all reporters lost the same operator at the same moment, and each handshake
             # delays the next one more than a report does.
             self._failures += 1
             seconds = min(LONGEST_RETRY_SECONDS, INTERVAL_SECONDS * 1.25**self._failures)
             return seconds * random.uniform(0.6, 1.2)  # noqa: S311 - jitter
-        if self._told:
+        if self._logged_error:
             log("reports are taken again")
-        self._told, self._failures = "", 0
+        self._logged_error, self._failures = "", 0
         return interval
 
     async def _report(self) -> float:

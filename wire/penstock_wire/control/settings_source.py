@@ -59,7 +59,7 @@ class SettingsSource(Generic[T]):
         self._takes_file = not reports
         self._led = ""  # the digest of the operator's last usable document
         self._digest = ""
-        self._told = ""
+        self._logged_error = ""
         self._unread: str | None = None
         self._refused = False
         self._wake = asyncio.Event()
@@ -119,11 +119,11 @@ class SettingsSource(Generic[T]):
                 raise DocumentError(f"{origin}: expected a version, found none")
         except DocumentError as error:
             self._refused = True
-            if str(error) != self._told:
-                self._told = str(error)
+            if str(error) != self._logged_error:
+                self._logged_error = str(error)
                 log("settings refused", level="error", origin=origin, error=str(error))
             return False
-        self._told = ""
+        self._logged_error = ""
         self._refused = False
         self.current = document
         self._apply(document)

@@ -132,8 +132,8 @@ def _measured(expression: str) -> tuple[int, str]:
     try:
         return re2.compile(expression.encode(), options()).programsize, ""
     except re2.error as error:
-        said = error.args[0] if error.args else ""
-        text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+        reason = error.args[0] if error.args else ""
+        text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
         return 0, f"expected a regular expression of RE2, found {expression!r}: {text}"
 
 

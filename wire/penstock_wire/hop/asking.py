@@ -74,12 +74,10 @@ class _Asked:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(_ASK % (join(*self._key).encode("latin-1"), frames.PROTOCOL))
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         self._received += data
         head, end, rest = self._received.partition(_END_OF_HEAD)
         transport = self._transport
@@ -97,17 +95,15 @@ class _Asked:
             hop.data_received(rest)
 
     def eof_received(self) -> bool:
-        """See `asyncio.Protocol`."""
         return False
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        pass
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        pass
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         if not self.answer.done():
             self.answer.set_exception(ConnectionResetError())
 

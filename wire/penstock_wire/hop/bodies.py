@@ -225,7 +225,6 @@ class BodyReceiver:
         self._waiter: asyncio.Future[None] | None = None
 
     async def read(self) -> bytes:
-        """See `BodyReader.read`."""
         while not self._pieces:
             if self._error:
                 raise ClientGone(self._error)

@@ -284,14 +284,12 @@ class Call(Carrier):
     # -- what its body asks for (`Carrier`) -----------------------------------------------------------------
 
     def expect(self) -> None:
-        """See `Carrier.expect`."""
         self._asking = True
         # NB: while the request's stream has nothing to send, the peer can have nothing to answer.
         if self._pump is None or (self.sender is not None and self.sender.is_stuck):
             self._line.expect_by(self, time.monotonic() + self.idle_timeout)
 
     def relax(self) -> None:
-        """See `Carrier.relax`."""
         self._asking = False
         self.deadline = math.inf
 
@@ -299,12 +297,10 @@ class Call(Carrier):
         """See `Carrier.pause_reading`: credit is held back until enough is read."""
 
     def resume_reading(self) -> None:
-        """See `Carrier.resume_reading`."""
         if self.allowance is not None and self._unread:
             unread, self._unread = self._unread, 0
             self.allowance.give(unread)
 
     def drop_body(self, body: Body) -> None:
-        """See `Carrier.drop_body`."""
         if self._body is body:
             self._line.give_up(self, ConnectionLost(f"the answer of {self._line.where} was given up"))

@@ -181,9 +181,13 @@ class HopClient(Link):
             self._tail = number
         else:
             length = len(body) if stream is None else request.length
-            said = b"" if length is None else frames.LONG.pack(length)
+            length_field = b"" if length is None else frames.LONG.pack(length)
             flags = 0 if length is None else frames.LENGTH
-            self.send(_pack(size + len(said), number, size, frames.REQUEST, flags, slot) + said + lines)
+            self.send(
+                _pack(size + len(length_field), number, size, frames.REQUEST, flags, slot)
+                + length_field
+                + lines
+            )
             sender = BodySender(self, number, _nothing)
             if stream is None:
                 call.sender = sender
@@ -213,7 +217,6 @@ class HopClient(Link):
         return slot
 
     def send(self, data: bytes) -> None:
-        """See `Outlet.send`."""
         self._tail = 0
         super().send(data)
 
@@ -222,7 +225,6 @@ class HopClient(Link):
         super()._flush()
 
     def kept(self) -> int:
-        """See `pool.Watched.kept`."""
         kept = self.transport.get_write_buffer_size() + self._out_bytes + self._held
         return kept + sum([call.kept() for call in self._calls.values()])
 
@@ -235,7 +237,6 @@ class HopClient(Link):
     def frame_received(
         self, kind: int, flags: int, slot: int, number: int, own: int, data: bytes, start: int, end: int
     ) -> None:
-        """See `Link.frame_received`."""
         if kind == frames.ANSWER:
             self._answered(flags, slot, number, own, data, start, end)
         elif kind == frames.HEAD:
@@ -332,7 +333,6 @@ class HopClient(Link):
                 call.interim(status, fields)
 
     def give_up(self, call: Call, error: Exception) -> None:
-        """See `Line.give_up`."""
         if self._calls.pop(call.number, None) is None:
             return
         if not self.transport.is_closing():
@@ -344,7 +344,6 @@ class HopClient(Link):
     # -- time -----------------------------------------------------------------------------------------------
 
     def expect_by(self, call: Call, deadline: float) -> None:
-        """See `Line.expect_by`."""
         if call.number in self._calls:
             call.deadline = deadline
             self._timer.ring_at(deadline)
@@ -394,7 +393,6 @@ class HopClient(Link):
         self._rest()
 
     def broken(self, why: str) -> None:
-        """See `Link.broken`."""
         log("a hop's server does not keep to the protocol", level="warning", server=self.where, error=why)
         self.send(frames.goodbye(0, why))
         self._flush()
@@ -429,12 +427,10 @@ class HopClient(Link):
             self.transport.abort()
 
     def eof_received(self) -> bool:
-        """See `asyncio.Protocol`."""
         self._lost(reset=was_reset(self.transport))
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self._pool.forget(self)
         if is_silence(error):
             self.fail(PeerSilent(f"{self.where} gave no sign of life before a complete answer: {error}"))

@@ -71,7 +71,6 @@ class HopExchange:
         self.since = 0.0  # when it came, or its client last made progress
 
     def kept(self) -> int:
-        """See `memory.Keeper.kept`."""
         kept = REQUEST_BYTES + len(self.request.body)
         if self.pieces:
             kept += self.body_bytes + PIECE_BYTES * len(self.pieces)
@@ -80,7 +79,6 @@ class HopExchange:
         return kept if self.sender is None else kept + self.sender.kept()
 
     def kept_since(self) -> float:
-        """See `memory.Keeper.kept_since`."""
         return self.since
 
     def give_way(self) -> bool:
@@ -102,7 +100,6 @@ class HopExchange:
         return True
 
     def answer(self, response: Response) -> None:
-        """See `Exchange.answer`."""
         line, self.connection = self.connection, None
         if line is not None:
             self.gone = None
@@ -120,7 +117,6 @@ class HopExchange:
         self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
 
     def interim(self, status: int, headers: Headers) -> None:
-        """See `Exchange.interim`."""
         if self.connection is not None:
             self.connection.interim(self, status, headers)
 
@@ -129,12 +125,10 @@ class HopExchange:
         raise ValueError("expected a request that asks to switch protocols")
 
     def write(self, data: bytes) -> bool:
-        """See `streams.Sink`."""
         if self.sender is None or self.sender.stopped:
             raise ClientGone("the client went away")
         return self.sender.feed(data)
 
     async def writable(self) -> None:
-        """See `streams.Sink`."""
         if self.sender is not None:
             await self.sender.drained()

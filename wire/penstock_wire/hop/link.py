@@ -84,11 +84,9 @@ class Link(Outlet):
             sender.pump()
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._paused = self.choked = True
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._paused = False
         self.choked = self._out_bytes >= _FLUSH_BYTES
         self._pump()
@@ -96,7 +94,6 @@ class Link(Outlet):
     # -- in -------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         if self.ended:
             return
         self.memory.came(len(data))

@@ -66,8 +66,8 @@ class HopConnection(Link):
     ) -> None:
         super().__init__(loop, transport)
         self._rooms = rooms
-        self._told: Room = (0, 0, 0)  # the room announced last
-        self._told_last = 0  # the last request that it included
+        self._announced_room: Room = (0, 0, 0)  # the room announced last
+        self._announced_number = 0  # the last request that it included
         self._recalls = False  # the client asks for requests back
         self._asked_back = 0  # items that it asks for
         self._turned = False  # room, or a queue, has begun or ended, or the queue has doubled
@@ -99,7 +99,6 @@ class HopConnection(Link):
     def frame_received(
         self, kind: int, flags: int, slot: int, number: int, own: int, data: bytes, start: int, end: int
     ) -> None:
-        """See `Link.frame_received`."""
         if kind == frames.REQUEST:
             self._take(flags, slot, number, own, data, start, end)
         elif kind == frames.HEAD:
@@ -157,7 +156,7 @@ class HopConnection(Link):
         Args:
             room: see `Rooms.share`.
         """
-        announced = self._told
+        announced = self._announced_room
         doubled = room[1] >= 2 * announced[1] > 0  # as other clients may send here, too
         if doubled or bool(room[0]) != bool(announced[0]) or bool(room[1]) != bool(announced[1]):
             self._turned = True
@@ -174,8 +173,8 @@ class HopConnection(Link):
             room = self._rooms.share()
             # NB: a client subtracts what it sends from the announced room, and after a recall assumes that
             # nothing waits, until the next announcement.
-            if room != self._told or recalled or (room[0] and self._told_last != self._last):
-                self._told, self._told_last = room, self._last
+            if room != self._announced_room or recalled or (room[0] and self._announced_number != self._last):
+                self._announced_room, self._announced_number = room, self._last
                 free, waiting, capacity = room
                 self._out.append(frames.room(free, waiting, self._last, capacity))
         super()._flush()
@@ -345,10 +344,12 @@ class HopConnection(Link):
         if status in NO_BODY_STATUS or (bodiless and not length and response.length is None):
             length = None
         flags = 0 if length is None else frames.LENGTH
-        said = b"" if length is None else frames.LONG.pack(length)
+        length_field = b"" if length is None else frames.LONG.pack(length)
         if bodiless:
             flags |= frames.END
-        self.send(_pack(len(said) + own, number, own, frames.ANSWER, flags, slot) + said + lines)
+        self.send(
+            _pack(len(length_field) + own, number, own, frames.ANSWER, flags, slot) + length_field + lines
+        )
         if bodiless:
             if stream is not None:
                 streams.close_in_background(stream)
@@ -452,7 +453,6 @@ class HopConnection(Link):
         return CONNECTION_BYTES + self.transport.get_write_buffer_size() + self._out_bytes + self._held
 
     def kept_since(self) -> float:
-        """See `memory.Keeper.kept_since`."""
         return self._since
 
     def give_way(self) -> bool:
@@ -469,7 +469,6 @@ class HopConnection(Link):
     # -- reading pauses while the client accepts nothing ----------------------------------------------------
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         super().pause_writing()
         self._stuck_since = self._front.now
         self._stuck_bytes = self.transport.get_write_buffer_size()
@@ -477,7 +476,6 @@ class HopConnection(Link):
             self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         if not self.transport.is_closing():
             self.transport.resume_reading()
         super().resume_writing()
@@ -495,11 +493,9 @@ class HopConnection(Link):
             self._drop(exchange, "the client went away")
 
     def eof_received(self) -> bool:
-        """See `asyncio.Protocol`."""
         return False
 
     def broken(self, why: str) -> None:
-        """See `Link.broken`."""
         log("a hop's client does not keep to the protocol", level="warning", peer=self._peer, error=why)
         self.send(frames.goodbye(self._last, why))
         self._finish()
@@ -512,7 +508,6 @@ class HopConnection(Link):
         self.transport.close()
 
     def overdue(self, now: float) -> bool:
-        """See `H1Connection.overdue`."""
         if self._paused:
             buffered = self.transport.get_write_buffer_size()
             if buffered != self._stuck_bytes:
@@ -583,7 +578,6 @@ class HopConnection(Link):
         self.transport.abort()
 
     def standing(self) -> tuple[int, float] | None:
-        """See `AnswerSide.standing`."""
         if self not in self._front.connections:
             return None
         if self._paused and self._front.now - self._stuck_since >= limits.STUCK_SECONDS:
@@ -591,7 +585,6 @@ class HopConnection(Link):
         return (2 if self._exchanges or self._paused else 1, self._since)
 
     def make_way(self) -> bool:
-        """See `AnswerSide.make_way`."""
         if not (self._exchanges or self._paused) and not nothing_waits(self.transport):
             return False
         self._front.connections.discard(self)

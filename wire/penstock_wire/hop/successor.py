@@ -54,7 +54,6 @@ class HopSuccessor:
         return -(-free // max(1, len(self.connections))), waiting, capacity
 
     def leave(self, connection: HopConnection) -> None:
-        """See `Rooms.leave`."""
         self.connections.discard(connection)
 
     def changed(self) -> None:

@@ -79,7 +79,6 @@ class HopUpstream:
         return True
 
     def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
-        """See `Upstream.begin`."""
         hop = self._hops.get((host, port))
         if hop is not None and hop.takes(request):
             return hop.begin(request, timeout, done).give_up
@@ -95,7 +94,6 @@ class HopUpstream:
         whole_bytes: int,
         opened: Opened,
     ) -> GiveUp | None:
-        """See `Upstream.begin_open`."""
         key = (host, port)
         hop = self._hops.get(key)
         if hop is not None and hop.takes(request):
@@ -119,7 +117,6 @@ class HopUpstream:
         timeout: float,
         connected: Callable[[], object] | None = None,
     ) -> Response:
-        """See `Upstream.send`."""
         key = (host, port)
         hop = self._hops.get(key)
         if hop is None or not hop.takes(request):
@@ -142,7 +139,6 @@ class HopUpstream:
         idle: float | None = None,
         connected: Callable[[], object] | None = None,
     ) -> UpstreamAnswer:
-        """See `Upstream.open`."""
         key = (host, port)
         hop = self._hops.get(key)
         if hop is None or not hop.takes(request):
@@ -161,7 +157,6 @@ class HopUpstream:
             raise
 
     def retire(self, host: str, port: int) -> None:
-        """See `Upstream.retire`."""
         self._retirements += 1
         self._plain.retire(host, port)
         self._refused.pop((host, port), None)
@@ -171,7 +166,6 @@ class HopUpstream:
             hop.retire()
 
     async def close(self) -> None:
-        """See `Upstream.close`."""
         for timer in (self._sweep, self._next_meet):
             if timer is not None:
                 timer.cancel()
@@ -264,12 +258,10 @@ class HopUpstream:
     # -- calls from connections (`client.HopPool`) ----------------------------------------------------------
 
     def forget(self, connection: HopClient) -> None:
-        """See `HopPool.forget`."""
         self._plain.disown(connection)
         self.leaves(connection)
 
     def leaves(self, connection: HopClient) -> None:
-        """See `HopPool.leaves`."""
         if self._hops.get(connection.key) is connection:
             del self._hops[connection.key]
             self._room_is_unknown(connection.key)
@@ -277,12 +269,10 @@ class HopUpstream:
             self._meet_soon()
 
     def room(self, connection: HopClient, free: int, waiting: int, capacity: int) -> None:
-        """See `HopPool.room`."""
         if self.on_room is not None and connection.reusable:
             self.on_room(connection.key, free, waiting, capacity)
 
     def recalled(self, connection: HopClient, count: int) -> None:
-        """See `HopPool.recalled`."""
         if self.on_recalled is not None:
             self.on_recalled(connection.key, count)
 
@@ -291,5 +281,4 @@ class HopUpstream:
             self.on_room(key, -1, 0, 0)
 
     def silent(self, connection: HopClient) -> None:
-        """See `HopPool.silent`."""
         self._plain.silent(connection)

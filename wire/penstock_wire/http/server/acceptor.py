@@ -132,11 +132,9 @@ class Acceptor:
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """See `asyncio.Server.sockets`."""
         return (self._sock,)
 
     def is_serving(self) -> bool:
-        """See `asyncio.Server.is_serving`."""
         return not self._closed
 
     def close(self) -> None:

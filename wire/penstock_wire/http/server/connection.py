@@ -78,7 +78,6 @@ class H1Connection(Seat):
     # -- the transport's callbacks --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
         if len(self._front.connections) >= self._front.max_connections:
             self._mode = DROP
@@ -206,12 +205,12 @@ class H1Connection(Seat):
         elif self._phase == BODY:
             if self._left > 0:
                 self._mode = BYPASS  # the next bytes are body to its end, and need no parser
-            self._tell_in_turn()
+            self._continue_in_turn()
 
-    def _tell_in_turn(self) -> None:
+    def _continue_in_turn(self) -> None:
         """Send 100 Continue once all earlier requests are answered; for a stream its reader does so."""
         if self._continue and self._current is None and not self._line and self._reader is None:
-            self._tell_to_go_on()
+            self._send_continue()
 
     # -- the parser's callbacks -----------------------------------------------------------------------------
 
@@ -451,7 +450,7 @@ class H1Connection(Seat):
             self._resume(LINE_IS_LONG)
         if self._current is not None or line or self._lingering or self._transport.is_closing():
             return
-        self._tell_in_turn()
+        self._continue_in_turn()
         if self._mode == UNDECIDED and self._undecided is None:
             behind, self._behind = self._behind, b""
             self._mode = PARSE

@@ -73,7 +73,6 @@ class H1Exchange:
         return kept + stream.kept() if isinstance(stream, streams.Inbound) else kept
 
     def answer(self, response: Response) -> None:
-        """See `Exchange.answer`."""
         connection = self.connection
         if connection is not None:
             self.connection = self.gone = None
@@ -88,12 +87,10 @@ class H1Exchange:
         self.answer(PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler").response())
 
     def interim(self, status: int, headers: Headers) -> None:
-        """See `Exchange.interim`."""
         if self.connection is not None and not self.old:
             self.connection.interim(status, headers)
 
     def switch(self, headers: Headers) -> Tunnel:
-        """See `Exchange.switch`."""
         if self.connection is None:
             raise ClientGone("the client is gone, or was answered")
         if not self.request.upgrade:
@@ -499,35 +496,30 @@ class AnswerSide:
 
     # -- calls from streams and tunnels -------------------------------------------------------------------
 
-    def _tell_to_go_on(self) -> None:
+    def _send_continue(self) -> None:
         self._continue = False
         self._since = self._front.now  # until now the service was late, not the client
         if not self._body_bytes:  # RFC 9110 section 10.1.1: not if the body has begun to come
             self._transport.write(_CONTINUE)
 
     def hold(self, source: streams.Inbound) -> None:
-        """See `streams.Carrier`."""
         self._pause(STREAM_IS_FULL)
 
     def release(self, source: streams.Inbound) -> None:
-        """See `streams.Carrier`."""
         self._since = self._front.now
         self._resume(STREAM_IS_FULL)
 
     def wanted(self) -> None:
-        """See `streams.Carrier`."""
         if self._continue and self._current is self._incoming:
-            self._tell_to_go_on()
+            self._send_continue()
 
     def write(self, data: bytes) -> bool:
-        """See `streams.Carrier`."""
         if self._transport.is_closing():
             raise ClientGone("the client went away")
         self._transport.write(data)
         return not self._paused
 
     async def writable(self) -> None:
-        """See `streams.Carrier`."""
         if self._writable is None or self._writable.done():
             self._writable = self._loop.create_future()
         await asyncio.shield(self._writable)
@@ -535,7 +527,6 @@ class AnswerSide:
             raise ClientGone("the client went away")
 
     def end_tunnel(self) -> None:
-        """See `streams.Carrier`."""
         if self._transport.is_closing():
             return
         if self._tunnel is not None and self._tunnel.ended:

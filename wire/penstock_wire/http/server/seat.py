@@ -44,7 +44,6 @@ class Seat(AnswerSide):
         return (self,)
 
     def kept(self) -> int:
-        """See `memory.Keeper.kept`."""
         if self._transport.is_closing():
             return 0
         pieces = self._pieces
@@ -67,7 +66,6 @@ class Seat(AnswerSide):
         return kept if unread is None else kept + int(unread())
 
     def kept_since(self) -> float:
-        """See `memory.Keeper.kept_since`."""
         return self._since
 
     def give_way(self) -> bool:

@@ -89,7 +89,6 @@ class H1Front:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def listen(self, host: str, port: int, handler: Handler, *, reuse_port: bool = False) -> Listener:
-        """See `Front.listen`."""
         return await self.serve(host, port, _Tasks(handler), reuse_port=reuse_port)
 
     async def serve(
@@ -158,7 +157,6 @@ class H1Front:
         return listener
 
     def close_keepalive(self, *, idle: bool = True) -> None:
-        """See `Front.close_keepalive`."""
         self.closing = True
         for listener in self._listeners:
             listener.closing = True
@@ -170,13 +168,11 @@ class H1Front:
                 connection.send_away()
 
     def open_keepalive(self) -> None:
-        """See `Front.open_keepalive`."""
         self.closing = False
         for listener in self._listeners:
             listener.open_keepalive()
 
     async def close(self, grace: float) -> None:
-        """See `Front.close`."""
         self.close_keepalive()
         await asyncio.gather(*(listener.close(grace) for listener in list(self._listeners)))
         if self._sweeper is not None:
@@ -239,7 +235,6 @@ class H1Listener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """See `Listener.address`."""
         host, port = self.server.sockets[0].getsockname()[:2]
         return str(host), int(port)
 
@@ -259,13 +254,11 @@ class H1Listener:
             self.acceptor.release(connection)
 
     def close_keepalive(self) -> None:
-        """See `Listener.close_keepalive`."""
         self.closing = True
         for connection in list(self.connections):
             connection.send_away()
 
     def open_keepalive(self) -> None:
-        """See `Listener.open_keepalive`."""
         self.closing = self._front.closing or not self.server.is_serving()
         self.closes_idle = self.closing and self.closes_idle
 

@@ -118,7 +118,6 @@ class Inbound:
         self._resume()
 
     async def read(self) -> bytes:
-        """See `BodyReader.read`."""
         self._begun = True
         while not self._pieces:
             if self._error:
@@ -159,7 +158,6 @@ class FrontTunnel(Inbound):
         self.sent_all = False
 
     async def write(self, data: bytes) -> None:
-        """See `Tunnel.write`."""
         if self._error:
             raise ClientGone(self._error)
         if self.sent_all:
@@ -168,13 +166,11 @@ class FrontTunnel(Inbound):
             await self._carrier.writable()
 
     def end(self) -> None:
-        """See `Tunnel.end`."""
         if not self.sent_all:
             self.sent_all = True
             self._carrier.end_tunnel()
 
     def abort(self) -> None:
-        """See `Tunnel.abort`."""
         self.fail("the tunnel was closed")
         self._carrier.abort()
 
