@@ -1,12 +1,21 @@
-"""One real cluster a test run, Penstock installed by its chart, and a namespace a test."""
+"""One real cluster a test run, Penstock installed by its chart, and a namespace a test.
+
+With `-n 2 --dist loadgroup --no-loadscope-reorder` two workers share the cluster. Tests marked `together`
+keep to their namespace and run side by side. All others may restart the operator, upgrade the release or take
+a node away: they run in one worker, in their order, and no other test of the cluster beside them; meanwhile
+the other worker runs the tests that do not use this cluster.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
 import re
 import secrets
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -39,12 +48,61 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--loss-results", default="", help="JSON file for what the tests of losses found")
 
 
+def uses_cluster(item: pytest.Item) -> bool:
+    """Whether a test uses the cluster that all share; others start their own, or none."""
+    return "cluster" in getattr(item, "fixturenames", ())
+
+
+def is_alone(item: pytest.Item) -> bool:
+    return uses_cluster(item) and item.get_closest_marker("together") is None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "tests/cluster/" in item.nodeid:
-            item.add_marker(pytest.mark.cluster)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(_SECONDS, func_only=True))
+    """First what runs side by side, then what runs alone, and beside that what uses another cluster."""
+    ours = [item for item in items if "tests/cluster/" in item.nodeid]
+    for item in ours:
+        item.add_marker(pytest.mark.cluster)
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_SECONDS, func_only=True))
+        if is_alone(item):
+            item.add_marker(pytest.mark.xdist_group("alone"))
+        elif not uses_cluster(item):
+            item.add_marker(pytest.mark.xdist_group("elsewhere"))
+    ours.sort(key=lambda item: 2 - is_alone(item) if not item.get_closest_marker("together") else 0)
+    items[:] = [*(item for item in items if "tests/cluster/" not in item.nodeid), *ours]
+
+
+def shared_folder(config: pytest.Config) -> Path:
+    """A folder of this run, the same in all its workers."""
+    own: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@contextmanager
+def locked(config: pytest.Config, name: str, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Hold a lock among the workers of this run."""
+    with (shared_folder(config) / name).open("w") as file:
+        fcntl.flock(file, how)
+        yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Before a test runs alone, those that run side by side end; the wait is no part of the test's time."""
+    if not uses_cluster(item):
+        return (yield)
+    with locked(item.config, "alone", fcntl.LOCK_EX if is_alone(item) else fcntl.LOCK_SH):
+        return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Take the cluster down once no worker uses it."""
+    config = session.config
+    if hasattr(config, "workerinput") or config.getoption("--keep-cluster") or config.option.collectonly:
+        return
+    if (shared_folder(config) / "up").exists():
+        Cluster(NAME).down()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -65,17 +123,17 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest) -> Cluster:
     """The cluster, up, with all our images loaded."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
-    shared = Cluster(NAME)
-    with capture.global_and_fixture_disabled():
-        print()
-        shared.up()
-        load_images(shared)
-    yield shared
-    if not request.config.getoption("--keep-cluster"):
-        shared.down()
+    shared, up = Cluster(NAME), shared_folder(request.config) / "up"
+    with locked(request.config, "preparing"), capture.global_and_fixture_disabled():
+        if not up.exists():
+            up.touch()
+            print()
+            shared.up()
+            load_images(shared)
+    return shared
 
 
 def load_images(cluster: Cluster) -> None:
@@ -90,13 +148,17 @@ def load_images(cluster: Cluster) -> None:
 
 
 @pytest.fixture(scope="session")
-def penstock(cluster: Cluster) -> Cluster:
+def penstock(cluster: Cluster, pytestconfig: pytest.Config) -> Cluster:
     """The cluster with the operator installed by the chart and ready."""
-    kept = Namespace(cluster, INSTALLED_IN).get("deployment", "penstock-operator") is not None
-    upgrade(cluster)
-    if kept:  # by --keep-cluster: its pods may have the images of another tree, under the same names
-        cluster.kubectl("-n", INSTALLED_IN, "rollout", "restart", "deployment/penstock-operator")
-        wait_in_force(cluster)
+    installed = shared_folder(pytestconfig) / "installed"
+    with locked(pytestconfig, "preparing"):
+        if not installed.exists():
+            kept = Namespace(cluster, INSTALLED_IN).get("deployment", "penstock-operator") is not None
+            upgrade(cluster)
+            if kept:  # by --keep-cluster: its pods may have the images of another tree, under the same names
+                cluster.kubectl("-n", INSTALLED_IN, "rollout", "restart", "deployment/penstock-operator")
+                wait_in_force(cluster)
+            installed.touch()
     return cluster
 
 

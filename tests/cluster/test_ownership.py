@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.support.cluster.cluster_waits import wait_for
@@ -41,6 +42,7 @@ def apply_as_git(namespace: Namespace, backend: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.together
 def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> None:
     """Objects, statuses and replicas have a manager each; replicas taken out of Git stay as they are.
 

@@ -17,6 +17,8 @@ from tests.support.pages import tutorial
 from tests.support.pages.example_cases import AROUND_A_BATCH, CASES, COMPOSITION, EXAMPLES
 from tests.support.pages.page import DOCS, ROOT, Page
 
+pytestmark = pytest.mark.together
+
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 NOT_HERE = frozenset({"keda.sh/v1alpha1"})
 """APIs of other projects, which this cluster has not: tests/keda runs that recipe."""

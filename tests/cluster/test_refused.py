@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from devcluster.network import FIRST
 from penstock_operator.control import pki
 from tests.support.cluster.cluster_waits import wait_for
@@ -53,6 +55,7 @@ SERVES = (
 WORDS = "every Service needs an owner's telephone number"
 
 
+@pytest.mark.together
 def test_a_new_object_has_observed_nothing(namespace: Namespace) -> None:
     """As the apiserver stores it, before any operator: kstatus takes it for in progress, not for current."""
     shown = namespace.kubectl(
@@ -147,6 +150,7 @@ def _standing(namespace: Namespace, name: str, folder: Path) -> Iterator[None]:
             namespace.kubectl("delete", obstacle["kind"], obstacle["metadata"]["name"], "--ignore-not-found")
 
 
+@pytest.mark.together
 def test_what_the_apiserver_refuses_is_told_in_its_words(
     namespaces: Callable[[str], Namespace], tmp_path: Path
 ) -> None:
@@ -177,6 +181,7 @@ def test_what_the_apiserver_refuses_is_told_in_its_words(
         assert condition_of(namespace.wait_object("modelbackend", "b", "Ready"), flag) == {}
 
 
+@pytest.mark.together
 def test_a_quota_on_limits_and_a_limit_range_admit_what_penstock_adds(namespace: Namespace) -> None:
     """Routers and sidecars have all that it can demand; of a model without, the status names the field."""
     hard = {f"{part}.cpu": "8" for part in ("requests", "limits")}
@@ -203,6 +208,7 @@ def test_a_quota_on_limits_and_a_limit_range_admit_what_penstock_adds(namespace:
     namespace.wait_condition("modelendpoint", "e", "Ready", "True")
 
 
+@pytest.mark.together
 def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(
     namespace: Namespace, tmp_path: Path
 ) -> None:

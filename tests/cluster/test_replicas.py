@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from devcluster.network import FIRST
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.external_metrics import GROUP, METRIC
@@ -23,6 +25,8 @@ from tests.support.cluster.k8s import (
     ledger_backend,
     ledger_code,
 )
+
+pytestmark = pytest.mark.together
 
 
 def test_kubectl_scale_works_on_the_backend_and_spares_the_busy_pod(namespace: Namespace, load: Load) -> None:
