@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help check test compiled unit mutants demo bench release audit crds fmt lock clean
+.PHONY: help quick check test compiled unit mutants demo bench release audit crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -35,34 +35,39 @@ check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeate
 	@echo "[check] repeated code";  $(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --score=n \
 	  cli/penstock_cli operator/penstock_operator router/penstock_router sdk/penstock sidecar/penstock_sidecar wire/penstock_wire devcluster
 
-# Unit tests of what is compiled run beside the start of the cluster and the other unit tests, on two cores. Their output is
-# printed once both are done.
-BESIDE := .beside.log
+quick: $(VENV)/.ready ## The loop while you write, a minute: lint, types, tests without a process or a port
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . && $(BIN)/mypy --no-error-summary
+	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not long" tests/unit
+
+# A file's tests run in one worker, since many share what their module starts. Of three workers that run processes too
+# one usually waits, so that two cores are busy.
+BESIDE := -n 3 --dist loadfile
 # Exists once these tests have passed on the compiled modules, as in images: then they do not run again.
 COMPILED := .compiled.passed
-COMPILED_TESTS := $(addprefix tests/unit/,compiled wire sidecar router)
-test: check ## Everything: `check`, the unit tests, the tests on a real Kubernetes cluster
-	@echo "[test] while the cluster starts and the first unit tests run: compiled modules (printed below)"; rm -f $(COMPILED); \
-	$(MAKE) --no-print-directory compiled >$(BESIDE) 2>&1 & beside=$$!; \
-	$(BIN)/python -m devcluster --name penstock-test down && \
-	$(BIN)/python -m devcluster --name penstock-test up && \
-	$(BIN)/python -m devcluster --name penstock-test images --load && \
-	$(BIN)/pytest -q tests/unit --without-compiled; first=$$?; \
-	tail -n +1 -f --pid=$$beside $(BESIDE); wait $$beside; code=$$?; rm -f $(BESIDE); exit $$((code | first))
-	@$(BIN)/pytest --durations 25 --durations-min 10 -m "not interpreted" --fight-seconds 600 tests/cluster $$(test -f $(COMPILED) || echo $(COMPILED_TESTS))
+COMPILED_TESTS := tests/unit/compiled $(foreach package,wire sidecar router,tests/unit/$(package) tests/process/$(package))
+LOG := .beside.log
+# The cluster starts beside the first tests; what it prints comes once they are done.
+test: check ## Everything: `check`, all tests without a cluster, the tests on a real Kubernetes cluster
+	@echo "[test] the tests without a cluster, while the cluster starts (printed below)"; rm -f $(COMPILED); \
+	( $(BIN)/python -m devcluster --name penstock-test down && $(BIN)/python -m devcluster --name penstock-test up && \
+	  $(BIN)/python -m devcluster --name penstock-test images --load ) >$(LOG) 2>&1 & beside=$$!; \
+	$(MAKE) --no-print-directory compiled; first=$$?; \
+	$(BIN)/pytest -q $(BESIDE) tests/unit tests/process $$(test -f $(COMPILED) && echo --without-compiled); second=$$?; \
+	wait $$beside; cluster=$$?; cat $(LOG); rm -f $(LOG); exit $$((first | second | cluster))
+	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations 25 --durations-min 10 --fight-seconds 600 tests/cluster
 
 # Without a compiler the target says so and does not fail: images then contain Python, on which all other tests run.
 compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire, sidecar and router on the compiled modules
 	@echo "[compiled] compiling wire, sidecar and router"; folder=$$($(BIN)/python compile_modules.py --cached); code=$$?; \
 	case $$code in \
-	0) PYTHONPATH=$$folder PENSTOCK_TEST_BUILD=compiled $(BIN)/pytest -q -m "not interpreted" \
+	0) PYTHONPATH=$$folder PENSTOCK_TEST_BUILD=compiled $(BIN)/pytest -q $(BESIDE) -m "not interpreted" \
 	     $(COMPILED_TESTS) && touch $(COMPILED);; \
 	3) echo "[compiled] NOT RUN: see above";; \
 	*) exit $$code;; \
 	esac
 
-unit: $(VENV)/.ready ## The unit tests alone: no cluster, no root
-	@$(BIN)/pytest tests/unit
+unit: $(VENV)/.ready ## The tests without a cluster or root
+	@$(BIN)/pytest $(BESIDE) tests/unit tests/process
 
 mutants: $(VENV)/.ready ## Check that the tests catch each kept mutant of the data plane
 	@$(BIN)/python -m tests.mutants $(MUTANTS)

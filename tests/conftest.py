@@ -27,11 +27,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Run each test of wire and sidecar once, on what images hold, where `make test` has done that."""
     if not config.getoption("--without-compiled"):
         return
-    unit = Path(__file__).with_name("unit")
+    tests = Path(__file__).parent
+    folders = [tests / kind / name for kind in ("unit", "process") for name in ("router", "sidecar", "wire")]
     ran = [
         item
         for item in items
-        if any(item.path.is_relative_to(unit / name) for name in ("compiled", "router", "sidecar", "wire"))
+        if any(item.path.is_relative_to(folder) for folder in (tests / "unit/compiled", *folders))
         and item.get_closest_marker("interpreted") is None
     ]
     config.hook.pytest_deselected(items=ran)

@@ -50,7 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def uses_cluster(item: pytest.Item) -> bool:
     """Whether a test uses the cluster that all share; others start their own, or none."""
-    return "cluster" in getattr(item, "fixturenames", ())
+    ours = item.path.is_relative_to(Path(__file__).parent)
+    return ours and "cluster" in getattr(item, "fixturenames", ())
 
 
 def is_alone(item: pytest.Item) -> bool:

@@ -17,8 +17,6 @@ from tests.support.pages import tutorial
 from tests.support.pages.example_cases import AROUND_A_BATCH, CASES, COMPOSITION, EXAMPLES
 from tests.support.pages.page import DOCS, ROOT, Page
 
-pytestmark = pytest.mark.together
-
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 NOT_HERE = frozenset({"keda.sh/v1alpha1"})
 """APIs of other projects, which this cluster has not: tests/keda runs that recipe."""
@@ -37,6 +35,7 @@ class Digits:
 """
 
 
+@pytest.mark.together
 def test_the_apiserver_takes_every_manifest(namespace: Namespace) -> None:
     """A server-side dry run, which asks the schemas, the CEL rules and admission."""
     refused = {}
@@ -58,6 +57,7 @@ def build(namespace: Namespace, folder: Path, tag: str) -> None:
     namespace.cluster.load(tag)
 
 
+@pytest.mark.together
 def test_the_sidecar_runs_in_a_deployment_of_ones_own(namespace: Namespace, tmp_path: Path) -> None:
     """Both pods become ready under restricted Pod Security, and the Service answers through the sidecars."""
     tutorial.write_files(tmp_path)
@@ -90,6 +90,7 @@ def with_code(backend: dict[str, Any]) -> dict[str, Any]:
     return backend
 
 
+@pytest.mark.together
 def test_weights_come_from_an_init_container_and_from_an_image_volume(
     namespace: Namespace, tmp_path: Path
 ) -> None:

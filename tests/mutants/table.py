@@ -31,7 +31,8 @@ from tests.mutants.table_protocols import PROTOCOL_MUTANTS
 __all__ = ["CORE", "MUTANTS", "ROUTER", "SIDECAR", "WIRE", "Mutant"]
 
 _UNIT = "tests/unit"
-_ERRORS = f"{_UNIT}/sidecar/test_sidecar_process_errors.py"
+_PROCESS = "tests/process"
+_ERRORS = f"{_PROCESS}/sidecar/test_sidecar_process_errors.py"
 _DISPATCH = f"{_UNIT}/sidecar/test_sidecar_dispatcher.py"
 _CHANGES = f"{_UNIT}/sidecar/test_sidecar_dispatcher_changes.py"
 _ANSWERS = f"{_UNIT}/sidecar/test_sidecar_dispatcher_answers.py"
@@ -46,16 +47,16 @@ _CROWD = f"{_UNIT}/sidecar/test_sidecar_eviction.py"
 _FULL = f"{_UNIT}/sidecar/test_sidecar_dispatcher_full.py"
 _REFUSALS = f"{_UNIT}/sidecar/test_sidecar_error_responses.py"
 _MODEL = f"{_UNIT}/sidecar/test_sidecar_model.py"
-_LIFECYCLE = f"{_UNIT}/sidecar/test_sidecar_process_lifecycle.py"
-_FRONT = f"{_UNIT}/wire/test_http_server.py"
-_MEMORY = f"{_UNIT}/wire/test_http_memory.py"
+_LIFECYCLE = f"{_PROCESS}/sidecar/test_sidecar_process_lifecycle.py"
+_FRONT = f"{_PROCESS}/wire/test_http_server.py"
+_MEMORY = f"{_PROCESS}/wire/test_http_memory.py"
 _KNOWN = f"{_UNIT}/wire/test_http_server_head_cache.py"
-_KNOWN_ANSWERS = f"{_UNIT}/wire/test_http_client_known_heads.py"
-_FRONT_RFC = f"{_UNIT}/wire/test_http_server_rfc.py"
-_FRONT_ANSWERS = f"{_UNIT}/wire/test_http_server_answers.py"
-_UPSTREAM = f"{_UNIT}/wire/test_http_client.py"
-_UPSTREAM_STREAMS = f"{_UNIT}/wire/test_http_client_streams.py"
-_UPSTREAM_RFC = f"{_UNIT}/wire/test_http_client_rfc.py"
+_KNOWN_ANSWERS = f"{_PROCESS}/wire/test_http_client_known_heads.py"
+_FRONT_RFC = f"{_PROCESS}/wire/test_http_server_rfc.py"
+_FRONT_ANSWERS = f"{_PROCESS}/wire/test_http_server_answers.py"
+_UPSTREAM = f"{_PROCESS}/wire/test_http_client.py"
+_UPSTREAM_STREAMS = f"{_PROCESS}/wire/test_http_client_streams.py"
+_UPSTREAM_RFC = f"{_PROCESS}/wire/test_http_client_rfc.py"
 _UNTOLD = "test_an_end_that_the_loop_has_not_told_yet_is_seen_before_sending"
 
 MUTANTS = (
@@ -408,7 +409,7 @@ MUTANTS = (
         old="and (not field[0].startswith(PREFIX) or (field[0] == REASON and field[1] in MODEL_REASONS))",
         new="",
         tests=(
-            f"{_UNIT}/sidecar/test_sidecar_process.py::test_a_request_alone_passes_byte_for_byte_both_ways",
+            f"{_PROCESS}/sidecar/test_sidecar_process.py::test_a_request_alone_passes_byte_for_byte_both_ways",
             f"{_ERRORS}::test_of_a_models_fields_that_are_penstocks_only_the_sdks_reasons_pass",
         ),
     ),
@@ -518,7 +519,7 @@ MUTANTS = (
         package=SIDECAR,
         old="return bool(before) and before.isdisjoint(now)",
         new="return False",
-        tests=(f"{_UNIT}/sidecar/test_sidecar_restart_detector.py",),
+        tests=(f"{_PROCESS}/sidecar/test_sidecar_restart_detector.py",),
     ),
     Mutant(
         name="what comes while the model is being prepared is sent to it",

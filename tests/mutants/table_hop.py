@@ -15,14 +15,14 @@ from tests.mutants.mutant import (
     Mutant,
 )
 
-_HOP = "tests/unit/wire/test_hop.py"
-_ENDS = "tests/unit/wire/test_hop_ends.py"
+_HOP = "tests/process/wire/test_hop.py"
+_ENDS = "tests/process/wire/test_hop_ends.py"
 _HEADS = "tests/unit/wire/test_hop_heads.py"
-_ROOM = "tests/unit/wire/test_hop_room.py"
+_ROOM = "tests/process/wire/test_hop_room.py"
 _BACK = "tests/unit/sidecar/test_sidecar_hand_back.py"
 _LATE = "tests/unit/router/pods/test_router_late_binding.py"
 _CENTRAL = "tests/unit/router/pods/test_router_central_queue.py"
-_HOSTILE = "tests/unit/wire/test_hop_hostile.py"
+_HOSTILE = "tests/process/wire/test_hop_hostile.py"
 
 HOP_MUTANTS = (
     Mutant(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -85,29 +83,6 @@ def test_words(spec: dict[str, Any], wanted: list[str]) -> None:
     """What kubelet could not use is told here, and not in a pod that never starts."""
     base = FILE["bases"]["ModelBackend"]
     assert faults(merged(base, {"spec": spec})) == wanted
-
-
-@pytest.mark.parametrize(
-    "command", [["-m", "penstock", "validate"], ["-m", "penstock_operator", "--dry-run", "--file"]]
-)
-def test_the_commands_say_each_fault_in_a_line(tmp_path: Path, command: list[str]) -> None:
-    """No traceback for a misspelt `python`; 0 and none for what is well."""
-    bad, good = tmp_path / "bad.yaml", tmp_path / "good.yaml"
-    model = {"pyton": {"target": "m:C", "image": "i:1"}}
-    bad.write_text(
-        yaml.safe_dump(
-            merged(FILE["bases"]["ModelBackend"], {"spec": {"model": model | {"container": None}}})
-        )
-    )
-    good.write_text(yaml.safe_dump_all(FILE["bases"].values()))
-    for file, code in ((bad, 1), (good, 0)):
-        done = subprocess.run(
-            [sys.executable, *command, str(file)], capture_output=True, text=True, timeout=60
-        )
-        text = done.stdout + done.stderr
-        assert done.returncode == code, text
-        assert ("spec.model.pyton: unknown field; did you mean python?" in text) == bool(code)
-        assert "Traceback" not in text
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from tests.support.worlds.operator_harness import backend, endpoint
 from tests.support.worlds.operator_harness import split as plain_split
 from tests.support.worlds.release_world import Behaviour, World, split
 
+pytestmark = pytest.mark.long
+
 QUICK = {"interval": "10s"}
 SCALED = {"autoscaling": {"targetLoad": 10, "maxReplicas": 6, "stableWindow": "6s", "downscaleDelay": "1s"}}
 

@@ -7,8 +7,6 @@ import contextvars
 import copy
 import gc
 import pickle
-import subprocess
-import sys
 import threading
 from collections import UserList
 from collections.abc import AsyncIterator, Callable
@@ -173,39 +171,6 @@ async def test_blocking_code_runs_in_a_thread() -> None:
     assert await asyncio.gather(adder.block(1), adder.block(2)) == [2, 3]
     assert threading.current_thread() not in adder.threads
     assert len(adder.threads) == 1
-
-
-FORKS = """
-import asyncio, os, threading
-import penstock
-from penstock.handles import loop_thread
-
-@penstock.batch
-def added(numbers):
-    return [number + 1 for number in numbers]
-
-@penstock.batch
-def counted(numbers):
-    yield [number + 1 for number in numbers]
-
-async def used():
-    answers = await asyncio.wait_for(asyncio.gather(*map(added, range(50))), 20)
-    async with asyncio.timeout(20):
-        return answers == list(range(1, 51)) and [piece async for piece in counted(1)] == [2]
-
-assert asyncio.run(used())
-with loop_thread._lock:  # a thread may be there at this moment
-    child = os.fork()
-    if not child:
-        loop_thread.shared_loop()
-        os._exit(0 if asyncio.run(used()) else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-"""
-
-
-def test_a_forked_process_has_threads_of_its_own() -> None:
-    """As behind `gunicorn --preload` and in Celery's workers: what the parent has used works in the child."""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], check=True, timeout=60)
 
 
 async def test_several_parameters_get_a_list_each() -> None:

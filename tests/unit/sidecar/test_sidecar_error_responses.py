@@ -23,7 +23,6 @@ from penstock_wire.control.settings import Batching, Fairness, Priority, Setting
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import QUEUE
 from penstock_wire.http import Request, Response, Tunnel
-from penstock_wire.http.server.server import H1Front
 from tests.support.clocks import fake_loop
 from tests.support.models.scripted_model import Scripted
 
@@ -275,79 +274,6 @@ def test_what_is_turned_away_would_not_be_accepted_whatever_happens_meanwhile(se
 
 async def _outcome(s: Scripted, work: object) -> None:
     await work.future  # type: ignore[attr-defined]
-
-
-async def served(world: World) -> tuple[H1Front, tuple[str, int]]:
-    """The handler behind a real front, and where."""
-    front = H1Front()
-    listener = await front.serve(
-        "127.0.0.1", 0, world.handler.begin, streams=world.handler.streams, whole_bytes=STREAM_BYTES
-    )
-    return front, listener.address
-
-
-async def test_pipelined_requests_are_refused_in_their_order():
-    world = World()
-    await world.fill()
-    front, address = await served(world)
-    clients = [await asyncio.open_connection(*address) for _ in range(2)]
-    count = 2 * AT_ONCE
-    for _, writer in clients:
-        for number in range(count):
-            writer.write(b"POST /p HTTP/1.1\r\nhost: a\r\nx-request-id: %d\r\n" % number)
-            writer.write(b"content-length: 4\r\n\r\nbody")
-    async with asyncio.timeout(30):
-        for reader, writer in clients:
-            for number in range(count):
-                head = await reader.readuntil(b"\r\n\r\n")
-                assert head.startswith(b"HTTP/1.1 503 ")
-                assert b"\r\nx-request-id: %d\r\n" % number in head
-                assert json.loads(await reader.readuntil(b"}"))["request_id"] == str(number)
-            writer.close()
-    await front.close(0.0)
-    await world.close()
-
-
-async def test_who_leaves_before_it_is_told_disturbs_nobody():
-    world = World()
-    await world.fill()
-    front, address = await served(world)
-    clients = [await asyncio.open_connection(*address) for _ in range(3 * AT_ONCE)]
-    for number, (_, writer) in enumerate(clients):
-        writer.write(b"POST /p HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody")
-        if number % 2:
-            writer.transport.abort()
-    async with asyncio.timeout(30):
-        for reader, writer in clients[::2]:
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
-            writer.close()
-    await front.close(0.0)
-    await world.close()
-
-
-async def test_a_large_body_that_would_be_refused_need_not_come():
-    world = World()
-    await world.fill()
-    front, address = await served(world)
-    reader, writer = await asyncio.open_connection(*address)
-    writer.write(b"POST /p HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1000000\r\n\r\n")
-    async with asyncio.timeout(30):
-        answer = await reader.read()  # nothing of the body was sent, and the connection has ended
-    assert answer.startswith(b"HTTP/1.1 503 ")
-    assert b"queue_full" in answer
-    writer.close()
-    reader, writer = await asyncio.open_connection(*address)
-    length = STREAM_BYTES + 1
-    head = b"POST /p HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % length
-    async with asyncio.timeout(30):
-        for _ in range(2):  # what is short enough is read away, and the connection kept
-            writer.write(head)
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
-            await reader.readuntil(b"}")
-            writer.write(b"x" * length)
-    writer.close()
-    await front.close(0.0)
-    await world.close()
 
 
 async def test_a_body_that_was_not_taken_in_is_refused_though_there_is_room_when_its_turn_comes():

@@ -24,7 +24,10 @@ from tests.support.worlds.simulated_holding import (
     thinking,
 )
 
-pytestmark = pytest.mark.interpreted  # a simulated model stands where a compiled class is expected
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.interpreted,  # a simulated model stands where a compiled class is expected
+]
 
 CYCLE = 1.15e-3
 """Seconds of a batch of the model of 1 ms."""

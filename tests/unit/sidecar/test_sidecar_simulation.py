@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.worlds.simulation import Case, Result, affine, run
 
+pytestmark = pytest.mark.long
+
 BASE, ITEM, SIZE = 0.020, 0.001, 32
 FULL = BASE + ITEM * SIZE
 CAPACITY = SIZE / FULL

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -201,28 +199,6 @@ class TestFlags:
         parser.flag("some-flag", type=process.duration, required=True)
         assert parser.parse_args([]).some_flag == 5.0
         assert parser.parse_args(["--some-flag", "1s"]).some_flag == 1.0
-
-
-class TestOpenFiles:
-    @pytest.mark.parametrize(
-        "program",
-        [
-            "from penstock_wire import process\nprocess.run(limits)",
-            "import penstock_operator.__main__ as m; m.run = lambda _: limits(); sys.argv[1:] = []; m.main()",
-        ],
-        ids=["data plane", "operator"],
-    )
-    def test_a_process_opens_as_many_as_it_may(self, program: str):
-        """Whatever the runtime begins with; never beyond the hard limit."""
-        code = (
-            "import resource, sys\n"
-            "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 2048))\n"
-            "async def limits():\n    print(resource.getrlimit(resource.RLIMIT_NOFILE))\n    return 0\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code + program], capture_output=True, text=True, check=True
-        )
-        assert done.stdout == "(2048, 2048)\n"
 
 
 class TestSettingsSource:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +19,6 @@ from penstock_wire.control.router_settings import Endpoint, WeightedBackend
 from penstock_wire.control.traffic_rules import AffinityCookie, Match, OnMissing, SessionAffinity
 from penstock_wire.headers import REASON, SHARD_KEY, STICKY, get
 from tests.support.clocks import fake_loop
-from tests.support.clocks.waiting import SECONDS
-from tests.support.http.stream_peer import Scripted, Wire, scripted
-from tests.support.processes.router_process import RouterProcess, backend, endpoint
 from tests.support.worlds.router_world import World
 
 KEYS = [f"user-{number}".encode() for number in range(100_000)]
@@ -97,29 +91,6 @@ def test_whoever_goes_nobody_elses_keys_move(names: set[str], gone: str, keys: l
     assert [new for old, new in zip(before, after, strict=True) if old != gone] == [
         old for old in before if old != gone
     ]
-
-
-_PROCESS = """
-from penstock_router.choice.affinity import Hashed, WeightedChoice
-choice = WeightedChoice()
-print(*(choice.of(Hashed(b"user-%d" % n), {"a": 9, "b": 4, "c": 1}) for n in range(200)), sep="")
-"""
-
-
-def test_every_process_chooses_alike() -> None:
-    """Whatever seed Python's own hashes have; and as it did when this was written."""
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", _PROCESS],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout.decode().strip()
-        for seed in ("0", "1", "2")
-    }  # fmt: skip
-    here = "".join(map(str, shares({"c": 1, "b": 4, "a": 9}, HASHED[:200])))
-    assert said == {here}
-    assert here[:60] == "bbabababaaacaaaaaaaaaabaababababcaaaabaabaaaababaaabaaababaa"
 
 
 def test_the_mixing_is_a_bijection_without_a_bias() -> None:
@@ -303,33 +274,6 @@ def test_a_client_without_the_cookie_gets_one_that_leads_back() -> None:
         assert all(value.startswith(b"pod=") for value in values)
 
     fake_loop.run(main())
-
-
-async def test_a_client_whose_first_request_is_a_websocket_gets_a_cookie_too(router: Any) -> None:
-    """With the switch, its only answer: without it, each of its WebSockets would go to any pod."""
-
-    async def switch(wire: Wire) -> None:
-        await wire.head()
-        await wire.send(b"HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n")
-        await wire.gone()
-
-    async with scripted(Scripted()) as server:
-        server.scripts = [switch]
-        process: RouterProcess = await router().start(
-            endpoint(
-                "e", backend("b", f"127.0.0.1:{server.port}"), sessionAffinity={"cookie": {"name": "pod"}}
-            )
-        )
-        host, _, port = process.data.removeprefix("http://").partition(":")
-        for cookie, expected in ((b"", 1), (b"cookie: pod=a\r\n", 0)):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            ask = b"GET /e/ws HTTP/1.1\r\nhost: a\r\n%bconnection: upgrade\r\nupgrade: x\r\n\r\n"
-            writer.write(ask % cookie)
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)
-            writer.close()
-            assert head.startswith(b"HTTP/1.1 101 ")
-            assert head.count(b"\r\nset-cookie: pod=") == expected, head
-        await process.stop()
 
 
 def test_a_key_chooses_the_backend_too_and_others_are_drawn_as_ever() -> None:

@@ -13,8 +13,6 @@ from penstock_router.pods.pool import FULL_SECONDS
 from penstock_wire.control.router_settings import ColdStart
 from penstock_wire.headers import get
 from tests.support.clocks import fake_loop
-from tests.support.http.router_upstream import Answer, Behave, Seen, echo, refuse
-from tests.support.processes.router_process import backend, endpoint
 from tests.support.worlds.router_world import World, statuses
 
 EIGHT = tuple(f"h{index}" for index in range(8))
@@ -25,40 +23,6 @@ def world_of(*hosts: str, room: int = 1, seconds: float = 0.01, **more: Any) -> 
     world = World(*hosts, seconds=seconds, **more)
     world.network.room = room
     return world
-
-
-def one_slot() -> Behave:
-    """Take one request at a time, for some milliseconds, and refuse those beyond."""
-    busy = False
-
-    async def behave(seen: Seen) -> Answer:
-        nonlocal busy
-        if busy:
-            return await refuse("queue_full")(seen)
-        busy = True
-        try:
-            await asyncio.sleep(0.005)
-            return await echo(seen)
-        finally:
-            busy = False
-
-    return behave
-
-
-@pytest.mark.parametrize("at_once", [8, 64])
-async def test_pods_of_one_slot_and_no_queue_answer_all(upstream: Any, router: Any, at_once: int) -> None:
-    """On real sockets: nobody is refused, whether as many ask as there are slots or eight times as many."""
-    servers = [await upstream(one_slot()) for _ in EIGHT]
-    process = await router().start(endpoint("e", backend("b", *(server.target for server in servers))))
-
-    async def caller() -> list[int]:
-        return [(await process.ask()).status for _ in range(256 // at_once)]
-
-    replies = await asyncio.gather(*(caller() for _ in range(at_once)))
-    assert Counter(status for statuses in replies for status in statuses) == {200: 256}
-    executed: Counter[str] = sum((server.executed for server in servers), Counter())
-    assert len(executed) == 256
-    assert set(executed.values()) == {1}
 
 
 def test_all_who_find_no_room_go_in_the_order_of_their_arrival_as_soon_as_there_is_some() -> None:

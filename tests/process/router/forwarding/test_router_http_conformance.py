@@ -1,7 +1,7 @@
 """HTTP's rules through a real router: before a server that speaks HTTP/1.1, and before a real sidecar.
 
-The suite and the tables are those of `wire` (tests/unit/wire/test_wire_http.py, test_http_server_rfc.py and
-test_http_client_rfc.py). One router, one sidecar and one server stand for all cases.
+The suite and the tables are those of `wire` (tests/process/wire/test_wire_http.py, test_http_server_rfc.py
+and test_http_client_rfc.py). One router, one sidecar and one server stand for all cases.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class TestRouter(FrontPromises):
 
 @pytest.mark.parametrize("rule", [rule for rule in REQUESTS_REFUSED if rule not in ITS_OWN])
 async def test_what_a_server_must_refuse_is_refused(served: Served, rule: str) -> None:
-    """See tests/unit/wire/test_http_server_rfc.py."""
+    """See tests/process/wire/test_http_server_rfc.py."""
     sent, status = REQUESTS_REFUSED[rule]
     answer = await until_closed(served.address, sent + b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 %d " % status)
@@ -176,7 +176,7 @@ async def test_a_body_beyond_the_limit_is_refused_and_read_as_a_body(served: Ser
 
 @pytest.mark.parametrize("rule", TAKEN)
 async def test_what_a_server_must_take_is_taken(served: Served, rule: str) -> None:
-    """See tests/unit/wire/test_http_server_rfc.py. A server behind gets a Host, whoever sent none."""
+    """See tests/process/wire/test_http_server_rfc.py. A server behind gets a Host, whoever sent none."""
     sent, expected = TAKEN[rule]
     answer = await until_closed(served.address, sent)
     assert answer.startswith(b"HTTP/1.1 200 ")
@@ -227,7 +227,7 @@ def read(answer: bytes) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
 async def test_an_answer_that_must_not_be_forwarded_is_an_error_of_ours(
     through: Through, behind: str, rule: str
 ) -> None:
-    """See tests/unit/wire/test_http_client_rfc.py; the next request gets its own answer."""
+    """See tests/process/wire/test_http_client_rfc.py; the next request gets its own answer."""
     address = through.address(f"raw {behind}")
     through.raw.answer, through.raw.ends = REFUSED[rule], False
     answer = await asked(address, SETTLED % b"/bad")
@@ -244,7 +244,7 @@ async def test_an_answer_that_must_not_be_forwarded_is_an_error_of_ours(
 async def test_an_incomplete_answer_is_never_passed_on_as_whole(
     through: Through, behind: str, rule: str
 ) -> None:
-    """See tests/unit/wire/test_http_client_rfc.py."""
+    """See tests/process/wire/test_http_client_rfc.py."""
     address = through.address(f"raw {behind}")
     through.raw.answer, through.raw.ends = INCOMPLETE[rule], True
     answer = await asked(address, SETTLED % b"/cut")
@@ -260,7 +260,7 @@ async def test_an_incomplete_answer_is_never_passed_on_as_whole(
 @pytest.mark.parametrize("behind", BEHIND)
 @pytest.mark.parametrize("rule", READ)
 async def test_an_answer_is_passed_on_as_it_is_meant(through: Through, behind: str, rule: str) -> None:
-    """See tests/unit/wire/test_http_client_rfc.py; what is behind it is never another's answer."""
+    """See tests/process/wire/test_http_client_rfc.py; what is behind it is never another's answer."""
     method, sent, expected, connections = READ[rule]
     address = through.address(f"raw {behind}")
     through.raw.answer, through.raw.ends = sent, connections == CLOSED

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from penstock_wire.memory_limit import most_kept
+from tests.process.router.conftest import MakeRouter, MakeUpstream
 from tests.support.processes.router_process import backend, endpoint, until
-from tests.unit.router.conftest import MakeRouter, MakeUpstream
 
 MIB = 1024 * 1024
 LIMIT = 160 * MIB

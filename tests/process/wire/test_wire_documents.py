@@ -1,0 +1,30 @@
+"""Documents, headers, durations, errors, flags: what each takes, refuses and says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+class TestOpenFiles:
+    @pytest.mark.parametrize(
+        "program",
+        [
+            "from penstock_wire import process\nprocess.run(limits)",
+            "import penstock_operator.__main__ as m; m.run = lambda _: limits(); sys.argv[1:] = []; m.main()",
+        ],
+        ids=["data plane", "operator"],
+    )
+    def test_a_process_opens_as_many_as_it_may(self, program: str):
+        """Whatever the runtime begins with; never beyond the hard limit."""
+        code = (
+            "import resource, sys\n"
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 2048))\n"
+            "async def limits():\n    print(resource.getrlimit(resource.RLIMIT_NOFILE))\n    return 0\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code + program], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "(2048, 2048)\n"
