@@ -195,8 +195,8 @@ HOP_MUTANTS = (
         name="a request that the model has is handed back",
         breaks=ONCE,
         package=SIDECAR,
-        old="        if call.over or not call.waiting:",
-        new="        if call.over:",
+        old="        if call.done or not call.queued:",
+        new="        if call.done:",
         tests=(f"{_BACK}::test_of_what_passes_through_only_what_waits_is_handed_back",),
     ),
 )

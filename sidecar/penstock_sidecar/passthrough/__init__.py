@@ -1,5 +1,4 @@
 """Passes requests that are not batched to the model, one by one.
 
-Read in this order: `passthrough` (limits, sends and answers), `outgoing` (the request to the model) and
-`deadline_queue` (the requests that wait).
+Read in this order: `passthrough` (limits, sends and answers) and `outgoing` (the request to the model).
 """

@@ -1,10 +1,10 @@
 """Passes requests through to the model one by one: all with `protocol: none`, else those not batched.
 
-At most `maxOngoingRequests` are with the model; further requests wait, the earliest deadline first, up to
-`maxQueuedItems` (8 · maxOngoingRequests unless set); those beyond are refused. A request is ongoing until its
-answer's body has ended, or both sides of its tunnel have. Its deadline counts until the head of the answer;
-after that a stream may go on while each piece comes within the time that the router asks for
-(`x-penstock-idle-ms`), or else within the sidecar's own limit.
+At most `maxOngoingRequests` are with the model; further requests wait in a `Queue` of one key, up to
+`maxQueuedItems` (8 · maxOngoingRequests unless set); those beyond are refused, or evict others. A request is
+ongoing until its answer's body has ended, or both sides of its tunnel have. Its deadline counts until the
+head of the answer; after that a stream may go on while each piece comes within the time that the router asks
+for (`x-penstock-idle-ms`), or else within the sidecar's own limit.
 
 Bodies stream both ways with backpressure: data that one side does not take is not read from the other. If a
 client leaves, its request leaves the queue in O(1), or its connection to the model is closed as a signal.
@@ -15,8 +15,9 @@ client leaves, its request leaves the queue in O(1), or its connection to the mo
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from penstock_sidecar.admission import errors
 from penstock_sidecar.admission.error_responses import ErrorResponder
@@ -30,8 +31,13 @@ from penstock_sidecar.model.answers import (
     model_reason,
     not_admitted,
 )
-from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
 from penstock_sidecar.passthrough.outgoing import idle_seconds, outgoing
+from penstock_sidecar.queue.batch_key import Keys
+from penstock_sidecar.queue.batch_limits import Limits
+from penstock_sidecar.queue.eviction import may_evict
+from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.queue import Queue
+from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
@@ -61,6 +67,8 @@ STREAM_IDLE_SECONDS = 60.0
 """Maximum silence of the model in a stream (or defaultTimeout, if that is longer) before the stream is cut,
 unless its request sets a limit."""
 MIN_SECONDS = 0.001
+_KEY = Key("", "", (), ())
+_ONE = Limits(size=1, bytes=1)
 _LINES = b"%b: queue;dur=%%.3f, model;dur=%%.3f\r\n%b: %%b\r\n%b: %%d\r\n" % (
     SERVER_TIMING,
     REQUEST_ID,
@@ -76,35 +84,25 @@ class RunObserver(RequestObserver, Protocol):
         ...
 
 
-class _Call:
-    """One request on its way through."""
+class _Call(QueuedRequest):
+    """One request on its way through: a single item."""
 
-    __slots__ = (
-        "arrived",
-        "begun",
-        "exchange",
-        "expires",
-        "over",
-        "passthrough",
-        "relay",
-        "request_id",
-        "task",
-        "waiting",
-    )
+    __slots__ = ("begun", "exchange", "passthrough", "relay", "task")
 
     def __init__(
         self, passthrough: Passthrough, exchange: Exchange, request_id: bytes, arrived: float, expires: float
     ) -> None:
+        super().__init__(_KEY, exchange.request, request_id, (b"",), (), arrived, expires, expires)
         self.passthrough = passthrough
         self.exchange = exchange
-        self.request_id = request_id
-        self.arrived = arrived
-        self.expires = expires
         self.begun = 0.0  # when it was sent to the model, 0 = not yet
-        self.waiting = False
-        self.over = False
         self.task: asyncio.Task[None] | None = None
         self.relay: AnswerStream | None = None
+
+    def finish(self, outcome: Outcome) -> None:
+        """Answer with an error of the sidecar."""
+        if isinstance(outcome, PenstockError):
+            self.passthrough.refuse_call(self, outcome)
 
     def gone(self) -> None:
         """Drop the request: its client went away before the answer."""
@@ -153,7 +151,10 @@ class Passthrough:
         self._first = first
         self._on_room = on_room
         self._trusts = trusts
-        self._line: DeadlineQueue[_Call] = DeadlineQueue()
+        self._batching = settings.batching
+        self._evicts = may_evict(settings.batching)
+        self._queue = Queue(evicting=self._evicts)
+        self._keys = Keys(key_fields=False, batching=settings.batching)
         self._calls: set[_Call] = set()
         self._tunnels: set[_Call] = set()
         self._changed = asyncio.Event()
@@ -161,7 +162,7 @@ class Passthrough:
         self._timer = EarliestTimer(self._ring, clock)
         self._ids = RequestIds()
         self._shared = SharedFields()
-        self._responder = ErrorResponder(backend=backend, pod=pod, queued=lambda: len(self._line))
+        self._responder = ErrorResponder(backend=backend, pod=pod, queued=lambda: self._queue.requests)
         # Cached queue-full error, and the state that it was built from.
         self._full: PenstockError | None = None
         self._full_of: tuple[int, int, int, float] = (0, 0, 0, 0.0)
@@ -186,7 +187,7 @@ class Passthrough:
     @property
     def queued(self) -> int:
         """Number of requests that wait."""
-        return len(self._line.by_arrival)
+        return self._queue.requests
 
     @property
     def ongoing(self) -> int:
@@ -196,7 +197,7 @@ class Passthrough:
     @property
     def free(self) -> int:
         """Number of requests that would be sent at once."""
-        return 0 if self._paused or self._line else max(0, self.slots - len(self._calls))
+        return 0 if self._paused or self._queue.requests else max(0, self.slots - len(self._calls))
 
     @property
     def open_tunnels(self) -> int:
@@ -206,13 +207,13 @@ class Passthrough:
     @property
     def oldest_age(self) -> float:
         """Seconds that the oldest queued request has waited; 0 if none waits."""
-        oldest = self._line.oldest
+        oldest = self._queue.oldest
         return 0.0 if oldest is None else max(0.0, self._clock() - oldest)
 
     @property
     def drain_seconds(self) -> float:
         """Seconds until all waiting requests are served, at the pace of the latest requests."""
-        return self.throughput.drain_seconds(len(self._line), self.slots)
+        return self.throughput.drain_seconds(self._queue.requests, self.slots)
 
     @property
     def batch_limit(self) -> int:
@@ -232,9 +233,9 @@ class Passthrough:
 
     def lines(self) -> list[dict[str, Any]]:
         """See `RequestPath`: there is one queue, of all requests."""
-        if not self._line:
+        if not self._queue.requests:
             return []
-        return [{"requests": len(self._line), "oldestAgeMs": round(self.oldest_age * 1000)}]
+        return [{"requests": self._queue.requests, "oldestAgeMs": round(self.oldest_age * 1000)}]
 
     def fits(self) -> Mapping[str, Fit]:
         """See `RequestPath`: there are no batches to fit a latency model to."""
@@ -242,7 +243,7 @@ class Passthrough:
 
     async def idle(self) -> None:
         """Wait until nothing is queued and nothing is with the model."""
-        while self._line or self._calls:
+        while self._queue.requests or self._calls:
             self._changed.clear()
             await self._changed.wait()
 
@@ -261,7 +262,12 @@ class Passthrough:
 
     def apply(self, settings: Settings) -> None:
         """Apply new settings; requests with the model are not disturbed."""
-        self._batching = settings.batching
+        before, batching = self._batching, settings.batching
+        self._batching = batching
+        if (batching.priority, batching.fairness) != (before.priority, before.fairness):
+            self._keys.apply(batching)
+            self._evicts = may_evict(batching)
+            self._queue.rekey(self._rank, evicting=self._evicts)
         self.slots = settings.max_ongoing_requests
         self._fill()
 
@@ -292,12 +298,13 @@ class Passthrough:
         for call in list(self._tunnels):
             if call.task is not None:
                 call.task.cancel()
-        calls = self._line.clear()
-        for call in calls:
-            self._tell(call, error)
+        waiting = list(self._queue)
+        for work in waiting:
+            self._queue.leave(work)
+            work.finish(error)
         self._changed.set()
         self._on_room()
-        return len(calls)
+        return len(waiting)
 
     async def run(self) -> None:
         """Wait until cancelled: nothing runs by itself."""
@@ -312,7 +319,7 @@ class Passthrough:
                 call.task.cancel()
                 await asyncio.wait({call.task})
                 stopped = "the sidecar was stopped before the model answered"
-                self._tell(call, PenstockError(Reason.MODEL_UNREACHABLE, stopped))
+                self.refuse_call(call, PenstockError(Reason.MODEL_UNREACHABLE, stopped))
 
     def begin(self, exchange: Exchange) -> None:
         """Take a request (a `Service`)."""
@@ -354,45 +361,51 @@ class Passthrough:
             return None
         if not retry:
             self._observer.arrived(1)
-        if not self._line and not self._calls:
+        if not self._queue.requests and not self._calls:
             self._first()
         if expires <= arrived:
             self._refuse(exchange, errors.late_on_arrival(), request_id)
             return None
-        goes = not self._paused and len(self._calls) < self.slots and not self._line
-        if not goes and len(self._line) >= self.queue_limit:
+        goes = not self._paused and len(self._calls) < self.slots and not self._queue.requests
+        full = not goes and self._queue.requests >= self.queue_limit
+        if full and not self._evicts:
             self._refuse(exchange, self._no_room(), request_id)
             return None
         call = _Call(self, exchange, request_id, arrived, expires)
+        if self._evicts:
+            self._rank(call)
+        if full and not self._evict_for(call):
+            self._refuse(exchange, self._no_room(), request_id)
+            return None
         exchange.gone = call.gone
         if goes:
             self._start(call)
             self._on_room()
             return None
-        self._line.add(call)
+        self._queue.add(call)
         self._timer.ring_at(expires)
         self._on_room()
         return call
 
     def hand_back(self, call: _Call) -> int:
         """Give a waiting request back, for another pod; returns 1, or 0 if it does not wait."""
-        if call.over or not call.waiting:
+        if call.done or not call.queued:
             return 0
-        self._line.leave(call)
+        self._queue.leave(call)
         self._changed.set()
-        self._tell(call, errors.handed_back())
+        self.refuse_call(call, errors.handed_back())
         self._on_room()
         return 1
 
     def leave(self, call: _Call) -> None:
         """Drop a request whose client went away before its answer."""
-        if call.over:
+        if call.done:
             return
-        call.over = True
+        call.done = True
         call.exchange.request.recall = None
         self._observer.ended(499, Reason.CLIENT_GONE, 1)
-        if call.waiting:
-            self._line.leave(call)
+        if call.queued:
+            self._queue.leave(call)
             self._changed.set()
             self._on_room()
         elif call.task is not None:
@@ -400,9 +413,30 @@ class Passthrough:
 
     # Internals
 
+    def _rank(self, work: QueuedRequest) -> None:
+        """Set a request's level and share by the policy in effect."""
+        read = self._keys.read_of(work.request)
+        work.level, work.share = read.level, read.share
+
+    def _evict_for(self, call: _Call) -> bool:
+        """Make room in a full queue; returns whether there is room now."""
+        limit = self.queue_limit
+        evicted = self._queue.evict_for(call, call.arrived, limit=limit, space=sys.maxsize)
+        for work in evicted:
+            # NB: later: an answer may start the client's next request, if its connection has read it already.
+            self._loop.call_soon(work.finish, self._no_room())
+        return bool(evicted)
+
+    def _next(self) -> _Call | None:
+        """Take the request whose turn it is out of the queue."""
+        if self._queue.choose(self._clock()) is None:
+            return None
+        (part,) = self._queue.cut(_KEY, _ONE)
+        return cast("_Call", part.work)
+
     def _no_room(self) -> PenstockError:
         """The queue-full error; the same object while the numbers in it are the same."""
-        limit, queued, ongoing = self.queue_limit, len(self._line), len(self._calls)
+        limit, queued, ongoing = self.queue_limit, self._queue.requests, len(self._calls)
         # The newcomer would wait behind all in the queue; `slots` requests are served at once.
         seconds = (queued + 1) * self.throughput.seconds / self.slots
         state = (limit, queued, ongoing, seconds)
@@ -438,25 +472,26 @@ class Passthrough:
 
     def _fill(self) -> None:
         """Send waiting requests while slots are free."""
-        while self._line and not self._paused and len(self._calls) < self.slots:
+        while self._queue.requests and not self._paused and len(self._calls) < self.slots:
             self._expire()
-            call = self._line.next()
+            call = self._next()
             if call is not None:
                 self._start(call)
         self._on_room()
 
     def _expire(self) -> None:
         now = self._clock()
-        for call in self._line.expired(now + TIMER_SLACK):
-            self._tell(call, errors.expired(now - call.arrived))
+        while (work := self._queue.first()) is not None and work.deadline <= now + TIMER_SLACK:
+            self._queue.leave(work)
+            work.finish(errors.expired(now - work.arrived))
 
     def _ring(self) -> None:
         self._expire()
         self._changed.set()
         self._on_room()
-        again = self._line.first_expiry
-        if again is not None:
-            self._timer.ring_at(again)
+        first = self._queue.first()
+        if first is not None:
+            self._timer.ring_at(first.deadline)
 
     async def _pass(self, call: _Call) -> None:
         """Send one request, and wait for the head of its answer, or the end of its tunnel."""
@@ -488,7 +523,7 @@ class Passthrough:
             log("request failed", level="error", error=repr(error), request_id=call.request_id.decode())
             self._finish(call, PenstockError(Reason.INTERNAL, "the request could not be handled"))
         else:
-            if call.over:  # the client left meanwhile
+            if call.done:  # the client left meanwhile
                 answer.abort()
                 self._finish(call, None)
             elif answer.tunnel is not None:
@@ -499,7 +534,7 @@ class Passthrough:
     def _lines(self, call: _Call) -> bytes:
         """The header lines that are specific to one answer: its times, its id, the queue."""
         queued, head = (call.begun - call.arrived) * 1e3, (self._clock() - call.begun) * 1e3
-        return _LINES % (queued, head, call.request_id, len(self._line))
+        return _LINES % (queued, head, call.request_id, self._queue.requests)
 
     def _answer(self, call: _Call, answer: UpstreamAnswer) -> None:
         """Answer the client; a body that is not complete yet follows as it comes."""
@@ -543,7 +578,7 @@ class Passthrough:
             switched = Response(101, from_model(answer.headers))
             switched.lines = self._lines(call)
             client = call.exchange.switch(switched.fields)
-            call.over = True  # from here on no answer can be sent
+            call.done = True  # from here on no answer can be sent
             await tunnel.join(client, model, idle_seconds(call.exchange.request) or tunnel.IDLE_SECONDS)
         except tunnel.TunnelIdle as error:
             reason = Reason.DEADLINE
@@ -563,19 +598,19 @@ class Passthrough:
             log("tunnel failed", level="error", error=repr(error), request_id=call.request_id.decode())
         finally:
             self._tunnels.discard(call)
-            call.over = False
+            call.done = False
             self._ended(call, 101, reason)
 
     def _finish(self, call: _Call, error: PenstockError | None) -> None:
         """End a request that got no answer from the model."""
         self._release(call)
         if error is not None:
-            self._tell(call, error)
+            self.refuse_call(call, error)
 
     def _ended(self, call: _Call, status: int, reason: Reason | None, said: str = "") -> None:
         """End a request whose answer is complete, or broke off."""
-        if not call.over:
-            call.over = True
+        if not call.done:
+            call.done = True
             self._observer.ended(status, reason, 1, said)
         if call in self._calls:
             seconds = self._clock() - call.begun
@@ -590,11 +625,11 @@ class Passthrough:
         self._changed.set()
         self._fill()
 
-    def _tell(self, call: _Call, error: PenstockError) -> None:
+    def refuse_call(self, call: _Call, error: PenstockError) -> None:
         """Answer with the sidecar's own error, unless the client left or has its answer."""
-        if call.over:
+        if call.done:
             return
-        call.over = True
+        call.done = True
         call.exchange.request.recall = None
         self._observer.ended(error.status, error.reason, 1)
         call.exchange.answer(self._responder.own(error, call.request_id))

@@ -6,12 +6,10 @@ import asyncio
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from penstock_sidecar.passthrough.deadline_queue import DeadlineQueue
 from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, STREAM_IDLE_SECONDS, Passthrough
+from penstock_wire.control.settings import Fairness, Priority
 from penstock_wire.http import (
     AnswerUnreadable,
     ClientGone,
@@ -139,42 +137,51 @@ class TestQueue:
 
         fake_loop.run(main())
 
-    @given(
-        st.lists(
-            st.tuples(st.sampled_from(["add", "leave", "next", "expire"]), st.integers(0, 9)), max_size=200
-        )
-    )
-    def test_the_line_is_what_a_sorted_list_is(self, steps: list[tuple[str, int]]) -> None:
-        """Whatever comes, leaves, is taken and expires."""
+    def test_priority_and_fairness_order_what_waits(self) -> None:
+        """As batched requests: by level, then by the share that was served least; a change sorts anew."""
 
-        class One:
-            def __init__(self, number: int, expires: float) -> None:
-                self.arrived, self.expires, self.waiting = float(number), expires, False
+        async def main() -> None:
+            bench = Bench(priority=Priority(levels=2, default=2), fairness=Fairness(header="x-tenant"))
+            bench.ask("/first")
+            for number in range(2):
+                bench.ask(f"/a{number}", x_tenant="a")
+            bench.ask("/b", x_tenant="b")
+            bench.ask("/urgent", x_tenant="a", x_penstock_priority="1")
+            await settle()
+            for number in range(4):
+                bench.model.answer(number)
+                await settle()
+            assert bench.model.targets == ["/first", "/urgent", "/b", "/a0", "/a1"]
+            bench.ask("/bulk", x_tenant="a")
+            bench.ask("/soon", x_tenant="a", x_penstock_priority="1")
+            bench.passthrough.apply(settings(1))
+            bench.model.answer(4)
+            await settle()
+            assert bench.model.targets[-1] == "/bulk"  # no levels any more: the first to arrive
+            await bench.passthrough.abort()
 
-        line: DeadlineQueue[One] = DeadlineQueue()
-        expected: list[One] = []
-        for number, (step, value) in enumerate(steps):
-            in_order = sorted(expected, key=lambda waiter: (waiter.expires, waiter.arrived))
-            if step == "add":
-                waiter = One(number, value)
-                line.add(waiter)
-                expected.append(waiter)
-            elif step == "leave" and expected:
-                waiter = expected.pop(value % len(expected))
-                line.leave(waiter)
-                line.leave(waiter)
-            elif step == "next":
-                assert line.next() is (in_order[0] if in_order else None)
-                expected = [waiter for waiter in expected if not in_order or waiter is not in_order[0]]
-            elif step == "expire":
-                due = [waiter for waiter in in_order if waiter.expires <= value]
-                assert line.expired(value) == due
-                expected = [waiter for waiter in expected if waiter not in due]
-            assert len(line) == len(expected)
-            assert line.oldest == (expected[0].arrived if expected else None)
-            assert line.first_expiry == min((waiter.expires for waiter in expected), default=None)
-            assert all(waiter.waiting for waiter in expected)
-        assert line.clear() == expected
+        fake_loop.run(main())
+
+    def test_in_a_full_queue_the_urgent_take_the_place_of_the_others(self) -> None:
+        async def main() -> None:
+            bench = Bench(priority=Priority(levels=2, default=2), max_queued_items=2)
+            bench.ask("/first")
+            bulk = []
+            for number in range(3):
+                bulk.append(bench.ask(f"/{number}"))
+                await asyncio.sleep(0.1)
+            assert bulk[2].reason == "queue_full"
+            urgent = bench.ask("/urgent", x_penstock_priority="1")
+            await settle()
+            assert (bulk[1].status, bulk[1].reason) == (503, "queue_full")
+            assert bulk[1].field(b"x-penstock-not-admitted") == b"1"
+            assert (bulk[0].answers, urgent.answers, bench.passthrough.queued) == ([], [], 2)
+            bench.model.answer(0)
+            await settle()
+            assert bench.model.targets == ["/first", "/urgent"]
+            await bench.passthrough.abort()
+
+        fake_loop.run(main())
 
 
 class TestAnswers:
