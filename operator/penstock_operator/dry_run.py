@@ -32,6 +32,7 @@ from penstock_operator.reconcile.manager import Manager, build_queues
 from penstock_operator.reconcile.view import View
 from penstock_operator.reports import Reports
 from penstock_operator.store import ObjectKey, Store
+from penstock_wire import yaml_text
 
 _ROUNDS = 10
 """Most looks at one key: the writes of one key can affect another."""
@@ -104,8 +105,8 @@ def read_file(path: str, what: str = "--file") -> list[Obj]:
     """
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        documents = [document for document in yaml_text.read_all(text) if document is not None]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{what}: {path}: {error}") from error
     ours = {kind.kind: kind.api_version for kind in PARENTS}
     resources: list[Obj] = []
@@ -117,8 +118,12 @@ def read_file(path: str, what: str = "--file") -> list[Obj]:
             if ours.get(kind) != version:
                 known = f"{' or '.join(sorted(ours))} of {' or '.join(sorted(set(ours.values())))}"
                 raise ConfigError(f"{what}: {path}: expected {known}, found {kind} of {version}")
-            if not isinstance(document["metadata"].get("name"), str):
-                raise ConfigError(f"{what}: {path}: a {document['kind']} has no metadata.name")
+            name = document["metadata"].get("name")
+            if not isinstance(name, str):
+                found = "none" if name is None else f"{name!r}, a value of type {type(name).__name__}"
+                raise ConfigError(
+                    f"{what}: {path}: expected a {kind} with a metadata.name of text, found {found}"
+                )
             resources.append(document)
     return resources
 

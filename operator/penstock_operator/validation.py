@@ -357,7 +357,8 @@ def run(paths: Sequence[str]) -> int:
             for fault in faults(resource):
                 bad += 1
                 print(f"{path}: {resource['kind']}/{resource['metadata']['name']}: {fault}")
-    print(f"{count} resources of Penstock, {bad} faults", file=sys.stderr)
+    resources_word, faults_word = "resource" + "s" * (count != 1), "fault" + "s" * (bad != 1)
+    print(f"{count} {resources_word} of Penstock, {bad} {faults_word}", file=sys.stderr)
     return int(bad > 0)
 
 

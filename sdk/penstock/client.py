@@ -63,13 +63,15 @@ class Client:
             import kubernetes
             import urllib3
             import yaml
+
+            from penstock_wire import yaml_text
         except ImportError as error:
             raise ImportError(missing("penstock.Client", "client", f"none named {error.name!r}")) from None
         settings = kubernetes.client.Configuration()
         own = _connect(kubernetes.config, settings, kubeconfig, context)
         self.namespace = namespace or own
         """Namespace of the resources."""
-        self._yaml = yaml
+        self._read_yaml, self._not_yaml = yaml_text.read_all, yaml.YAMLError
         self._failed = kubernetes.client.ApiException
         self._unanswered = urllib3.exceptions.HTTPError
         self._api = kubernetes.client.CustomObjectsApi(kubernetes.client.ApiClient(settings))
@@ -328,8 +330,10 @@ class Client:
         if isinstance(resources, Path):
             resources = resources.read_text()
         if isinstance(resources, str):
-            documents: Iterable[Any] = self._yaml.safe_load_all(resources)
-            return [each for each in documents if each is not None]
+            try:
+                return [each for each in self._read_yaml(resources) if each is not None]
+            except self._not_yaml as error:
+                raise ValueError(f"apply: expected YAML: {error}") from None
         return [resources] if isinstance(resources, Mapping) else resources
 
     def _checked(self, resource: Any) -> Resource:
@@ -338,7 +342,7 @@ class Client:
             raise ValueError(f"apply: expected a resource of kind {', '.join(PLURALS)}, found {kind!r}")
         metadata = resource.get("metadata") or {}
         name, namespace = metadata.get("name"), metadata.get("namespace", self.namespace)
-        if not name or namespace != self.namespace:
+        if not name or not isinstance(name, str) or namespace != self.namespace:
             raise ValueError(
                 f"apply: expected a {resource['kind']} with a name, in this client's namespace "
                 f"{self.namespace}, found metadata {dict(metadata)!r}"

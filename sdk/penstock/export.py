@@ -29,12 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("application", help="what to export: module:Class, :function or :application")
     parser.add_argument(
-        "--image", required=True, help="the image that holds the code and the SDK; {name} is a node's"
+        "--image",
+        required=True,
+        type=_image,
+        help="the image that holds the code and the SDK; {name} is a node's",
     )
     parser.add_argument(
         "--init-kwargs", type=json_object, default={}, help="keyword arguments of the class, JSON"
     )
     parser.add_argument("--namespace", help="of the resources (default: none, that of kubectl apply)")
+
+
+def _image(text: str) -> str:
+    if not text or text != "".join(text.split()):
+        raise argparse.ArgumentTypeError(f"expected the name of an image, found {text!r}")
+    return text
 
 
 def run(options: argparse.Namespace) -> int:

@@ -38,6 +38,10 @@ ABSENT_SECONDS = 10.0
 """How long an id without a model is remembered."""
 MAX_ABSENT = 1024
 """The most such ids; the oldest is forgotten."""
+_LOADING: contextvars.ContextVar[tuple[tuple[Models, str], ...]] = contextvars.ContextVar(
+    "loading", default=()
+)
+"""The loads that the running code is part of, the outermost first: each by its models and its id."""
 CLOSE = "close"
 """The optional method of a model that is called when it is evicted."""
 
@@ -97,6 +101,7 @@ class Models:
         Raises:
             ArgumentsError: the id is empty, or of another form.
             UnknownModel: it has no model, which was found at most `ABSENT_SECONDS` ago.
+            RuntimeError: the loader of this model asks for it, also by way of other models.
             Exception: whatever else the loader raised; the next call loads again.
         """
         if not isinstance(model_id, str):
@@ -119,6 +124,7 @@ class Models:
         entry, first = self._take(model_id)
         if first:
             began = time.monotonic()
+            outer = _LOADING.set((*_LOADING.get(), (self, model_id)))
             try:
                 model = self._loader(model_id)
             except BaseException as error:  # of any kind: other calls that wait for this model get it, too
@@ -127,6 +133,8 @@ class Models:
                 if raised is error:
                     raise
                 raise raised from error
+            finally:
+                _LOADING.reset(outer)
             entry.model.set_result(model)
             for each in self._there(entry, began):
                 _close_blocking(each)
@@ -136,9 +144,9 @@ class Models:
         entry, first = self._take(model_id)
         if first or entry.task is None:
             # NB: not part of any call: the first caller can leave while the others wait on.
-            entry.task = asyncio.get_running_loop().create_task(
-                self._load(entry), context=contextvars.Context()
-            )
+            alone = contextvars.Context()
+            alone.run(_LOADING.set, (*_LOADING.get(), (self, model_id)))
+            entry.task = asyncio.get_running_loop().create_task(self._load(entry), context=alone)
             entry.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(entry.task)
 
@@ -172,6 +180,9 @@ class Models:
         with self._lock:
             entry = self._entries.get(model_id)
             first = entry is None
+            if entry is not None and not entry.loaded and (self, model_id) in _LOADING.get():
+                # NB: it would wait for itself, for good.
+                raise RuntimeError(f"expected a loader that loads {model_id!r}, found that it asks for it")
             if entry is None:
                 entry = self._entries[model_id] = Entry(model_id)
             self._entries.move_to_end(model_id)

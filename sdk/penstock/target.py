@@ -13,6 +13,7 @@ from penstock.errors import LoadError
 from penstock.handles.init_kwargs import with_handles
 from penstock.multiplexed import closing
 from penstock.signature import Shape, read
+from penstock.steps import yields
 from penstock.user_code import USER_CODE
 
 DEFAULTS = ("__call__", "predict")
@@ -189,6 +190,8 @@ def _has(name: str, kind: type[Any], attribute: str, takes: str, *arguments: obj
     function = getattr(kind, attribute)
     if not callable(function):
         raise LoadError(f"{name}.{attribute}: expected a method, found {type(function).__name__}")
+    if yields(function):
+        raise LoadError(f"{name}.{attribute}: expected a method that runs when called, found a generator")
     try:
         inspect.signature(function).bind(*(() if bound else (None,)), *arguments)
     except TypeError as error:

@@ -9,6 +9,7 @@ items), `method_names` (the method that a request calls), `call_chain` (the call
 Then modules for every process: `process` (the command line), `addresses`, `durations`, `quantities` (numbers
 of bytes), `timers` and `exact_timer`, `request_ids`, `access_log`, `closed_paths` (paths closed to requests
 from outside), `extras` (the extra that a command needs), `version`, `memory_limit` (what connections keep),
-`exposition` (pages of metrics), `words` (texts cut where a word ends), `tracing` (OpenTelemetry), `build` and
+`exposition` (pages of metrics), `words` (texts cut where a word ends), `yaml_text` (YAML
+that users write), `tracing` (OpenTelemetry), `build` and
 `_mypyc` (compiled modules).
 """

@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from penstock_sidecar.interfaces import Send
+from penstock_wire import yaml_text
 from penstock_wire.errors import DocumentError
 from penstock_wire.headers import HOP_BY_HOP, REQUEST_ID, Headers
 from penstock_wire.http import Request, UpstreamError
@@ -63,8 +64,8 @@ def decode(data: bytes) -> tuple[Request, ...]:
         document: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):
         try:
-            document = yaml.safe_load(data)
-        except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
+            document = yaml_text.read(data)
+        except yaml.YAMLError as error:
             raise DocumentError(f"warm-up: expected JSON or YAML, found neither: {error}") from error
     try:
         written = msgspec.convert(document, list[_Written])

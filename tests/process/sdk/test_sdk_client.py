@@ -46,11 +46,13 @@ def test_the_namespace_is_the_contexts_unless_it_is_given(client: penstock.Clien
     [
         ({"kind": "Deployment"}, "expected a resource of kind ModelBackend, .* found 'Deployment'"),
         ("just text", "expected a resource of kind ModelBackend, .* found 'str'"),
+        ("kind: BatchPolicy\nkind: ModelBackend", "apply: expected YAML: line 2: .* found 'kind' again"),
         ({"kind": "BatchPolicy", "metadata": {}}, "expected a BatchPolicy with a name"),
         (
             {"kind": "BatchPolicy", "metadata": {"name": "a", "namespace": "b"}},
             "in this client's namespace team",
         ),
+        ({"kind": "BatchPolicy", "metadata": {"name": 3}}, "expected a BatchPolicy with a name"),
     ],
 )
 def test_what_cannot_be_applied(client: penstock.Client, resource: Any, message: str) -> None:

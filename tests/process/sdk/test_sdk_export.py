@@ -141,3 +141,10 @@ def test_what_cannot_be_exported_says_why(
     said = capsys.readouterr()
     assert words in said.err
     assert said.out == ""
+
+
+@pytest.mark.parametrize("image", ["", " ", "a b"])
+def test_an_image_without_a_name(folder: Path, capsys: pytest.CaptureFixture[str], image: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["exported:app", "--image", image])
+    assert f"--image: expected the name of an image, found {image!r}" in capsys.readouterr().err

@@ -106,6 +106,42 @@ def test_a_misspelt_kind_or_version_is_not_passed_over(
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [("3", "metadata.name of text, found 3, a value of type int"), ("null", "text, found none")],
+)
+def test_a_name_that_is_not_text(
+    tmp_path: Path, name: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = "apiVersion: penstock.dev/v1alpha1\nkind: ModelBackend\nmetadata: "
+    (tmp_path / "a.yaml").write_text(f"{head}{{name: {name}}}\n")
+    assert run([str(tmp_path / "a.yaml")]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        (
+            "spec: null\nspec: {}\n",
+            2,
+            "5: expected each key once, found 'spec' again, which is on line 4",
+        ),
+        ("spec: {batching: {a: 1, a: 2}}\n", 2, "line 4: expected each key once, found 'a' again"),
+        ("a: &a 1\nb: 2001-99-99\n", 2, "month must be in 1..12"),
+        ("spec: null\n", 1, "1 resource of Penstock, 1 fault\n"),
+        ("spec: {model: 1, x: 2}\n", 1, "1 resource of Penstock, 2 faults\n"),
+    ],
+)
+def test_what_a_file_says_twice_or_yaml_cannot_make(
+    tmp_path: Path, text: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = "apiVersion: penstock.dev/v1alpha1\nkind: ModelBackend\nmetadata: {name: b}\n"
+    (tmp_path / "a.yaml").write_text(head + text)
+    assert run([str(tmp_path / "a.yaml")]) == code
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("spec", "words"),
     [
         ("null", "ModelBackend/b: spec: expected a value, found none"),

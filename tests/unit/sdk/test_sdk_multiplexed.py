@@ -406,3 +406,27 @@ async def test_however_a_model_ends_the_others_are_served_and_closed() -> None:
     with pytest.raises(OSError, match="no disk"):
         await use()
     assert noted == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("ids", [{"a": "a"}, {"a": "b", "b": "a"}], ids=["own", "by-another"])
+async def test_a_loader_that_asks_for_its_own_model(asynchronous: bool, ids: dict[str, str]) -> None:
+    """It would wait for itself for good; the next call with another id is loaded."""
+
+    def load(model_id: str) -> Any:
+        return models(ids[model_id]) if model_id in ids else model_id
+
+    async def load_async(model_id: str) -> Any:
+        return await models(ids[model_id]) if model_id in ids else model_id
+
+    models = Models(load_async if asynchronous else load, most=3)
+
+    async def loaded(model_id: str) -> Any:
+        call = models(model_id) if asynchronous else asyncio.to_thread(models, model_id)
+        return await asyncio.wait_for(call, SECONDS)
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="expected a loader that loads 'a', found that it asks for it"):
+            await loaded("a")
+    assert await loaded("c") == "c"
+    await models.close()

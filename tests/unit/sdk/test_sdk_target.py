@@ -54,6 +54,21 @@ class TunedWrong:
         pass
 
 
+class TunedYields(Tuned):
+    def reconfigure(self, config):
+        yield
+
+
+class LoadYields(Tuned):
+    def load(self):
+        yield
+
+
+class CloseYields(Tuned):
+    async def close(self):
+        yield
+
+
 class TunedValue:
     reconfigure = 7
     def run(self, item):
@@ -228,6 +243,13 @@ def test_the_only_marked_method_is_served_beside_unmarked_ones(module: str) -> N
             r"TunedWrong.reconfigure: expected a method that takes the config alone, .*\(self\)",
         ),
         ("TunedValue", {}, "TunedValue.reconfigure: expected a method, found int"),
+        (
+            "LoadYields",
+            {},
+            "LoadYields.load: expected a method that runs when called, found a generator",
+        ),
+        ("CloseYields", {}, "CloseYields.close: expected a method that runs .*, found a generator"),
+        ("TunedYields", {}, "TunedYields.reconfigure: expected a method that runs .*, found a generator"),
         ("Missing", {}, "expected Missing in module models_for_target, found no Missing"),
         ("value", {}, "expected a class or a function, found int"),
         ("function", {"a": 1}, "expected no init kwargs for a function, found a"),

@@ -69,7 +69,7 @@ class TestSettings:
         def parse(_data: bytes) -> object:
             raise AssertionError("asked")
 
-        monkeypatch.setattr(documents.yaml, "safe_load", parse)
+        monkeypatch.setattr(documents.yaml_text, "read", parse)
         assert settings.decode(b' {"backend": "b"} ', text=True).backend == "b"
         assert settings.decode(b"null", text=True) == settings.Settings()
         with pytest.raises(DocumentError, match="expected JSON or YAML"):

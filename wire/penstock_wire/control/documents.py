@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from penstock_wire import yaml_text
 from penstock_wire.control import handwritten
 from penstock_wire.errors import DocumentError
 
@@ -36,8 +37,7 @@ def decode(kind: type[T], data: bytes, *, what: str, text: bool = False, by_hand
         return _straight(kind, data, what=what)
     try:
         document: Any = _json_or_yaml(data)
-    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
-        # NB: PyYAML's constructors of dates and numbers raise what Python raises: ValueError, AttributeError.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DocumentError(f"{what}: expected JSON or YAML, found bytes that are not: {error}") from error
     if document is None:
         document = {}
@@ -97,4 +97,4 @@ def _json_or_yaml(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError:
-        return yaml.safe_load(data)
+        return yaml_text.read(data)
