@@ -33,7 +33,6 @@ class _Call(QueuedRequest):
     handler: SidecarHandler
 
     def finish(self, outcome: Outcome) -> None:
-        """See `QueuedRequest.finish`."""
         exchange, self.exchange = self.exchange, None
         self.request.recall = None
         if exchange is not None:

@@ -123,11 +123,9 @@ class Metrics:
         log("batches do not carry what their requests do", level="warning", detail=self.warning)
 
     def arrived(self, items: int) -> None:
-        """See `interfaces.RequestObserver`."""
         self._arrived += items
 
     def ended(self, status: int, reason: Reason | None, items: int, said: str = "") -> None:
-        """See `interfaces.RequestObserver`."""
         try:
             counts = self._ended[status, reason, said]
         except KeyError:

@@ -131,7 +131,6 @@ class Dispatcher:
 
     @property
     def counts(self) -> Counts:
-        """See `RequestPath`."""
         return self._cutter.counts
 
     @property
@@ -141,22 +140,18 @@ class Dispatcher:
 
     @property
     def slots(self) -> int:
-        """See `RequestPath`."""
         return self._slots.count
 
     @property
     def queue_limit(self) -> int:
-        """See `RequestPath`."""
         return self.admission.room
 
     @property
     def queued(self) -> int:
-        """See `RequestPath`."""
         return self.queue.items + (0 if self.unbatched is None else self.unbatched.queued)
 
     @property
     def ongoing(self) -> int:
-        """See `RequestPath`."""
         return self._runner.items + (0 if self.unbatched is None else self.unbatched.ongoing)
 
     @property
@@ -176,7 +171,6 @@ class Dispatcher:
 
     @property
     def oldest_age(self) -> float:
-        """See `RequestPath`."""
         oldest = self.queue.oldest
         return 0.0 if oldest is None else max(0.0, self._clock() - oldest)
 
@@ -187,16 +181,13 @@ class Dispatcher:
 
     @property
     def batch_wait(self) -> float:
-        """See `RequestPath`."""
         return self._cutter.wait
 
     @property
     def drain_seconds(self) -> float:
-        """See `RequestPath`."""
         return self.pace.throughput.drain_seconds(self.queue.items, self._slots.count)
 
     def fits(self) -> dict[str, Fit]:
-        """See `RequestPath`."""
         return {
             cls: Fit(
                 a_ms=line.a * 1e3,
@@ -209,7 +200,6 @@ class Dispatcher:
         }
 
     def lines(self) -> list[dict[str, Any]]:
-        """See `RequestPath`."""
         now = self._clock()
         return [
             {
@@ -234,7 +224,6 @@ class Dispatcher:
             self._turns.alive = False
 
     async def idle(self) -> None:
-        """See `RequestPath`."""
         while self.queued or self.ongoing:
             if self.unbatched is not None:
                 await self.unbatched.idle()
@@ -243,7 +232,6 @@ class Dispatcher:
                 await self._idle.wait()
 
     async def quiet(self) -> None:
-        """See `RequestPath`."""
         while self._slots.busy:
             self._quiet.clear()
             await self._quiet.wait()
@@ -266,13 +254,11 @@ class Dispatcher:
         self._turns.schedule()
 
     def pause(self) -> None:
-        """See `RequestPath`."""
         self._slots.paused = True
         if self.unbatched is not None:
             self.unbatched.pause()
 
     def resume(self) -> None:
-        """See `RequestPath`."""
         self._slots.paused = False
         if self.unbatched is not None:
             self.unbatched.resume()
@@ -287,7 +273,6 @@ class Dispatcher:
         self.admission.size_queue()
 
     def refuse(self, error: PenstockError | None) -> None:
-        """See `RequestPath`."""
         self.admission.refusing = error
         if self.unbatched is not None:
             self.unbatched.refuse(error)
@@ -340,7 +325,6 @@ class Dispatcher:
     # What the runner reports
 
     def settle(self, work: QueuedRequest, outcome: Outcome) -> None:
-        """See `runner.BatchListener`."""
         if work.done:
             return
         work.done = True
@@ -352,7 +336,6 @@ class Dispatcher:
             log("answer failed", level="error", error=repr(error), request_id=work.request_id.decode())
 
     def slot_released(self, batch: Batch) -> None:
-        """See `runner.BatchListener`."""
         if batch.turn is not None:
             waiting = self.queue.items > 0 and not batch.given_up
             self.pace.wait_estimator.end(batch.turn, waiting=waiting)
@@ -374,14 +357,12 @@ class Dispatcher:
             self._on_room()
 
     def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float) -> None:
-        """See `runner.BatchListener`."""
         now = self._clock()
         known = self.pace.succeeded(now, work.key.cls, items, seconds)
         if known and self._batching.max_queued_items is None:
             self.admission.size_queue()
 
     def isolates(self) -> bool:
-        """See `runner.BatchListener`."""
         wanted = self._batching.on_batch_error
         return self._isolates if wanted is None else wanted == "Isolate"
 
