@@ -38,7 +38,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "words"), REFUSED, ids=range(len(REFUSED)))
 def test_every_reader_refuses_it(tmp_path: Path, text: str, words: str) -> None:
-    """At once; `tests/unit/sdk/test_sdk_client.py` has the reader of the client."""
+    """At once; `tests/process/sdk/test_sdk_client.py` has the reader of the client."""
     with pytest.raises(yaml.YAMLError, match=words):
         yaml_text.read(text)
     with pytest.raises(DocumentError, match=words):
