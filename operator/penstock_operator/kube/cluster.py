@@ -75,7 +75,10 @@ class Reader(Protocol):
 
 
 class Writer(Protocol):
-    """All that it writes. Every method can raise `ClusterError`, and `LeaseLost` behind a fence."""
+    """All that it writes; with a `uid`, to that object alone, never to a namesake.
+
+    Every method can raise `ClusterError`, and `LeaseLost` behind a fence.
+    """
 
     async def apply(self, kind: Kind, obj: Obj) -> Obj:
         """Server-side apply as `MANAGER`, taking over fields that others set.

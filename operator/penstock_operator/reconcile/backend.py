@@ -51,14 +51,12 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     looked: dict[ObjectKey, Obj | None] = {}
     for kind, name in ((CONFIG_MAP, names.backend_settings(key.name)), (DEPLOYMENT, names.backend(key.name))):
         looked[ObjectKey(kind.kind, key.namespace, name)] = await ctx.applier.look(kind, key.namespace, name)
-    recorded = looked[ObjectKey(CONFIG_MAP.kind, key.namespace, names.backend_settings(key.name))]
-    if recorded is not None and backend.metadata.uid not in owner_uids(recorded):
-        recorded = None  # another owner's, or left of a deleted backend of this name: not our record
+    recorded = _own(
+        looked[ObjectKey(CONFIG_MAP.kind, key.namespace, names.backend_settings(key.name))], stored
+    )
     versioned = _settings(ctx, backend, recorded)
     problems = Problems()
-    live = looked[ObjectKey(DEPLOYMENT.kind, key.namespace, names.backend(key.name))]
-    if live is not None and backend.metadata.uid not in owner_uids(live):
-        live = None
+    live = _own(looked[ObjectKey(DEPLOYMENT.kind, key.namespace, names.backend(key.name))], stored)
     pinned = deployment.pinned_template(backend, config=ctx.render, new_secret=ctx.draw_secret(), live=live)
     if not backend.spec.suspend:
         desired = rendering.backend_objects(
@@ -81,10 +79,13 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
 def unreadable(ctx: ReconcileContext, stored: Obj, error: str) -> dict[str, Any]:
     """Return the status of a backend that cannot be reconciled."""
     key = key_of(stored)
-    live = ctx.store.get(DEPLOYMENT, key.namespace, names.backend(key.name))
-    if live is not None and stored["metadata"].get("uid") not in owner_uids(live):
-        live = None
+    live = _own(ctx.store.get(DEPLOYMENT, key.namespace, names.backend(key.name)), stored)
     return unreadable_status(stored, error, deployment=live, now=ctx.now())
+
+
+def _own(child: Obj | None, backend: Obj) -> Obj | None:
+    """Return a child if it is the backend's; not another owner's, or left of a deleted one of this name."""
+    return child if child is not None and backend["metadata"].get("uid") in owner_uids(child) else None
 
 
 def _unused(ctx: ReconcileContext, backend: ModelBackend) -> list[Obj]:

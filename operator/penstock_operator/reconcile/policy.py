@@ -18,22 +18,20 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     if loaded is None:
         return None
     stored, policy = loaded
+    users = [
+        backend for backend in ctx.view.backends(key.namespace) if backend.spec.batch_policy_ref == key.name
+    ]
     waits = [
         ctx.settling_time(
             stored,
             ctx.view.backend_pods(key.namespace, backend.name),
             ctx.reports.of_backend(key.namespace, backend.name),
         )
-        for backend in ctx.view.backends(key.namespace)
-        if backend.spec.batch_policy_ref == key.name
+        for backend in users
     ]
     if any(waits):
         return max(wait for wait in waits if wait is not None)
-    uses = [
-        _use(ctx, policy, backend)
-        for backend in ctx.view.backends(key.namespace)
-        if backend.spec.batch_policy_ref == key.name
-    ]
+    uses = [_use(ctx, policy, backend) for backend in users]
     await write_status(ctx, stored, policy_status(policy, uses, now=ctx.now()))
     return None
 
