@@ -60,7 +60,7 @@ async def test_a_watch_goes_on_behind_a_deep_object(server: TinyApiserver, level
     starts = 0
 
     class Sink:
-        def knows(self, kind: Kind, obj: dict[str, Any]) -> bool:
+        def is_stored(self, kind: Kind, obj: dict[str, Any]) -> bool:
             return False
 
         def put(self, obj: dict[str, Any]) -> None:

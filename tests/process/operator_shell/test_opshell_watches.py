@@ -20,7 +20,7 @@ KINDS = len(PARENTS) + len(WATCHED_CHILDREN)
 
 
 class _Nobody:
-    def knows(self, kind: Kind, obj: dict[str, Any]) -> bool:
+    def is_stored(self, kind: Kind, obj: dict[str, Any]) -> bool:
         return False
 
     def put(self, obj: dict[str, Any]) -> None:
