@@ -42,6 +42,8 @@ quick: $(VENV)/.ready ## The loop while you write, a minute: lint, types, tests 
 # A file's tests run in one worker, since many share what their module starts. Of three workers that run processes too
 # one usually waits, so that two cores are busy.
 BESIDE := -n 3 --dist loadfile
+# Under another name: `make -n` runs each line that has this one in it.
+SELF := $(MAKE)
 # Exists once these tests have passed on the compiled modules, as in images: then they do not run again.
 COMPILED := .compiled.passed
 COMPILED_TESTS := tests/unit/compiled $(foreach package,wire sidecar router,tests/unit/$(package) tests/process/$(package))
@@ -51,7 +53,7 @@ test: check ## Everything: `check`, all tests without a cluster, the tests on a 
 	@echo "[test] the tests without a cluster, while the cluster starts (printed below)"; rm -f $(COMPILED); \
 	( $(BIN)/python -m devcluster --name penstock-test down && $(BIN)/python -m devcluster --name penstock-test up && \
 	  $(BIN)/python -m devcluster --name penstock-test images --load ) >$(LOG) 2>&1 & beside=$$!; \
-	$(MAKE) --no-print-directory compiled; first=$$?; \
+	$(SELF) --no-print-directory compiled; first=$$?; \
 	$(BIN)/pytest -q $(BESIDE) tests/unit tests/process $$(test -f $(COMPILED) && echo --without-compiled); second=$$?; \
 	wait $$beside; cluster=$$?; cat $(LOG); rm -f $(LOG); exit $$((first | second | cluster))
 	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations 25 --durations-min 10 --fight-seconds 600 tests/cluster

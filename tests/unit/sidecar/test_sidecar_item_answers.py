@@ -221,6 +221,7 @@ def test_an_answer_that_names_no_item_is_a_bad_answer_to_the_batch():
     fake_loop.run(main())
 
 
+@pytest.mark.interpreted  # of a compiled class no method is replaced
 @pytest.mark.parametrize(
     ("statuses", "items"),
     [
