@@ -25,6 +25,7 @@ from penstock_operator.autoscaling import recommend
 from penstock_operator.kinds import BACKEND
 from penstock_wire.control.report import BackendTotals
 from penstock_wire.errors import MODEL_ANSWER, Reason
+from penstock_wire.version import DISTRIBUTION
 from tests.support.processes.terminal import printed
 from tests.support.processes.tiny_apiserver import TinyApiserver
 from tests.support.worlds.operator_harness import Harness, backend, endpoint, policy, settings, split
@@ -297,7 +298,7 @@ async def test_an_error_is_one_line_that_says_what_could_not_be_done(
 def test_every_program_says_its_version(module: str) -> None:
     command = [sys.executable, "-m", module, "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-1] == penstock.__version__ == metadata.version("penstock")
+    assert done.stdout.split()[-1] == penstock.__version__ == metadata.version(DISTRIBUTION)
 
 
 def test_a_number_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
