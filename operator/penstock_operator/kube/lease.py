@@ -159,6 +159,7 @@ class Elector:
         try:
             live = await self._cluster.get(LEASE, self._namespace, self._name)
             if live is not None and not self._free(live):
+                self._refused("")
                 return False
             write = self._cluster.create if live is None else self._cluster.apply
             held = await write(LEASE, self._record(live))

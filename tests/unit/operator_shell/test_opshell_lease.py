@@ -216,6 +216,29 @@ async def test_one_that_may_not_ask_for_the_lease_says_so() -> None:
     assert refusals[-1] == ""
 
 
+async def test_a_refusal_is_over_when_another_candidate_is_seen_to_hold_the_lease() -> None:
+    """Else a standby whose rights came late would never be ready, and its rollout would not end."""
+    cluster, clock, refusals = MemoryCluster(), HandClock(), list[str]()
+    await elector(cluster, clock, "one").acquire()
+
+    def fail(*_: str) -> None:
+        raise Rejected(403, "leases is forbidden")
+
+    standby = Elector(
+        cluster, namespace="n", name="l", identity="two", clock=clock, times=TIMES, refused=refusals.append
+    )
+    cluster.fail = fail
+    waiting = asyncio.create_task(standby.acquire())
+    await clock.advance(TIMES.retry)
+    assert "leases is forbidden" in refusals[-1]
+    cluster.fail = lambda *_: None
+    await clock.advance(TIMES.retry)
+    assert not waiting.done()
+    assert refusals[-1] == ""
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 async def test_who_waits_names_the_holder_until_it_leads() -> None:
     """Once for each holder; the log, the metrics and the readiness of an installation follow from it."""
     cluster, clock, holders = MemoryCluster(), HandClock(), list[str]()
