@@ -172,7 +172,7 @@ class Proxy:
     async def _send(self, proxied: ProxiedRequest) -> Response | Switched:
         state, tries = proxied.state, proxied.tries
         if tries is None:
-            tries = proxied.tries = Tries(state.settings.retries)
+            tries = proxied.tries = Tries()
         if proxied.drawn is None:
             proxied.drawn, _ = state.enter(proxied.steering)
         while True:

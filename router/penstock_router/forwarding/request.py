@@ -234,11 +234,12 @@ class ProxiedRequest:
         """Record a try that was not executed, and decide what follows it."""
         tries = self.tries
         if tries is None:
-            tries = self.tries = Tries(self.state.settings.retries)
+            tries = self.tries = Tries()
         size = None if tries.again or outcome.is_draining else self.kept
         step = next_step(
             outcome,
             tries,
+            most=self.state.settings.retries,
             resendable=self.resendable,
             room=outcome.is_for_room and pods.has_room(self.backend, without=[*tries.without, pod]),
             holdable=self.state.may_hold(self.arrived, size),

@@ -87,18 +87,13 @@ Step = Retry | Hold | GiveUp
 
 
 class Tries:
-    """The tries of one request so far, none of which was executed.
+    """The tries of one request so far, none of which was executed."""
 
-    Args:
-        most: the endpoint's `retries`.
-    """
+    __slots__ = ("again", "asked", "count", "due", "for_room", "full", "last", "moves", "tried")
 
-    __slots__ = ("again", "asked", "count", "due", "for_room", "full", "last", "most", "moves", "tried")
-
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self) -> None:
         self.count = 0
-        """Those that count against `most`."""
+        """Those that count against the endpoint's `retries`."""
         self.moves = 0
         """How often a pod has handed the request back."""
         self.tried: list[Pod] = []
@@ -140,11 +135,14 @@ class Tries:
             self.again = self.again or (outcome.answer is not None and not outcome.is_away)
 
 
-def next_step(outcome: Unexecuted, tries: Tries, *, resendable: bool, room: bool, holdable: bool) -> Step:
+def next_step(
+    outcome: Unexecuted, tries: Tries, *, most: int, resendable: bool, room: bool, holdable: bool
+) -> Step:
     """Decide what follows a try.
 
     Args:
         tries: those before it.
+        most: the endpoint's `retries`, as they are now.
         resendable: whether the request can be sent again.
         room: whether a pod that has not refused it may have room.
         holdable: whether there is time and room to hold it.
@@ -157,4 +155,4 @@ def next_step(outcome: Unexecuted, tries: Tries, *, resendable: bool, room: bool
         return Retry(counts=False)
     if holdable and (outcome.is_away or outcome.is_draining):
         return Hold(for_room=False)  # as if there were no pod
-    return Retry(counts=True) if tries.count < tries.most else GiveUp()
+    return Retry(counts=True) if tries.count < most else GiveUp()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from penstock_router.endpoints import EndpointState
+from penstock_router.forwarding.request import ProxiedRequest
 from penstock_router.forwarding.retry import (
     CONNECT_FAILED,
     CONNECTION_CLOSED,
@@ -15,8 +19,12 @@ from penstock_router.forwarding.retry import (
     Unexecuted,
     next_step,
 )
+from penstock_router.pods.endpoint_slices import Address
+from penstock_router.pods.pool import Pods
+from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.errors import Reason
-from penstock_wire.http import Response
+from penstock_wire.http import Request, Response
+from tests.support.worlds.router_world import HeldExchange
 
 MOST = 2
 REFUSAL = Response(503, ())
@@ -42,7 +50,8 @@ def _word(step: Retry | Hold | GiveUp) -> str:
 
 @pytest.mark.parametrize("outcome", [FAILED, CLOSED, FULL, MOVED, DRAINING, UNREADY, OTHER])
 def test_what_cannot_be_sent_again_is_given_up(outcome: Unexecuted) -> None:
-    assert _word(next_step(outcome, Tries(MOST), resendable=False, room=True, holdable=True)) == GIVE_UP
+    found = next_step(outcome, Tries(), most=MOST, resendable=False, room=True, holdable=True)
+    assert _word(found) == GIVE_UP
 
 
 @pytest.mark.parametrize(
@@ -63,6 +72,26 @@ def test_what_cannot_be_sent_again_is_given_up(outcome: Unexecuted) -> None:
 def test_what_follows_a_try(
     outcome: Unexecuted, count: int, moves: int, room: bool, holdable: bool, step: str
 ) -> None:
-    tries = Tries(MOST)
+    tries = Tries()
     tries.count, tries.moves = count, moves
-    assert _word(next_step(outcome, tries, resendable=True, room=room, holdable=holdable)) == step
+    found = next_step(outcome, tries, most=MOST, resendable=True, room=room, holdable=holdable)
+    assert _word(found) == step
+
+
+async def test_a_change_of_retries_reaches_requests_that_are_held_or_were_tried() -> None:
+    """The endpoint's `retries` hold as they are at the moment of the decision."""
+    pods = Pods(clock=lambda: 0.0, random_source=random.Random(1), changed=lambda: None)
+    pods.set_slices({"b": (Address(host="10.0.0.1", port=1),)})
+    state = EndpointState(
+        Endpoint(name="e", retries=2),
+        pods=pods,
+        clock=lambda: 0.0,
+        random_source=random.Random(1),
+        on_held=lambda: None,
+    )
+    request = Request("POST", "/p", (), b"")
+    proxied = ProxiedRequest(HeldExchange(request, []), state, request, (), b"id", 1, 0.0, None, b"")
+    (pod,) = pods.ready("b")
+    assert _word(proxied.step_after(CLOSED, pod, pods)) == COUNTED
+    state.update(Endpoint(name="e", retries=1))
+    assert _word(proxied.step_after(CLOSED, pod, pods)) == GIVE_UP
