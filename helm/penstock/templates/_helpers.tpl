@@ -30,6 +30,7 @@ penstock-router
 
 {{/* Refuses values that are gone, and names what to use instead. */}}
 {{- define "penstock.removed" -}}
+{{- $gone := list -}}
 {{- range $path, $instead := dict
   "operator.workers" "operator.extraArgs, such as [--workers=16]"
   "operator.serviceAccountAnnotations" "kubectl annotate serviceaccount penstock-operator"
@@ -49,8 +50,12 @@ penstock-router
 {{- $found = get ($found | default dict) . -}}
 {{- end -}}
 {{- if $found -}}
-{{- fail (printf "%s: removed; use %s" $path $instead) -}}
+{{- $gone = append $gone (printf "%s: removed; use %s" $path $instead) -}}
 {{- end -}}
+{{- end -}}
+{{- if $gone -}}
+{{- $hint := "Not set by you? --reuse-values keeps the defaults of the former chart: use --reset-then-reuse-values." -}}
+{{- append $gone $hint | join "\n" | fail -}}
 {{- end -}}
 {{- end }}
 

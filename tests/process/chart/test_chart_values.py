@@ -47,6 +47,13 @@ def test_a_value_that_is_gone_is_refused_with_what_to_use_instead() -> None:
         assert re.search(rf"{re.escape(path)}: removed; use [a-z]", refused_by_helm({path: "1h"})), path
 
 
+def test_all_values_that_are_gone_are_named_at_once_and_whence_they_come() -> None:
+    """`--reuse-values` brings the former chart's defaults, which the user has never set."""
+    said = refused_by_helm({"operator.workers": 8, "monitoring.podMonitors.interval": "30s"})
+    for words in ("operator.workers: removed", "podMonitors.interval: removed", "--reset-then-reuse-values"):
+        assert words in said
+
+
 @pytest.mark.parametrize(
     ("value", "fits"),
     [
