@@ -88,16 +88,25 @@ class OtherScalers:
     """Times at which the autoscaler took over from a client that applies a number; the last two."""
     _written_over: str = ""
     """The version of the backend over which the autoscaler last wrote its number."""
+    _wrote: int = 0
+    """That number."""
     _before: int | None = None
     """The number at the last look."""
     _nameless: bool = False
     """Whether the present number has no owner and is another client's."""
 
-    def took_over(self, stored: Obj, now: float) -> None:
+    def number(self, stored: Obj, current: int) -> int:
+        """The number in force: the autoscaler's last one while the store is behind, else `current`."""
+        return self._wrote if self._is_behind(stored) else current
+
+    def took_over(self, stored: Obj, number: int, now: float) -> None:
         """Record that the autoscaler has written its number, maybe over another client's."""
-        self._written_over = str(stored["metadata"].get("resourceVersion"))
-        if _owner(stored, subresource=None) is not None:
+        if not self._is_behind(stored) and _owner(stored, subresource=None) is not None:
             self._taken = [*(at for at in self._taken if now - at < INSISTS), now][-2:]
+        self._written_over, self._wrote = str(stored["metadata"].get("resourceVersion")), number
+
+    def _is_behind(self, stored: Obj) -> bool:
+        return self._written_over == str(stored["metadata"].get("resourceVersion"))
 
     def yields_to(self, stored: Obj, current: int, now: float, *, asked: bool = False) -> OtherScaler | None:
         """Return the other client whose number stands now, if any; a 0 stands until it sets another.
@@ -114,8 +123,8 @@ class OtherScalers:
             self._mark = None
             return None
         if self._written_over:
-            if self._written_over == str(stored["metadata"].get("resourceVersion")):
-                return None  # the store is behind
+            if self._is_behind(stored):
+                return None
             self._mark, self._written_over = None, ""  # set again, even if it is the same number
         # NB: counted from when we saw it: the apiserver's time of the write comes from another clock.
         if self._mark is None and self._ended <= now:  # we took over, and it is back

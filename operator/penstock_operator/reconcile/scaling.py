@@ -78,7 +78,8 @@ class Scaler:
             return self._unscaled(key, backend if stored is not None else None)
         now = ctx.clock.time()
         window = ctx.reports.window(key.namespace, key.name)
-        current = backend.spec.replicas
+        others = self._others.setdefault(key, OtherScalers())
+        current = others.number(stored, backend.spec.replicas)
         recommendation, state = recommend(
             target,
             current=current,
@@ -99,7 +100,6 @@ class Scaler:
         if external:
             # A 0 of the external scaler was not set by hand, also when `mode` is no longer External.
             self._others.pop(key, None)
-        others = self._others.setdefault(key, OtherScalers())
         scaled.foreign = None if external else others.yields_to(stored, current, now, asked=asked_for)
         if (
             not external
@@ -122,11 +122,11 @@ class Scaler:
                     ctx.enqueue(key, 0.0)
                 raise
             scaled.refused = None
-            others.took_over(stored, now)
+            others.took_over(stored, recommendation.replicas, now)
             ctx.observer.wrote("scale", BACKEND.kind)
             if asked is not None:
                 self._made(key, scaled, asked)
-            # NB: the answer is a Scale, not the backend: the watch brings that, with the new number.
+            # NB: the answer is a Scale, not the backend: until the watch brings that, `others` has it.
             ctx.enqueue(key, 0.0)
         elif before[0] is None or _face(before) != _face((recommendation, scaled.foreign)):
             ctx.enqueue(key, 0.0)

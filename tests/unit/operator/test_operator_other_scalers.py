@@ -40,7 +40,7 @@ class Fight:
             if other is not None:
                 self.told[now] = other
             elif self.replicas != OURS:
-                self.others.took_over(self.live, now)
+                self.others.took_over(self.live, OURS, now)
                 self.live, self.replicas = stored(SCALE_MANAGER, "scale"), OURS
                 self.takeovers.append(now)
 
@@ -114,6 +114,17 @@ def test_a_store_that_is_behind_is_no_new_write() -> None:
     others, theirs = OtherScalers(), stored("hpa", "scale")
     assert others.yields_to(theirs, HPA, 0.0) is not None
     assert others.yields_to(theirs, HPA, 301.0) is None
-    others.took_over(theirs, 301.0)
+    others.took_over(theirs, OURS, 301.0)
     assert others.yields_to(theirs, HPA, 303.0) is None
+    assert others.number(theirs, HPA) == OURS
     assert others.yields_to(stored("hpa", "scale"), HPA, 305.0) is not None
+
+
+def test_a_number_that_is_written_again_while_the_store_is_behind_is_one_takeover() -> None:
+    """Else the second apply of the number would count as the third, and stand."""
+    others = OtherScalers()
+    for theirs in (stored("argocd"), stored("argocd")):
+        assert others.yields_to(theirs, GIT, 0.0) is None
+        others.took_over(theirs, OURS, 0.0)
+        others.took_over(theirs, OURS, 2.0)
+    assert others.yields_to(stored("argocd"), GIT, 4.0) is not None

@@ -130,19 +130,11 @@ async def test_a_change_whose_answer_was_lost_is_told(monkeypatch: pytest.Monkey
     assert scalings(harness) == [(1, replicas(harness))]
 
 
-async def test_a_change_that_the_store_does_not_know_yet_is_told_once(
+async def test_a_change_that_the_store_does_not_know_yet_is_written_and_told_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The watch is behind and looks fail: the same number is written again, which changes nothing."""
     harness = await reporting()
-    look, scale, failed, written = harness.cluster.get, harness.cluster.apply_scale, 0, 0
-
-    async def failing(*args: Any) -> Any:
-        nonlocal failed
-        failed += 1
-        if failed <= 3:
-            raise Unavailable(503, "busy")
-        return await look(*args)
+    scale, written = harness.cluster.apply_scale, 0
 
     async def counted(*args: Any, **keywords: Any) -> Any:
         nonlocal written
@@ -155,14 +147,36 @@ async def test_a_change_that_the_store_does_not_know_yet_is_told_once(
     harness.stalled.add(BACKEND.kind)
     status = harness.cluster.apply_status  # whose answer would bring the number, too
     monkeypatch.setattr(harness.cluster, "apply_status", refused)
-    monkeypatch.setattr(harness.cluster, "get", failing)
     monkeypatch.setattr(harness.cluster, "apply_scale", counted)
     for _ in range(12):
         await second(harness, 40)
-    assert written > 1
+    assert written == 1
     monkeypatch.setattr(harness.cluster, "apply_status", status)
     await harness.turn(40)
     assert scalings(harness) == [(1, 4)]
+
+
+async def test_a_store_that_is_behind_does_not_shorten_the_downscale_delay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The autoscaler goes by the number that it has written, which neither watch nor status bring."""
+    harness = await reporting()
+    harness.apply(backend(autoscaling={**SCALING, "downscaleDelay": "300s"}))
+
+    async def refused(*_: Any, **__: Any) -> Any:
+        raise Unavailable(503, "busy")
+
+    harness.stalled.add(BACKEND.kind)
+    monkeypatch.setattr(harness.cluster, "apply_status", refused)
+    for _ in range(8):
+        await second(harness, 60)
+    assert replicas(harness) == 6
+    for _ in range(20):
+        await second(harness, 25)
+        assert replicas(harness) == 6
+    for _ in range(8):
+        await second(harness, 80)
+    assert replicas(harness) == 8
 
 
 async def test_a_change_that_was_refused_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
