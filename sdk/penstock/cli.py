@@ -19,6 +19,8 @@ with needs("penstock", "run"):
 
 STARTED_NEED = ("prometheus_client", "yaml")
 """Modules that the router and sidecar of `run` import; checked here so that one message reports them."""
+VALIDATE_NEEDS = ("cel_expr_python",)
+"""The module that no other extra brings; an extra has all that `validate` imports, or lacks this one."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    parser = argparse.ArgumentParser(prog="penstock", description="Batched model serving: on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="penstock",
+        description="Serve models on this machine, and prepare their resources for a cluster.",
+    )
     parser.add_argument("--version", action=ShowVersion)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser(
@@ -53,20 +58,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     checked.add_argument("files", nargs="+", metavar="FILE", help="YAML; - for standard input")
     arguments = parser.parse_args(argv)
     if arguments.command == "validate":
-        with needs("penstock validate", "validate"):
-            if importlib.util.find_spec("penstock_operator") is None:
-                raise ModuleNotFoundError("no module named penstock_operator", name="cel_expr_python")
+        _check("penstock validate", "validate", VALIDATE_NEEDS)
         program = [sys.executable, "-m", "penstock_operator.validation", *arguments.files]
         return subprocess.run(program, check=False).returncode  # noqa: S603 - our own module
     if arguments.command == "export":
         return export.run(arguments)
     given = vars(arguments)
     del given["command"]
-    with needs("penstock run", "run"):
-        for name in STARTED_NEED:
+    _check("penstock run", "run", STARTED_NEED)
+    return serve(Options(**given))
+
+
+def _check(command: str, extra: str, modules: Sequence[str]) -> None:
+    with needs(command, extra):
+        for name in modules:
             if importlib.util.find_spec(name) is None:
                 raise ModuleNotFoundError(f"no module named {name}", name=name)
-    return serve(Options(**given))
 
 
 if __name__ == "__main__":

@@ -93,15 +93,15 @@ COMMANDS = [
 RUN = f"""
 import runpy, sys
 {IMPORT_ALL.split("for found in")[0].replace("package, allowed", "module, allowed")}
-sys.argv[1:] = ["--help"]
+sys.argv[1:] = sys.argv[3:] or ["--help"]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 
 
-def run_with(module: str, extra: str | None) -> subprocess.CompletedProcess[str]:
-    """Run a command's `--help` where only an extra's packages can be imported; None for those without any."""
+def run_with(module: str, extra: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command (`--help`) where only an extra's packages can be imported; None: without any."""
     allowed = ["penstock", "msgspec"] if extra is None else locked(extra)
-    command = [sys.executable, "-c", RUN, module, json.dumps(allowed)]
+    command = [sys.executable, "-c", RUN, module, json.dumps(allowed), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -113,6 +113,13 @@ def test_a_command_whose_extra_is_missing_says_which(module: str, command: str, 
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"{command}: expected the packages of penstock-serving[{extra}], found ")
     assert run_with(module, extra).returncode == 0
+
+
+def test_validate_says_its_extra_to_whoever_has_that_of_run() -> None:
+    done = run_with("penstock", "run", "validate", "any.yaml")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("penstock validate: expected the packages of penstock-serving[validate], found ")
 
 
 @pytest.mark.parametrize(("module", "command", "extra"), COMMANDS)

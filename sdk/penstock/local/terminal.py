@@ -98,4 +98,5 @@ def readable(name: str, fields: dict[str, Any]) -> str:
     values = "".join(
         f"  {key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in rest.items()
     )
-    return f"{name:<8}| {moment}{grave}{fields['message']}{values}"
+    text = f"{moment}{grave}{fields['message']}{values}"
+    return "\n".join(f"{name:<8}| {line}" for line in text.splitlines())

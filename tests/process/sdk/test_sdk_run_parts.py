@@ -56,6 +56,10 @@ async def test_changes_of_python_files_are_found_and_of_nothing_else(tmp_path: P
             '{"time": "2026-01-02T03:04:05+00:00", "level": "error", "message": "failed", "n": 1, "e": "x"}',
             "model   | 03:04:05 error: failed  n=1  e=x",
         ),
+        (
+            '{"time": "?", "level": "error", "message": "failed", "trace": "File\\n  l\\nX: x\\n", "n": 1}',
+            "model   | error: failed  trace=File\nmodel   |   l\nmodel   | X: x\nmodel   |   n=1",
+        ),
     ],
 )
 def test_lines_of_children_for_people(line: str, shown: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
