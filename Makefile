@@ -82,7 +82,7 @@ bench: $(VENV)/.ready ## Measure the sidecar and its peers on this machine (15 m
 
 # VERSION must be what pyproject.toml and the chart say; REGISTRY=host/path [KEY=cosign.key] pushes and signs, too.
 release: $(VENV)/.ready ## Build a release into dist/: packages, images, chart, bills of material (VERSION=0.1.0)
-	@$(BIN)/python -m release $(VERSION) $(STEPS) $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(KEY),--key $(KEY)) $(RELEASE)
+	@$(BIN)/python -m release "$(VERSION)" $(STEPS) $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(KEY),--key $(KEY)) $(RELEASE)
 
 audit: $(VENV)/.ready # known vulnerabilities in what the locks pin (where PyPI's data can be had), faults in the workflows
 	@code=0; for lock in operator router sidecar sdk cli tracing; do echo "[audit] requirements/$$lock.lock"; \

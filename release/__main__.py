@@ -41,7 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := [name for name in steps if name not in BUILD + PUBLISH]:
         parser.error(f"step: expected one of {', '.join(BUILD + PUBLISH)}, found {unknown[0]!r}")
     if not given.registry and {"chart", "push"} & set(given.steps):
-        parser.error("--registry: expected host and path, found nothing; the chart's default names it")
+        parser.error(
+            "REGISTRY (--registry): expected host and path, such as ghcr.io/owner/penstock, found nothing; "
+            "push sends images there, and the chart's default images.prefix is that"
+        )
     try:
         run(steps, given)
     except (ReleaseError, DevclusterError) as error:

@@ -1,5 +1,6 @@
 """The release's notes: its section of the change log."""
 
+import os
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from release.version import ROOT, Commit
 
 
 def write(into: Path, commit: Commit, log: Path = ROOT / "CHANGELOG.md") -> Path:
-    """Copy the version's section of the change log.
+    """Copy the version's section of the change log; with SOURCE_URL set, links lead to the files of its tag.
 
     Args:
         into: the release's folder.
@@ -23,6 +24,9 @@ def write(into: Path, commit: Commit, log: Path = ROOT / "CHANGELOG.md") -> Path
     section = heading.search(log.read_text())
     if not section:
         raise ReleaseError(f"{log}: expected a section '## {commit.version}', found none")
+    text = section[1].strip() + "\n"
+    if source := os.environ.get("SOURCE_URL"):
+        text = re.sub(r"\]\((?!https?:|#)", f"]({source}/blob/v{commit.version}/", text)
     notes = into / "NOTES.md"
-    notes.write_text(section[1].strip() + "\n")
+    notes.write_text(text)
     return notes

@@ -70,7 +70,7 @@ def read_commit(version: str) -> Commit:
     """
     check_version(version)
     if changes := git("status", "--porcelain"):
-        files = ", ".join(line[3:] for line in changes.splitlines()[:5])
+        files = ", ".join(line.split(maxsplit=1)[1] for line in changes.splitlines()[:5])
         raise ReleaseError(f"expected no changes, a release is a commit; found changed: {files}")
     return Commit(
         version=version, revision=git("rev-parse", "HEAD"), epoch=int(git("log", "-1", "--format=%ct"))

@@ -17,7 +17,7 @@ import pytest
 
 from devcluster import images as builder
 from devcluster import machine, programs
-from release import bills, chart, images, notes, packages, registry
+from release import bills, chart, images, notes, packages, registry, version
 from release.errors import ReleaseError
 from release.version import ROOT, Commit, check_version
 from tests.support.processes.ports import free_port
@@ -64,16 +64,29 @@ def test_the_compiled_wheel_runs_compiled_where_it_is_installed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("version", "message"),
+    ("said", "message"),
     [
+        ("", "VERSION: expected a version such as 0.1.0 or 0.2.0rc1, found ''"),
         ("1.0", "VERSION: expected a version such as 0.1.0 or 0.2.0rc1, found '1.0'"),
         ("9.9.9", "pyproject.toml: project.version: expected 9.9.9, found "),
     ],
 )
-def test_a_version_that_the_checkout_does_not_say_is_refused(version: str, message: str) -> None:
+def test_a_version_that_the_checkout_does_not_say_is_refused(said: str, message: str) -> None:
     with pytest.raises(ReleaseError) as raised:
-        check_version(version)
+        check_version(said)
     assert str(raised.value).startswith(message)
+
+
+def test_a_checkout_with_changes_is_refused_by_the_names_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", tmp_path], check=True)
+    (tmp_path / "README.md").write_text("")
+    (tmp_path / "new file").touch()
+    monkeypatch.setattr(version, "ROOT", tmp_path)
+    with pytest.raises(ReleaseError) as raised:
+        version.read_commit(COMMIT.version)
+    assert str(raised.value).endswith('found changed: README.md, "new file"')
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +190,18 @@ def test_the_notes_are_the_section_of_the_version(tmp_path: Path) -> None:
         notes.write(tmp_path, dataclasses.replace(COMMIT, version="9.0.0"), log)
 
 
+def test_links_in_the_notes_lead_to_the_files_of_the_tag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release's page is in no folder of the repository."""
+    monkeypatch.setenv("SOURCE_URL", "https://git.example/penstock")
+    log = tmp_path / "log.md"
+    log.write_text("## 0.1.0\n[a](docs/a.md#b), [c](https://c.example)\n")
+    assert notes.write(tmp_path, COMMIT, log).read_text() == (
+        "[a](https://git.example/penstock/blob/v0.1.0/docs/a.md#b), [c](https://c.example)\n"
+    )
+
+
 def test_the_command_says_what_it_lacks(tmp_path: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "release", *arguments, "--out", str(tmp_path)]
@@ -184,9 +209,9 @@ def test_the_command_says_what_it_lacks(tmp_path: Path) -> None:
         return done.returncode, done.stderr.splitlines()[-1]
 
     code, said = run("0.1.0", "chart")
-    assert (code, said.partition(" error: ")[2]) == (
-        2,
-        "--registry: expected host and path, found nothing; the chart's default names it",
+    assert code == 2
+    assert (
+        " error: REGISTRY (--registry): expected host and path, such as ghcr.io/owner/penstock, found" in said
     )
     assert run("0.1.0", "wheels")[1].startswith("python -m release: error: step: expected one of packages, ")
     assert run("0.0.9", "sums") == (
