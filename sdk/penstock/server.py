@@ -251,12 +251,15 @@ def _shared(model: Model, parameters: instances_form.Parameters) -> dict[str, An
                 {name: value for (name, _), value in zip(parameters, values, strict=True)}
             )
     except ArgumentsError as error:
-        names = list(error.missing or error.unknown)
-        raise PenstockError(
-            Reason.BAD_SHAPE,
-            str(error),
-            extra={"path": "$", "expected": "members that are parameters", "found": ", ".join(names)[:1000]},
-        ) from error
+        if error.missing:
+            where = {"path": "$", "expected": f"members {', '.join(error.missing)}", "found": "none"}
+        elif error.unknown:
+            found = ", ".join(error.unknown)[:1000]
+            where = {"path": "$", "expected": "members that are parameters", "found": found}
+        else:
+            path = error.paths[0] if error.paths else "$"
+            where = {"path": path, "expected": "a value of the parameter's type", "found": "another"}
+        raise PenstockError(Reason.BAD_SHAPE, str(error), extra=where) from error
     except Exception as error:  # a validator of the annotated type
         log_raised("the model raised an exception", error)
         raise PenstockError(Reason.MODEL_FAILED, f"the model raised {described(error)}") from error

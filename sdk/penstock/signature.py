@@ -71,7 +71,7 @@ class Shape:
             )
         for name, value in members.items():
             if isinstance(value, ArgumentsError):
-                raise ArgumentsError(f"$.{name}: {value}")
+                raise ArgumentsError(f"$.{name}: {value}", paths=[f"$.{name}"])
         return self._validated(dict(members), "$.{}")
 
     def bind(self, item: Any) -> dict[str, Any]:
