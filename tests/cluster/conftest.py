@@ -55,6 +55,9 @@ def uses_cluster(item: pytest.Item) -> bool:
 
 
 def is_alone(item: pytest.Item) -> bool:
+    """Whether no other test of this folder may run beside it."""
+    if item.get_closest_marker("undisturbed"):
+        return True
     return uses_cluster(item) and item.get_closest_marker("together") is None
 
 
@@ -91,7 +94,7 @@ def locked(config: pytest.Config, name: str, how: int = fcntl.LOCK_EX) -> Iterat
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Before a test runs alone, those that run side by side end; the wait is no part of the test's time."""
-    if not uses_cluster(item):
+    if not (uses_cluster(item) or is_alone(item)):
         return (yield)
     with locked(item.config, "alone", fcntl.LOCK_EX if is_alone(item) else fcntl.LOCK_SH):
         return (yield)

@@ -24,6 +24,8 @@ from devcluster.processes import children, clients
 from tests.support.cluster.cluster_traces import Marks, machine_state, marks, traces
 from tests.support.cluster.cluster_waits import wait_for
 
+pytestmark = pytest.mark.undisturbed
+
 _POD = """
 apiVersion: v1
 kind: Pod
