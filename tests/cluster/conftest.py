@@ -77,6 +77,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [*(item for item in items if "tests/cluster/" not in item.nodeid), *ours]
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fail where pytest-xdist does not keep a group in one worker: it reads the group from the test's id."""
+    if not getattr(session.config.option, "loadgroup", False):
+        return
+    for item in session.items:
+        if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid}: expected its xdist_group in its id, found none")
+
+
 def shared_folder(config: pytest.Config) -> Path:
     """A folder of this run, the same in all its workers."""
     own: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
