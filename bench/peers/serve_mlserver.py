@@ -1,10 +1,10 @@
 """MLServer: FastAPI on uvicorn (uvloop and httptools are installed), adaptive batching in the process.
 
 `parallel_workers: 0`: no hop to a worker process (with one core it only costs); the batch sleeps in a
-thread, so that the loop reads on meanwhile. `max_batch_time` is its window: a batch goes when that is over, whether
-the model is free or not, so the window must be as long as a full batch takes, or batches of one queue up; 1 ms for
-a quick model (0 turns batching off). gzip, gRPC's share, metrics and the access log are off as far as they can be.
-It speaks v2 alone.
+thread, so that the loop reads on meanwhile. `max_batch_time` is its window: a batch goes when that is over,
+whether the model is free or not, so the window must be as long as a full batch takes, or batches of one queue
+up; 1 ms for a quick model (0 turns batching off). gzip, gRPC's share, metrics and the access log are off as
+far as they can be. It speaks v2 alone.
 """
 
 import asyncio

@@ -227,6 +227,9 @@ class Config(BaseModel):
     router_image: Annotated[str, Field(min_length=1, description="Image of the router.")] = (
         "localhost/penstock/router"
     )
+    python_image: Annotated[
+        str, Field(min_length=1, description="Image of Python backends that bring code and name no image.")
+    ] = "localhost/penstock/python-model"
     image_pull_policy: Annotated[
         Literal["", "Always", "IfNotPresent", "Never"],
         Field(description="Pull policy of both; empty: Kubernetes' own."),
@@ -409,6 +412,7 @@ class Config(BaseModel):
         return RenderConfig(
             sidecar_image=self.sidecar_image,
             router_image=self.router_image,
+            python_image=self.python_image,
             image_pull_policy=self.image_pull_policy,
             report_url=self._report_url,
             router_replicas=self.router_replicas,

@@ -28,7 +28,8 @@ served methods), `try_page` (a page to try them), `server` (the HTTP side), `arg
 `client` writes resources (`Client`). `in_process` (`@batch`) is independent of the rest, `testing` serves a
 class in a test. `composition` (`@backend`, `.bind`) makes one application of several classes, which call
 each other by `handles` (`Handle`); `call_chain` refuses circular calls, and `export` writes the
-application's resources. `examples` is a small model to try it with.
+application's resources. `code_archive` packs code that is not in an image, `deploy` sends it to a cluster,
+and `unpack` is a pod's first step there. `examples` is a small model to try it with.
 """
 
 from penstock.call_context import Context, context

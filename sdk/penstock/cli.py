@@ -1,4 +1,4 @@
-"""The command `penstock`: `run` serves here, `export` prints resources, `validate` checks some."""
+"""The command `penstock`: `run` serves here, `deploy` on a cluster; `export` prints, `validate` checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_wire.extras import needs
 from penstock_wire.version import ShowVersion
 
 with needs("penstock", "run"):
-    from penstock import export
+    from penstock import deploy, export
     from penstock.local import options
     from penstock.local.options import Options
     from penstock.local.session import serve
@@ -50,12 +50,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Print resources for a cluster, one backend and one endpoint for each class.",
     )
     export.add_arguments(written)
+    deployed = commands.add_parser(
+        "deploy",
+        help="serve a class's or an application's code on a cluster, without an image",
+        description="Serve code on a cluster with Penstock, in the SDK's image, from a ConfigMap.",
+    )
+    deploy.add_arguments(deployed)
     checked = commands.add_parser(
         "validate",
         help="check resources as the API server would, without a cluster",
         description="Check resources of YAML files: their schema and rules, and their parts of core/v1.",
     )
     checked.add_argument("files", nargs="+", metavar="FILE", help="YAML; - for standard input")
+    argv = sys.argv[1:] if argv is None else argv
     arguments = parser.parse_args(argv)
     if arguments.command == "validate":
         _check("penstock validate", "validate", VALIDATE_NEEDS)
@@ -63,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return subprocess.run(program, check=False).returncode  # noqa: S603 - our own module
     if arguments.command == "export":
         return export.run(arguments)
+    if arguments.command == "deploy":
+        return deploy.run(arguments, argv[1:])
     given = vars(arguments)
     del given["command"]
     _check("penstock run", "run", STARTED_NEED)

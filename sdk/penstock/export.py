@@ -1,11 +1,13 @@
 """`penstock export module:Class`, or `module:application`: resources, one backend and one endpoint a class.
 
-Nothing is constructed, so that neither the models nor the machine that loads them need be there.
+Nothing is constructed, so that neither the models nor the machine that loads them need be there. With
+`--code` the code goes along, in an immutable ConfigMap named by its digest; `penstock deploy` applies that.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,12 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from penstock.arguments import json_object
+from penstock.code_archive import CodeArchive, local_files, locked, pack
 from penstock.composition import NO_INIT_KWARGS, Application, Node, bound
 from penstock.errors import CompositionError, LoadError
 from penstock.target import locate
+from penstock_wire import contract
 from penstock_wire.extras import needs
 
 API_VERSION = "penstock.dev/v1alpha1"
+CODE_LABEL = "penstock.dev/code"
+"""On a ConfigMap of code: the name of the application's front endpoint."""
+_DIGITS = 12
+"""So many digits of the digest are in the ConfigMap's name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +35,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: the parser.
     """
-    parser.add_argument("application", help="what to export: module:Class, :function or :application")
+    add_common_arguments(parser)
+    parser.add_argument(
+        "--code",
+        action="store_true",
+        help="print the code, too, as a ConfigMap; --image then defaults to the release's own",
+    )
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `export` and `deploy` to a parser."""
+    parser.add_argument("application", help="what to serve: module:Class, :function or :application")
     parser.add_argument(
         "--image",
-        required=True,
         type=_image,
-        help="the image that holds the code and the SDK; {name} is a node's",
+        help="the image that holds the SDK, and the code unless that goes along; {name} is a node's",
+    )
+    parser.add_argument("--name", help="of the endpoint that clients call (default: from the class's name)")
+    parser.add_argument(
+        "--requirements",
+        type=Path,
+        help="what the code needs beside the image, as pip reads it; locked by uv unless it has hashes",
     )
     parser.add_argument(
         "--init-kwargs", type=json_object, default={}, help="keyword arguments of the class, JSON"
@@ -58,13 +81,35 @@ def run(options: argparse.Namespace) -> int:
     with needs("penstock export", "run"):
         import yaml
     try:
-        application = find_application(options.application, options.init_kwargs)
-        documents = resources(application, image=options.image, namespace=options.namespace)
-    except (CompositionError, LoadError) as error:
+        if not options.code and options.image is None:
+            raise LoadError("expected --image with the code in it, or --code, found neither")
+        if not options.code and options.requirements is not None:
+            raise LoadError("expected --requirements with --code alone: an image has its requirements in it")
+        documents = documents_of(options, code=options.code)
+    except (CompositionError, LoadError, OSError) as error:
         print(f"penstock export: cannot export {options.application}: {error}", file=sys.stderr)
         return 1
     yaml.dump_all(documents, sys.stdout, sort_keys=False, allow_unicode=True, explicit_start=True)
     return 0
+
+
+def documents_of(options: argparse.Namespace, *, code: bool) -> list[dict[str, Any]]:
+    """Make the resources that a command line asks for; with `code`, the code's ConfigMap first.
+
+    Raises:
+        LoadError: the application or its code cannot be used.
+        CompositionError: as for `resources`.
+        OSError: a file of the code, or the requirements, cannot be read.
+        Exception: whatever the module raises.
+    """
+    application = find_application(options.application, options.init_kwargs)
+    if options.name is not None:
+        application = application.named(options.name)
+    archive = None
+    if code:
+        requirements = locked(options.requirements) if options.requirements is not None else None
+        archive = pack(local_files(Path.cwd()), requirements=requirements)
+    return resources(application, image=options.image, namespace=options.namespace, code=archive)
 
 
 def find_application(name: str, init_kwargs: Mapping[str, Any] | None = None) -> Application:
@@ -95,29 +140,55 @@ def find_application(name: str, init_kwargs: Mapping[str, Any] | None = None) ->
         raise LoadError(str(error)) from error
 
 
-def resources(application: Application, *, image: str, namespace: str | None = None) -> list[dict[str, Any]]:
+def resources(
+    application: Application,
+    *,
+    image: str | None,
+    namespace: str | None = None,
+    code: CodeArchive | None = None,
+) -> list[dict[str, Any]]:
     """Make the resources of an application, each node's after those of the nodes that it calls.
 
     Args:
         application: the application.
-        image: image of all nodes; `{name}` in it is replaced by a node's name.
+        image: image of all nodes; `{name}` in it is replaced by a node's name. None: the release's, for code.
         namespace: the resources' namespace; None for none.
+        code: code that is not in the image; its ConfigMap is the first of the resources.
 
     Raises:
         CompositionError: a node cannot be constructed in another process, or its spec's `model` is not an
             object.
     """
     documents = []
+    python: dict[str, Any] = {}
+    if code is not None:
+        front = application.nodes[-1].name
+        name = f"{front}-code-{code.digest.removeprefix('sha256:')[:_DIGITS]}"
+        python["code"] = {"configMapRef": {"name": name}, "digest": code.digest}
+        documents.append(_configmap(name, namespace, front, code))
     for node in application.nodes:
+        if image is not None:
+            python["image"] = image.replace("{name}", node.name)
         documents += [
-            _resource("ModelBackend", node.name, namespace, _backend(node, image)),
+            _resource("ModelBackend", node.name, namespace, _backend(node, python)),
             _resource("ModelEndpoint", node.name, namespace, {"backend": node.name}),
         ]
     return documents
 
 
-def _backend(node: Node, image: str) -> dict[str, Any]:
-    python: dict[str, Any] = {"image": image.replace("{name}", node.name), "target": node.target}
+def _configmap(name: str, namespace: str | None, front: str, code: CodeArchive) -> dict[str, Any]:
+    where = {} if namespace is None else {"namespace": namespace}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, **where, "labels": {CODE_LABEL: front}},
+        "immutable": True,
+        "binaryData": {contract.CODE_KEY: base64.b64encode(code.data).decode()},
+    }
+
+
+def _backend(node: Node, given: Mapping[str, Any]) -> dict[str, Any]:
+    python: dict[str, Any] = {**given, "target": node.target}
     if kwargs := node.init_kwargs:
         python["initKwargs"] = kwargs
     spec = dict(node.spec)

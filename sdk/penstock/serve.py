@@ -31,6 +31,7 @@ with needs("penstock.serve", "sdk"):
     from penstock.target import Served, Target, locate, target_of
     from penstock.threads import in_thread
     from penstock.try_page import DOCS_PATH
+    from penstock.unpack import activate
     from penstock.user_code import USER_CODE, described
     from penstock_wire import contract
     from penstock_wire.addresses import join
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_origin(backend=os.environ.get(contract.BACKEND_ENV, ""), pod=os.environ.get(contract.POD_ENV, ""))
     # Removed from the environment before the target's code runs: that code can expose its environment.
     secret = os.environ.pop(contract.RECONFIGURE_SECRET_ENV, "")
+    activate()
     try:
         with USER_CODE:
             located = locate(options.target)

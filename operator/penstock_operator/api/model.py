@@ -30,7 +30,6 @@ Image = Annotated[
 class ModelBase(Part):
     """The fields of core/v1 Container that the model container has however it runs."""
 
-    image: Annotated[Image, Field(description="The image that serves the model.")]
     image_pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"] | None,
         Field(
@@ -84,14 +83,70 @@ class ModelBase(Part):
 class ModelContainer(ModelBase):
     """A container that serves the model over HTTP, part of core/v1 Container; `lifecycle` is Penstock's."""
 
+    image: Annotated[Image, Field(description="The image that serves the model.")]
     command: Annotated[Words, Field(description="Replaces the image's entrypoint.")] = ()
     args: Annotated[Words, Field(description="Arguments of the entrypoint.")] = ()
+
+
+_NAME = Form(
+    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "expected the name of a ConfigMap, such as language-code-3f9a27c1"
+)
+_DIGEST = Form(
+    r"^sha256:[0-9a-f]{64}$", "expected sha256: and 64 hexadecimal digits, such as sha256:3f9a27c1…"
+)
+
+
+class CodeConfigMap(Part):
+    """A ConfigMap of the backend's namespace."""
+
+    name: Annotated[
+        str,
+        Field(max_length=253, json_schema_extra=rules(_NAME.rule), description="Its name."),
+        AfterValidator(_NAME.check),
+    ]
+
+
+class PythonCode(Part):
+    """Code that is not in the image; `penstock deploy` and `penstock export --code` write both fields."""
+
+    config_map_ref: Annotated[
+        CodeConfigMap,
+        Field(description="The ConfigMap with the code, a ZIP archive under the key code.zip."),
+    ]
+    digest: Annotated[
+        str,
+        Field(
+            max_length=71,
+            json_schema_extra=rules(_DIGEST.rule),
+            description="SHA-256 of the archive. A pod runs no other code, whoever changes the ConfigMap.",
+        ),
+        AfterValidator(_DIGEST.check),
+    ]
 
 
 class ModelPython(ModelBase):
     """A Python class that Penstock's SDK serves."""
 
-    image: Annotated[Image, Field(description="The image that holds the code and penstock-serving[sdk].")]
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "has(self.image) || has(self.code)",
+                "expected image or code: the class is in one of them, found neither",
+            )
+        )
+    )
+
+    image: Annotated[
+        Image | None,
+        Field(
+            description="The image that holds penstock-serving[sdk], and the class unless code does. "
+            "Default, with code: the release's python-model."
+        ),
+    ] = None
+    code: Annotated[
+        PythonCode | None,
+        Field(description="Code in a ConfigMap, which comes before the image's. Default none."),
+    ] = None
     target: Annotated[
         str,
         Field(

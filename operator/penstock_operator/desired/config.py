@@ -26,7 +26,8 @@ class RenderConfig:
     """The part of the operator's configuration on which rendered objects depend.
 
     Args:
-        image_pull_policy: imagePullPolicy of both; "" leaves it to Kubernetes.
+        python_image: image of Python backends that bring code and name no image.
+        image_pull_policy: imagePullPolicy of sidecar and router; "" leaves it to Kubernetes.
         report_url: where sidecars and routers report, such as
             `https://penstock-operator.penstock-system.svc:8016`.
         authorities: certificates by which they verify the operator, PEM; they change while it runs.
@@ -50,6 +51,7 @@ class RenderConfig:
 
     sidecar_image: str
     router_image: str
+    python_image: str = "localhost/penstock/python-model"
     image_pull_policy: str = ""
     report_url: str = f"https://penstock-operator.penstock-system.svc:{contract.REPORTS_PORT}"
     authorities: str = ""

@@ -9,7 +9,7 @@ from penstock_operator.api import ModelBackend
 from penstock_operator.api.defaults import grace_seconds
 from penstock_operator.api.model import ModelBase, ModelContainer, ModelPython
 from penstock_operator.api.podtemplate import Container, PodTemplate
-from penstock_operator.desired import labels, names, objects, pods, sidecar, template_pinning
+from penstock_operator.desired import code, labels, names, objects, pods, sidecar, template_pinning
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
 from penstock_operator.desired.template_pinning import PinnedTemplate
@@ -17,6 +17,7 @@ from penstock_wire import contract
 
 _TMP_VOLUME = "penstock-tmp"
 _TMP = "/tmp"  # noqa: S108 - the pod's own emptyDir
+_TMP_MOUNT: Object = {"name": _TMP_VOLUME, "mountPath": _TMP}
 ROLLS: Object = {
     "revisionHistoryLimit": 3,  # for `kubectl rollout undo`
     "paused": False,
@@ -96,6 +97,7 @@ def _pod_spec(
     backend: ModelBackend, template: PodTemplate, *, config: RenderConfig, drain_secret: str
 ) -> Object:
     given = template.document()
+    python = backend.spec.model.python
     kept = {
         key: given[key]
         for key in (
@@ -116,14 +118,16 @@ def _pod_spec(
         "securityContext": pods.pod_security(template.security_context),
         "initContainers": [
             sidecar.container(backend, config=config, drain_secret=drain_secret),
+            *(code.first_step(python, config, tmp=_TMP_MOUNT) if python else []),
             *map(_further, template.init_containers),
         ],
-        "containers": [_model_container(backend, drain_secret), *map(_further, template.containers)],
+        "containers": [_model_container(backend, config, drain_secret), *map(_further, template.containers)],
         "volumes": [
             pods.settings_volume(names.backend_settings(backend.name)),
             pods.token_volume(config),
             {"name": _TMP_VOLUME, "emptyDir": {}},
             *([pods.warmup_volume()] if backend.spec.warmup else []),
+            *(code.volumes(python) if python else []),
             *given["volumes"],
         ],
         "topologySpreadConstraints": pods.spread(labels.backend_selector(backend.name)),
@@ -140,13 +144,13 @@ def _further(container: Container) -> Object:
     return {"name": container.name, **last_words, **given, "securityContext": security}
 
 
-def _model_container(backend: ModelBackend, drain_secret: str) -> Object:
+def _model_container(backend: ModelBackend, config: RenderConfig, drain_secret: str) -> Object:
     model = backend.spec.model
     source: ModelBase
     if model.container is not None:
         source, own = model.container, _own_container(model.container)
     elif model.python is not None:
-        source, own = model.python, _own_python(backend, model.python)
+        source, own = model.python, _own_python(backend, model.python, config)
     else:
         raise ValueError("model: expected exactly one of container and python, found neither")
     given = source.document()
@@ -155,13 +159,12 @@ def _model_container(backend: ModelBackend, drain_secret: str) -> Object:
             variable for variable in own.get("env", ()) if variable["name"] != contract.RECONFIGURE_SECRET_ENV
         ]
         own["env"] = [*env, *secret]
-    mounts = given["volumeMounts"]
+    mounts = [*own.pop("volumeMounts", ()), *given["volumeMounts"]]
     if not any(mount["mountPath"].rstrip("/") == _TMP for mount in mounts):
-        mounts = [{"name": _TMP_VOLUME, "mountPath": _TMP}, *mounts]
+        mounts = [_TMP_MOUNT, *mounts]
     optional = ("envFrom", "startupProbe", "livenessProbe", "readinessProbe")
     return {
         "name": names.MODEL_CONTAINER,
-        **pods.pulled(source.image, source.image_pull_policy),
         **own,
         **{key: given[key] for key in optional if given.get(key)},
         "securityContext": pods.container_security() | (source.security_context or {}),
@@ -175,10 +178,11 @@ def _model_container(backend: ModelBackend, drain_secret: str) -> Object:
 
 def _own_container(container: ModelContainer) -> dict[str, Any]:
     given = container.document()
-    return {key: given[key] for key in ("command", "args", "env") if given.get(key)}
+    fields = {key: given[key] for key in ("command", "args", "env") if given.get(key)}
+    return pods.pulled(container.image, container.image_pull_policy) | fields
 
 
-def _own_python(backend: ModelBackend, python: ModelPython) -> dict[str, Any]:
+def _own_python(backend: ModelBackend, python: ModelPython, config: RenderConfig) -> dict[str, Any]:
     model = backend.spec.model
     command = ["python", "-m", "penstock.serve", python.target, "--port", str(model.port)]
     if model.ready_path != "/":
@@ -190,8 +194,12 @@ def _own_python(backend: ModelBackend, python: ModelPython) -> dict[str, Any]:
         pods.from_field(contract.NAMESPACE_ENV, "metadata.namespace"),
         {"name": contract.BACKEND_ENV, "value": backend.name},
     ]
+    brought = code.of_model_container(python)
+    env += brought.pop("env", [])
     taken = {variable.name for variable in python.env}
     return {
+        **code.image(python, config),
         "command": command,
+        **brought,
         "env": [variable for variable in env if variable["name"] not in taken] + python.document()["env"],
     }

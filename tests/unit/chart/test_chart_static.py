@@ -75,7 +75,7 @@ def test_every_value_is_used_and_every_used_value_exists() -> None:
 def test_each_image_is_used_by_name() -> None:
     """`images.<name>` is looked up by the helper; each such value has a template that asks for it."""
     text = "".join(path.read_text() for path in TEMPLATES.values())
-    asked = set(re.findall(r'"penstock\.image" \(dict "root" \. "name" "([a-z]+)"\)', text))
+    asked = set(re.findall(r'"penstock\.image" \(dict "root" \. "name" "([a-z-]+)"\)', text))
     assert asked == set(VALUES["images"]) - {"prefix", "tag", "pullPolicy", "pullSecrets"}
 
 

@@ -1,0 +1,161 @@
+"""Packs the user's code into the archive that `penstock deploy` puts into a ConfigMap.
+
+The same files always give the same bytes, so that the digest says whether anything has changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import io
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+
+from penstock.errors import LoadError
+from penstock.local.source_files import NOT_SOURCE
+from penstock.unpack import REQUIREMENTS
+
+MOST_BYTES = 900 * 1024
+"""Of an archive: a ConfigMap has at most 1 MiB, and base64 is not counted, but names and labels are."""
+_LARGEST = 3
+"""So many files are named where an archive is too large."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CodeArchive:
+    """An archive of code.
+
+    Args:
+        data: the ZIP archive.
+        files: the paths in it.
+    """
+
+    data: bytes
+    files: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """`sha256:` and the archive's SHA-256."""
+        return f"sha256:{hashlib.sha256(self.data).hexdigest()}"
+
+
+def local_files(root: Path, modules: Iterable[ModuleType] | None = None) -> dict[str, Path]:
+    """Find the files of the packages below a folder that this process has imported.
+
+    A package goes whole, with its data, from its top: what is imported later is there, too. Hidden files,
+    bytecode and virtual environments stay out.
+
+    Args:
+        root: the folder from which modules are imported.
+        modules: those that count; None = all that are imported.
+
+    Returns:
+        The files by their path below `root`.
+    """
+    files: dict[str, Path] = {}
+    tops: set[Path] = set()
+    for module in list(sys.modules.values()) if modules is None else modules:
+        file = getattr(module, "__file__", None)
+        path = Path(file) if isinstance(file, str) else None
+        if path is None or not path.is_relative_to(root) or _left_out(below := path.relative_to(root), root):
+            continue
+        if below.with_suffix("").as_posix().removesuffix("/__init__") != module.__name__.replace(".", "/"):
+            continue  # imported from another folder of `sys.path`, which is below this one
+        top = root / below.parts[0]
+        if top in tops:
+            continue
+        tops.add(top)
+        if top.is_file():
+            files[top.name] = top
+        else:
+            files |= {
+                name.as_posix(): each
+                for each in top.rglob("*")
+                if each.is_file() and not _left_out(name := each.relative_to(root), root)
+            }
+    return files
+
+
+def _left_out(path: Path, root: Path) -> bool:
+    parts = path.parts
+    return (
+        any(part.startswith(".") or part in NOT_SOURCE for part in parts)
+        or path.suffix == ".pyc"
+        or any((root / parent / "pyvenv.cfg").exists() for parent in path.parents)
+    )
+
+
+def pack(files: Mapping[str, Path], *, requirements: str | None = None) -> CodeArchive:
+    """Pack files into an archive.
+
+    Args:
+        files: by their path in the archive.
+        requirements: a list of requirements with hashes, as pip reads it; None for none.
+
+    Raises:
+        LoadError: there is no file, or the archive is too large for a ConfigMap.
+        OSError: a file cannot be read.
+    """
+    if not files:
+        raise LoadError("expected code of yours below the working directory, found none: start there")
+    contents = {name: path.read_bytes() for name, path in files.items()}
+    if requirements is not None:
+        contents[REQUIREMENTS] = requirements.encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in sorted(contents):
+            # 1980 is the first year that ZIP knows.
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system, entry.external_attr = 3, 0o100644 << 16
+            archive.writestr(entry, contents[name], compresslevel=9)
+    if len(data := packed.getvalue()) > MOST_BYTES:
+        largest = sorted(contents, key=lambda name: -len(contents[name]))[:_LARGEST]
+        sizes = ", ".join(f"{name} ({len(contents[name]) // 1024} KiB)" for name in largest)
+        raise LoadError(
+            f"expected code of at most {MOST_BYTES // 1024} KiB compressed, found {len(data) // 1024} KiB: "
+            f"{sizes}; put data into an image or a volume"
+        )
+    return CodeArchive(data, tuple(sorted(contents)))
+
+
+def locked(path: Path) -> str:
+    """Return a file of requirements with the hash of each; uv looks them up where the file has none.
+
+    Args:
+        path: a file as pip reads it.
+
+    Raises:
+        LoadError: uv is not here, or finds no versions that fit.
+        OSError: the file cannot be read.
+    """
+    text = path.read_text()
+    if "--hash=" in text:
+        return text
+    own = [sys.executable, "-m", "uv"] if importlib.util.find_spec("uv") else []
+    uv = own or ([found] if (found := shutil.which("uv")) else [])
+    if not uv:
+        raise LoadError(
+            f"{path}: expected a --hash for each requirement, or uv to look them up: pip install uv"
+        )
+    command = [
+        *uv,
+        "pip",
+        "compile",
+        "--quiet",
+        "--universal",
+        "--generate-hashes",
+        "--no-header",
+        "--no-annotate",
+    ]
+    command += ["--no-emit-index-url", "--no-emit-find-links", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a command of ours
+    if done.returncode:
+        raise LoadError(f"{path}: {' '.join(done.stderr.split())}")
+    return done.stdout

@@ -1,0 +1,209 @@
+"""`penstock deploy module:Class`, or `module:application`: code goes to a cluster without an image.
+
+It applies what `penstock export --code` prints, by kubectl and so with the user's own rights, and waits until
+the new version serves. With `--watch` it does so again after each saved edit, in a process of its own: code
+that cannot be imported is refused there, and the version before serves on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock import export
+from penstock.errors import CompositionError, LoadError
+from penstock.local import source_files
+from penstock_wire.durations import parse_ms
+
+LOOK_SECONDS = 0.5
+MANAGER = "penstock-deploy"
+
+
+class ClusterError(Exception):
+    """kubectl refused something, or is not here; says what it said."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to a parser.
+
+    Args:
+        parser: the parser.
+    """
+    export.add_common_arguments(parser)
+    parser.add_argument("--context", help="of the kubeconfig (default: the current one)")
+    parser.add_argument(
+        "--timeout", type=_seconds, default="5m", help="how long to wait for the new version (default: 5m)"
+    )
+    parser.add_argument(
+        "--watch", action="store_true", help="deploy again after each saved edit, until Ctrl-C"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_ms(text) / 1000
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def run(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Deploy.
+
+    Args:
+        options: the parsed arguments of `add_arguments`.
+        argv: the arguments themselves, for the processes of `--watch`.
+
+    Returns:
+        The exit code.
+    """
+    if options.watch:
+        try:
+            asyncio.run(_watch([argument for argument in argv if argument != "--watch"]))
+        except KeyboardInterrupt:
+            return 0
+    cluster = Kubectl(context=options.context, namespace=options.namespace)
+    try:
+        documents = export.documents_of(options, code=True)
+        deploy(documents, cluster, seconds=options.timeout)
+    except (ClusterError, CompositionError, LoadError, OSError) as error:
+        print(f"penstock deploy: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _watch(argv: Sequence[str]) -> None:
+    while True:
+        # NB: list the files before they are imported, so that no change is missed.
+        files = source_files.look(Path.cwd())
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "penstock", "deploy", *argv)
+        done = asyncio.create_task(process.wait())
+        change = asyncio.create_task(source_files.changed(Path.cwd(), files))
+        await asyncio.wait((done, change), return_when=asyncio.FIRST_COMPLETED)
+        if not done.done():
+            process.terminate()  # the next version replaces this one, ready or not
+        elif done.result():
+            print("the version before serves on; save a change to try again", file=sys.stderr)
+        await done
+        names = await change
+        print(f"changed: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}", file=sys.stderr)
+
+
+class Kubectl:
+    """kubectl, with the user's own rights.
+
+    Args:
+        context: of the kubeconfig; None = the current one.
+        namespace: None = the context's.
+    """
+
+    def __init__(self, *, context: str | None, namespace: str | None) -> None:
+        self._command = ["kubectl"]
+        self._command += [f"--context={context}"] if context else []
+        self._command += [f"--namespace={namespace}"] if namespace else []
+
+    def __call__(self, *arguments: str, document: object = None) -> str:
+        """Run a command and return what it prints.
+
+        Args:
+            arguments: of kubectl.
+            document: JSON for its standard input; None for none.
+
+        Raises:
+            ClusterError: it failed.
+        """
+        text = None if document is None else json.dumps(document)
+        try:
+            done = subprocess.run(  # noqa: S603 - the user's own kubectl
+                [*self._command, *arguments], input=text, capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError:
+            raise ClusterError("expected the command kubectl in PATH, found none") from None
+        if done.returncode:
+            raise ClusterError(done.stderr.strip() or f"kubectl ended with exit code {done.returncode}")
+        return done.stdout
+
+    def get(self, *arguments: str) -> Any:
+        """Return what `kubectl get` says of objects.
+
+        Raises:
+            ClusterError: it failed.
+        """
+        return json.loads(self("get", *arguments, "--output=json"))
+
+
+def deploy(documents: Sequence[Mapping[str, Any]], cluster: Kubectl, *, seconds: float) -> None:
+    """Apply resources, wait until their backends serve, and delete code that no pod can use any more.
+
+    Args:
+        documents: as `penstock export --code` prints them: the ConfigMap is the first.
+        cluster: where.
+        seconds: how long to wait.
+
+    Raises:
+        ClusterError: the cluster refused something, or a backend does not serve in time.
+    """
+    began = time.monotonic()
+    listed = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+    cluster("apply", "--server-side", f"--field-manager={MANAGER}", "--filename=-", document=listed)
+    code = documents[0]["metadata"]
+    backends = [each["metadata"]["name"] for each in documents if each["kind"] == "ModelBackend"]
+    front = backends[-1]
+    _own(cluster, code["name"], backends)
+    for name in backends:
+        _wait(cluster, name, until=began + seconds)
+    _delete_unused(cluster, code["labels"][export.CODE_LABEL], keep=code["name"])
+    print(f"{front} serves after {time.monotonic() - began:.1f} s")
+    print(f"  in the cluster  http://{front}")
+    print(f"  from here       kubectl port-forward service/{front} 8080:80")
+
+
+def _own(cluster: Kubectl, configmap: str, backends: Sequence[str]) -> None:
+    """Let the code end with its backends."""
+    owners = []
+    for name in backends:
+        metadata = cluster.get("modelbackend", name)["metadata"]
+        owners.append(
+            {"apiVersion": export.API_VERSION, "kind": "ModelBackend", "name": name, "uid": metadata["uid"]}
+        )
+    patch = json.dumps({"metadata": {"ownerReferences": owners}})
+    cluster("patch", "configmap", configmap, "--type=merge", f"--patch={patch}")
+
+
+def _wait(cluster: Kubectl, name: str, *, until: float) -> None:
+    """Wait until a backend serves its newest version, and show what it waits for."""
+    shown = ""
+    while True:
+        backend = cluster.get("modelbackend", name)
+        status, generation = backend.get("status", {}), backend["metadata"]["generation"]
+        conditions = {each["type"]: each for each in status.get("conditions", [])}
+        ready = conditions.get("Ready", {})
+        if status.get("observedGeneration") != generation or ready.get("observedGeneration") != generation:
+            message = "waiting for the operator"
+        elif ready.get("status") == "True":
+            return
+        else:
+            message = f"{ready.get('reason')}: {ready.get('message')}"
+        if message != shown:
+            print(f"{name}: {message}", file=sys.stderr)
+            shown = message
+        if time.monotonic() > until:
+            raise ClusterError(f"{name} does not serve yet: {message}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _delete_unused(cluster: Kubectl, front: str, *, keep: str) -> None:
+    """Delete an application's earlier code, but for what a ReplicaSet still names: a rollback needs that."""
+    selector = f"--selector={export.CODE_LABEL}={front}"
+    stored = {each["metadata"]["name"] for each in cluster.get("configmaps", selector)["items"]} - {keep}
+    if not stored:
+        return
+    used = json.dumps(cluster.get("replicasets", "--selector=penstock.dev/backend"))
+    if unused := sorted(name for name in stored if f'"{name}"' not in used):
+        cluster("delete", "configmap", "--ignore-not-found", *unused)

@@ -1,0 +1,98 @@
+"""Requirements of code without an image: a pod's first step and its server, with the real pip and uv."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from penstock.code_archive import local_files, locked, pack
+from penstock.unpack import REQUIREMENTS
+from penstock_wire import contract
+
+METADATA = "Metadata-Version: 2.1\nName: tinydep\nVersion: 1.5\n"
+WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+MODEL = """
+import tinydep
+class Model:
+    def predict(self, item): return tinydep.VALUE
+"""
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one wheel, the only index of pip and uv."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "tinydep-1.5-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tinydep.py", "VALUE = 5\n")
+        wheel.writestr("tinydep-1.5.dist-info/METADATA", METADATA)
+        wheel.writestr("tinydep-1.5.dist-info/WHEEL", WHEEL)
+        wheel.writestr("tinydep-1.5.dist-info/RECORD", "")
+    for tool in ("PIP", "UV"):
+        monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
+        monkeypatch.setenv(f"{tool}_FIND_LINKS", str(folder))
+    return folder
+
+
+def first_step(folder: Path, archive: bytes) -> subprocess.CompletedProcess[str]:
+    """Run the step as a pod does."""
+    folder.mkdir()
+    (folder.parent / "code.zip").write_bytes(archive)
+    digest = f"sha256:{hashlib.sha256(archive).hexdigest()}"
+    command = [sys.executable, "-m", "penstock.unpack", str(folder.parent / "code.zip"), str(folder)]
+    return subprocess.run(
+        [*command, "--digest", digest], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_requirements_are_locked_here_and_installed_there(index: Path, tmp_path: Path) -> None:
+    """By uv the hashes are found, pip demands them, and the server imports what was installed."""
+    wanted = tmp_path / "requirements.txt"
+    wanted.write_text("tinydep>=1\n")
+    lines = locked(wanted)
+    wheel = hashlib.sha256((index / "tinydep-1.5-py3-none-any.whl").read_bytes()).hexdigest()
+    assert "tinydep==1.5" in lines
+    assert f"--hash=sha256:{wheel}" in lines
+
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "shop.py").write_text(MODEL)
+    archive = pack({"shop.py": source / "shop.py"}, requirements=lines)
+    code = tmp_path / "code"
+    done = first_step(code, archive.data)
+    assert done.returncode == 0, done.stderr
+    # What the server does before it serves: it imports the target, and says what it found.
+    served = subprocess.run(
+        [sys.executable, "-m", "penstock.serve", "shop:Missing"],
+        cwd=code,
+        env=os.environ | {contract.CODE_ENV: str(code)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "expected Missing in module shop" in served.stderr
+
+
+def test_a_wheel_that_was_exchanged_is_not_installed(index: Path, tmp_path: Path) -> None:
+    """And the last words name the package."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("shop.py", MODEL)
+        archive.writestr(REQUIREMENTS, f"tinydep==1.5 --hash=sha256:{'0' * 64}\n")
+    done = first_step(tmp_path / "code", packed.getvalue())
+    assert done.returncode == 1
+    assert "tinydep" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("penstock.unpack: pip could not install the requirements")
+
+
+def test_only_what_was_imported_from_here_goes_along(tmp_path: Path) -> None:
+    """A process's installed packages stay out."""
+    assert local_files(tmp_path) == {}
