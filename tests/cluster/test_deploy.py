@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devcluster.network import FIRST
-from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.cluster_waits import heard, wait_for
 from tests.support.cluster.k8s import ROOT, Load, Namespace, assert_nothing_lost
 
 pytestmark = pytest.mark.together
@@ -29,30 +30,49 @@ class Words(Ledger):
 """
 
 
-def deploy(namespace: Namespace, folder: Path, *arguments: str, code: int = 0) -> str:
-    """Run the command in a folder as its user would, with kubectl in PATH; return what it printed."""
-    kubectl = folder.parent / "bin" / "kubectl"
-    if not kubectl.exists():
-        kubectl.parent.mkdir()
-        kubectl.write_text(
-            f'#!/bin/sh\nexec {sys.executable} -m devcluster --name {namespace.cluster.name} kubectl "$@"\n'
-        )
-        kubectl.chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{kubectl.parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "deploy", *arguments, "--namespace", namespace.name],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+class Deploy:
+    """`penstock deploy` as its user runs it: in the folder of the code, with kubectl in PATH.
+
+    Args:
+        namespace: where to.
+        folder: of the code.
+        arguments: of the command.
+    """
+
+    def __init__(self, namespace: Namespace, folder: Path, *arguments: str) -> None:
+        programs = folder.parent / "bin"
+        programs.mkdir(exist_ok=True)
+        kubectl = f'exec {sys.executable} -m devcluster --name {namespace.cluster.name} kubectl "$@"'
+        (programs / "kubectl").write_text(f"#!/bin/sh\n{kubectl}\n")
+        (programs / "kubectl").chmod(0o755)
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        self._log = folder.parent / "deploy.log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "penstock", "deploy", *arguments, "--namespace", namespace.name],
+                cwd=folder,
+                env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait_printed(self, words: str) -> None:
+        """Wait until the command has printed these words."""
+
+        def look() -> bool:
+            heard("penstock deploy", self._log.read_text())
+            return words in self._log.read_text()
+
+        wait_for(f"`penstock deploy` to print {words!r}", look)
+
+    def wait(self) -> int:
+        """Wait for its end and return the exit code."""
+        return self._process.wait(timeout=300)
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C and return the exit code."""
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(timeout=60)
 
 
 def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
@@ -69,20 +89,24 @@ def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
     collector = f"{FIRST.address}:{load.port}"
     values.write_text(f"COLLECTOR, LABEL = {collector!r}, 'first'\n")
 
-    printed = deploy(namespace, folder, "words.model:Words")
-    assert "words serves after" in printed
-    print(printed)
+    watching = Deploy(namespace, folder, "words.model:Words", "--watch")
+    watching.wait_printed("words serves after")
     url = namespace.url("words")
     before = namespace.get("modelbackend", "words")["spec"]["model"]["python"]["code"]
 
     load.start(url, rate=50)
     values.write_text(f"COLLECTOR, LABEL = {collector!r}, 'second'\n")
-    print(deploy(namespace, folder, "words.model:Words"))
-    assert_nothing_lost(load.stop())
-    assert '"second"' in namespace.curl(url, body='{"instances": [{"id": "x"}]}')[2]
 
+    def answers() -> bool:
+        return '"second"' in namespace.curl(url, body='{"instances": [{"id": "x"}]}')[2]
+
+    wait_for("an answer of the edit", answers)
+    watching.wait_printed("changed: words/values.py")
+    assert_nothing_lost(load.stop())
     values.write_text("COLLECTOR = \n")
-    assert "SyntaxError" in deploy(namespace, folder, "words.model:Words", code=1)
+    watching.wait_printed("the version before serves on")
+    assert watching.interrupt() == 0
+    assert Deploy(namespace, folder, "words.model:Words").wait() == 1  # as in a pipeline
 
     # Whoever may write ConfigMaps alone cannot put code into the model's pods.
     code = namespace.get("modelbackend", "words")["spec"]["model"]["python"]["code"]
@@ -94,6 +118,6 @@ def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
         return str(namespace.condition("modelbackend", "words", "Ready").get("message"))
 
     wait_for("the refusal of other code", lambda: "its ConfigMap was changed" in message())
-    assert '"second"' in namespace.curl(url, body='{"instances": [{"id": "y"}]}')[2]
+    assert answers()
     owners = namespace.get("configmap", code["configMapRef"]["name"])["metadata"]["ownerReferences"]
     assert [owner["name"] for owner in owners] == ["words"]
