@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 from collections.abc import Generator
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.clocks.fake_loop import FakeLoop
 
 STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"})
 _running: list[str] = []
@@ -38,3 +41,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         _running.clear()
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, type[asyncio.SelectorEventLoop]]:
+    """Coroutines of the router's and the sidecar's tests run on a loop whose time jumps to the next timer."""
+    faked = {"router", "sidecar"}.intersection(item.path.relative_to(Path(__file__).parent).parts)
+    return {"loop": FakeLoop if faked else asyncio.SelectorEventLoop}

@@ -29,29 +29,26 @@ def failing(*bad: object, status: int = 400):
 
 
 @pytest.mark.parametrize("status", [400, 413, 422, 500])
-def test_the_one_bad_request_gets_its_own_answer_byte_for_byte_and_its_neighbours_theirs(status: int):
-    async def main():
-        s = Scripted(max_batch_size=8, behaviour=failing(5, status=status))
-        tasks = [s.ask(number) for number in range(8)]
-        outcomes = await asyncio.gather(*tasks)
-        for number, outcome in enumerate(outcomes):
-            if number == 5:
-                assert isinstance(outcome, Response)
-                assert (outcome.status, outcome.body) == (status, b"[5]")
-                assert (b"x-why", b"bad") in outcome.headers
-            else:
-                assert got(outcome) == [number]
-        # The batch, and the runs again: marked, one after the other in the batch's slot. The second half is
-        # known to hold the bad request without a run; so is 5, which runs for its own answer.
-        assert [run.fields.get(ATTEMPT) for run in s.runs] == [None] + [b"%d" % n for n in range(1, 6)]
-        assert [run.request.fresh for run in s.runs] == [False] + [True] * 5
-        assert max(run.running for run in s.runs) == 1
-        assert s.batches() == [list(range(8)), [0, 1, 2, 3], [4, 5], [4], [5], [6, 7]]
-        assert s.dispatcher.counts.batches == 1
-        assert b"isolation_runs_total 5.0" in generate_latest(s.metrics)
-        await s.close()
-
-    fake_loop.run(main())
+async def test_the_one_bad_request_gets_its_own_answer_byte_for_byte_and_its_neighbours_theirs(status: int):
+    s = Scripted(max_batch_size=8, behaviour=failing(5, status=status))
+    tasks = [s.ask(number) for number in range(8)]
+    outcomes = await asyncio.gather(*tasks)
+    for number, outcome in enumerate(outcomes):
+        if number == 5:
+            assert isinstance(outcome, Response)
+            assert (outcome.status, outcome.body) == (status, b"[5]")
+            assert (b"x-why", b"bad") in outcome.headers
+        else:
+            assert got(outcome) == [number]
+    # The batch, and the runs again: marked, one after the other in the batch's slot. The second half is
+    # known to hold the bad request without a run; so is 5, which runs for its own answer.
+    assert [run.fields.get(ATTEMPT) for run in s.runs] == [None] + [b"%d" % n for n in range(1, 6)]
+    assert [run.request.fresh for run in s.runs] == [False] + [True] * 5
+    assert max(run.running for run in s.runs) == 1
+    assert s.batches() == [list(range(8)), [0, 1, 2, 3], [4, 5], [4], [5], [6, 7]]
+    assert s.dispatcher.counts.batches == 1
+    assert b"isolation_runs_total 5.0" in generate_latest(s.metrics)
+    await s.close()
 
 
 @pytest.mark.parametrize(
@@ -66,14 +63,11 @@ def test_the_one_bad_request_gets_its_own_answer_byte_for_byte_and_its_neighbour
         UpstreamTimeout("slow"),
     ],
 )
-def test_only_a_complete_answer_that_may_be_one_requests_fault_is_isolated(fault: Response | Exception):
-    async def main():
-        s = Scripted(behaviour=lambda _: fault)
-        await asyncio.gather(s.ask(1), s.ask(2))
-        assert s.batches() == [[1, 2]]
-        await s.close()
-
-    fake_loop.run(main())
+async def test_only_a_complete_answer_that_may_be_one_requests_fault_is_isolated(fault: Response | Exception):
+    s = Scripted(behaviour=lambda _: fault)
+    await asyncio.gather(s.ask(1), s.ask(2))
+    assert s.batches() == [[1, 2]]
+    await s.close()
 
 
 def failed_with_others(outcome: object, *, status: int = 502) -> PenstockError:
@@ -84,103 +78,83 @@ def failed_with_others(outcome: object, *, status: int = 502) -> PenstockError:
     return outcome
 
 
-def test_with_a_policy_of_fail_no_request_gets_what_the_model_said_of_others():
-    async def main():
-        s = Scripted(behaviour=failing(1), on_batch_error="Fail")
-        for outcome in await asyncio.gather(s.ask(1), s.ask(2)):
-            error = failed_with_others(outcome)
-            assert error.detail == (
-                "the model answered 400 to a batch of 2 requests; it may have been executed"
-            )
-        assert s.batches() == [[1, 2]]
-        alone = await s.ask(1)
-        assert isinstance(alone, Response)
-        assert (alone.status, alone.body) == (400, b"[1]")
-        await s.close()
-
-    fake_loop.run(main())
+async def test_with_a_policy_of_fail_no_request_gets_what_the_model_said_of_others():
+    s = Scripted(behaviour=failing(1), on_batch_error="Fail")
+    for outcome in await asyncio.gather(s.ask(1), s.ask(2)):
+        error = failed_with_others(outcome)
+        assert error.detail == ("the model answered 400 to a batch of 2 requests; it may have been executed")
+    assert s.batches() == [[1, 2]]
+    alone = await s.ask(1)
+    assert isinstance(alone, Response)
+    assert (alone.status, alone.body) == (400, b"[1]")
+    await s.close()
 
 
 @pytest.mark.parametrize(("status", "expected"), [(429, 429), (503, 503), (504, 504), (502, 502), (501, 502)])
-def test_a_model_that_has_too_much_to_do_says_so_to_all_in_words_of_ours(status: int, expected: int):
-    async def main():
-        busy = Response(status=status, headers=((b"retry-after", b"7"),), body=b"ids of others")
-        s = Scripted(behaviour=lambda _: busy)
-        for outcome in await asyncio.gather(s.ask(1), s.ask(2)):
-            answer = failed_with_others(outcome, status=expected).response()
-            assert b"ids of others" not in answer.body
-            retry_after = dict(answer.headers).get(b"retry-after")
-            assert retry_after == (b"7" if expected in (429, 503) else None)
-        await s.close()
-
-    fake_loop.run(main())
+async def test_a_model_that_has_too_much_to_do_says_so_to_all_in_words_of_ours(status: int, expected: int):
+    busy = Response(status=status, headers=((b"retry-after", b"7"),), body=b"ids of others")
+    s = Scripted(behaviour=lambda _: busy)
+    for outcome in await asyncio.gather(s.ask(1), s.ask(2)):
+        answer = failed_with_others(outcome, status=expected).response()
+        assert b"ids of others" not in answer.body
+        retry_after = dict(answer.headers).get(b"retry-after")
+        assert retry_after == (b"7" if expected in (429, 503) else None)
+    await s.close()
 
 
-def test_an_answer_that_cannot_be_split_is_isolated_too():
-    async def main():
-        def behave(run: Run) -> Response | None:
-            return Response(status=200, body=b'{"predictions": []}') if len(run.items) > 2 else None
+async def test_an_answer_that_cannot_be_split_is_isolated_too():
+    def behave(run: Run) -> Response | None:
+        return Response(status=200, body=b'{"predictions": []}') if len(run.items) > 2 else None
 
-        s = Scripted(behaviour=behave, max_batch_size=4)
-        outcomes = await asyncio.gather(*(s.ask(number) for number in range(4)))
-        assert [got(outcome) for outcome in outcomes] == [[0], [1], [2], [3]]
-        await s.close()
-
-    fake_loop.run(main())
+    s = Scripted(behaviour=behave, max_batch_size=4)
+    outcomes = await asyncio.gather(*(s.ask(number) for number in range(4)))
+    assert [got(outcome) for outcome in outcomes] == [[0], [1], [2], [3]]
+    await s.close()
 
 
-def test_a_run_again_that_gets_no_answer_ends_the_search():
-    async def main():
-        def behave(run: Run) -> Response | Exception | None:
-            if run.items == [0, 1]:
-                return ConnectionLost("cut")
-            return Response(status=500, body=b"all") if len(run.items) > 1 else None
+async def test_a_run_again_that_gets_no_answer_ends_the_search():
+    def behave(run: Run) -> Response | Exception | None:
+        if run.items == [0, 1]:
+            return ConnectionLost("cut")
+        return Response(status=500, body=b"all") if len(run.items) > 1 else None
 
-        s = Scripted(behaviour=behave)
-        lost, lost_too, rest, rest_too = await asyncio.gather(*(s.ask(number) for number in range(4)))
-        for outcome in (lost, lost_too):
-            assert isinstance(outcome, PenstockError)
-            assert outcome.reason is Reason.MODEL_UNREACHABLE
-            assert not outcome.not_admitted
-        for outcome in (rest, rest_too):
-            failed_with_others(outcome)
-        assert s.batches() == [[0, 1, 2, 3], [0, 1]]
-        await s.close()
-
-    fake_loop.run(main())
-
-
-def test_who_has_left_or_expired_meanwhile_is_not_run_again():
-    async def main():
-        s = Scripted(base=1.0, behaviour=failing(0), max_batch_size=4)
-        bad, gone = s.ask(0), s.ask(1)
-        short = s.ask(2, timeout=1.5)
-        stays = s.ask(3)
-        await asyncio.sleep(0.5)
-        gone.cancel()
-        outcome = await short
+    s = Scripted(behaviour=behave)
+    lost, lost_too, rest, rest_too = await asyncio.gather(*(s.ask(number) for number in range(4)))
+    for outcome in (lost, lost_too):
         assert isinstance(outcome, PenstockError)
-        assert outcome.reason is Reason.DEADLINE
-        assert got(await stays) == [3]
-        assert isinstance(await bad, Response)
-        assert s.batches() == [[2, 0, 1, 3], [2, 0], [0, 3], [0], [3]]
-        await s.close()
+        assert outcome.reason is Reason.MODEL_UNREACHABLE
+        assert not outcome.not_admitted
+    for outcome in (rest, rest_too):
+        failed_with_others(outcome)
+    assert s.batches() == [[0, 1, 2, 3], [0, 1]]
+    await s.close()
 
-    fake_loop.run(main())
+
+async def test_who_has_left_or_expired_meanwhile_is_not_run_again():
+    s = Scripted(base=1.0, behaviour=failing(0), max_batch_size=4)
+    bad, gone = s.ask(0), s.ask(1)
+    short = s.ask(2, timeout=1.5)
+    stays = s.ask(3)
+    await asyncio.sleep(0.5)
+    gone.cancel()
+    outcome = await short
+    assert isinstance(outcome, PenstockError)
+    assert outcome.reason is Reason.DEADLINE
+    assert got(await stays) == [3]
+    assert isinstance(await bad, Response)
+    assert s.batches() == [[2, 0, 1, 3], [2, 0], [0, 3], [0], [3]]
+    await s.close()
 
 
-def test_a_request_larger_than_a_batch_keeps_the_parts_that_passed_beside_a_bad_neighbour():
-    async def main():
-        s = Scripted(max_batch_size=4, behaviour=failing("bad"))
-        large, bad = s.ask(*range(6)), s.ask("bad")
-        assert got(await large) == list(range(6))
-        outcome = await bad
-        assert isinstance(outcome, Response)
-        assert outcome.body == b"['bad']"
-        assert s.batches() == [[0, 1, 2, 3], [4, 5, "bad"], [4, 5], ["bad"]]
-        await s.close()
-
-    fake_loop.run(main())
+async def test_a_request_larger_than_a_batch_keeps_the_parts_that_passed_beside_a_bad_neighbour():
+    s = Scripted(max_batch_size=4, behaviour=failing("bad"))
+    large, bad = s.ask(*range(6)), s.ask("bad")
+    assert got(await large) == list(range(6))
+    outcome = await bad
+    assert isinstance(outcome, Response)
+    assert outcome.body == b"['bad']"
+    assert s.batches() == [[0, 1, 2, 3], [4, 5, "bad"], [4, 5], ["bad"]]
+    await s.close()
 
 
 class SlowToBegin(Scripted):
@@ -192,99 +166,79 @@ class SlowToBegin(Scripted):
         return await super().send(request, timeout)
 
 
-def test_a_passed_part_of_a_request_whose_rest_still_runs_is_not_told_its_neighbours_fault():
-    async def main():
-        s = SlowToBegin(max_batch_size=4, max_concurrent_batches=2, behaviour=failing("bad"))
-        large, bad = s.ask(*range(6)), s.ask("bad")
-        outcome = await bad
-        assert isinstance(outcome, Response)
-        assert outcome.status == 400
-        assert not large.done()
-        assert got(await large) == list(range(6))
-        await s.close()
-
-    fake_loop.run(main())
+async def test_a_passed_part_of_a_request_whose_rest_still_runs_is_not_told_its_neighbours_fault():
+    s = SlowToBegin(max_batch_size=4, max_concurrent_batches=2, behaviour=failing("bad"))
+    large, bad = s.ask(*range(6)), s.ask("bad")
+    outcome = await bad
+    assert isinstance(outcome, Response)
+    assert outcome.status == 400
+    assert not large.done()
+    assert got(await large) == list(range(6))
+    await s.close()
 
 
-def test_a_slot_stays_taken_until_the_model_is_done_though_nobody_waits_any_more():
-    async def main():
-        s = Scripted(base=5.0)
-        late = s.ask(1, timeout=2.0)
-        await asyncio.sleep(0.1)
-        following = s.ask(2)
-        outcome = await late
-        assert isinstance(outcome, PenstockError)
-        assert s.loop.time() == pytest.approx(1002, abs=0.01)
-        assert got(await following) == [2]
-        assert [run.begun - 1000 for run in s.runs] == pytest.approx([0, 5])
-        await s.close()
-
-    fake_loop.run(main())
+async def test_a_slot_stays_taken_until_the_model_is_done_though_nobody_waits_any_more():
+    s = Scripted(base=5.0)
+    late = s.ask(1, timeout=2.0)
+    await asyncio.sleep(0.1)
+    following = s.ask(2)
+    outcome = await late
+    assert isinstance(outcome, PenstockError)
+    assert s.loop.time() == pytest.approx(1002, abs=0.01)
+    assert got(await following) == [2]
+    assert [run.begun - 1000 for run in s.runs] == pytest.approx([0, 5])
+    await s.close()
 
 
 @pytest.mark.parametrize(("status", "named"), [(500, ["id-(5.)"]), (422, [])])
-def test_a_search_logs_the_request_that_the_model_failed_on(
+async def test_a_search_logs_the_request_that_the_model_failed_on(
     capsys: pytest.CaptureFixture[str], status: int, named: list[str]
 ):
     """Where the model failed, not where it refused: that concerns the caller alone."""
-
-    async def main():
-        s = Scripted(max_batch_size=8, behaviour=failing(5, status=status))
-        await asyncio.gather(*(s.ask(number) for number in range(8)))
-        await s.close()
-
-    fake_loop.run(main())
+    s = Scripted(max_batch_size=8, behaviour=failing(5, status=status))
+    await asyncio.gather(*(s.ask(number) for number in range(8)))
+    await s.close()
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     alone = [line["request_ids"][0] for line in lines if line.get("requests") == 1]
     assert alone == named
 
 
-def test_a_bad_request_with_a_short_deadline_ends_no_search_for_the_others():
+async def test_a_bad_request_with_a_short_deadline_ends_no_search_for_the_others():
     """Batches are in the order of deadlines, so the first half that is run again has the nearest ones."""
-
-    async def main():
-        s = Scripted(base=0.3, behaviour=failing("bad"), max_batch_size=4)
-        blocks = s.ask("first")
-        await asyncio.sleep(0.1)
-        short, valid = s.ask("bad", timeout=0.7), s.ask("valid", timeout=30.0)
-        assert got(await blocks) == ["first"]
-        outcome = await short
-        assert isinstance(outcome, PenstockError)
-        assert outcome.reason is Reason.DEADLINE
-        assert got(await valid) == ["valid"]
-        await s.close()
-
-    fake_loop.run(main())
+    s = Scripted(base=0.3, behaviour=failing("bad"), max_batch_size=4)
+    blocks = s.ask("first")
+    await asyncio.sleep(0.1)
+    short, valid = s.ask("bad", timeout=0.7), s.ask("valid", timeout=30.0)
+    assert got(await blocks) == ["first"]
+    outcome = await short
+    assert isinstance(outcome, PenstockError)
+    assert outcome.reason is Reason.DEADLINE
+    assert got(await valid) == ["valid"]
+    await s.close()
 
 
-def test_an_answer_that_cannot_be_read_is_the_fault_of_one_request_too():
+async def test_an_answer_that_cannot_be_read_is_the_fault_of_one_request_too():
     """As a server makes it that puts what it was sent into a field of its answer."""
 
-    async def main():
-        def behave(run: Run) -> Exception | None:
-            return AnswerUnreadable("a field with a control character") if "odd" in run.items else None
+    def behave(run: Run) -> Exception | None:
+        return AnswerUnreadable("a field with a control character") if "odd" in run.items else None
 
-        s = Scripted(behaviour=behave, max_batch_size=8)
-        outcomes = await asyncio.gather(*(s.ask(item) for item in (1, 2, "odd", 3, 4)))
-        assert [got(outcome) for outcome in (*outcomes[:2], *outcomes[3:])] == [[1], [2], [3], [4]]
-        assert isinstance(outcomes[2], PenstockError)
-        assert outcomes[2].reason is Reason.BAD_ANSWER
-        assert "control character" in outcomes[2].detail
-        await s.close()
-
-    fake_loop.run(main())
+    s = Scripted(behaviour=behave, max_batch_size=8)
+    outcomes = await asyncio.gather(*(s.ask(item) for item in (1, 2, "odd", 3, 4)))
+    assert [got(outcome) for outcome in (*outcomes[:2], *outcomes[3:])] == [[1], [2], [3], [4]]
+    assert isinstance(outcomes[2], PenstockError)
+    assert outcomes[2].reason is Reason.BAD_ANSWER
+    assert "control character" in outcomes[2].detail
+    await s.close()
 
 
-def test_an_answer_that_cannot_be_read_goes_to_nobody_else():
-    async def main():
-        s = Scripted(behaviour=lambda _: AnswerUnreadable("secret of 1"), on_batch_error="Fail")
-        for outcome in await asyncio.gather(s.ask(1), s.ask(2)):
-            assert isinstance(outcome, PenstockError)
-            assert outcome.reason is Reason.BAD_ANSWER
-            assert "secret" not in outcome.detail
-        await s.close()
-
-    fake_loop.run(main())
+async def test_an_answer_that_cannot_be_read_goes_to_nobody_else():
+    s = Scripted(behaviour=lambda _: AnswerUnreadable("secret of 1"), on_batch_error="Fail")
+    for outcome in await asyncio.gather(s.ask(1), s.ask(2)):
+        assert isinstance(outcome, PenstockError)
+        assert outcome.reason is Reason.BAD_ANSWER
+        assert "secret" not in outcome.detail
+    await s.close()
 
 
 def test_a_credential_that_batches_do_not_carry_is_said_once(capsys: pytest.CaptureFixture[str]):

@@ -145,7 +145,7 @@ def behave(run: Run) -> Response | None:
 
 @pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
 @pytest.mark.parametrize("knob", CASES)
-def test_a_knob_that_is_turned_is_in_effect_at_the_next_arrival_or_cut(knob: str, back: bool):
+async def test_a_knob_that_is_turned_is_in_effect_at_the_next_arrival_or_cut(knob: str, back: bool):
     case = CASES[knob]
     first, second = (case.other, case.before) if back else (case.before, case.other)
     seen = case.seen[::-1] if back else case.seen
@@ -167,89 +167,71 @@ def test_a_knob_that_is_turned_is_in_effect_at_the_next_arrival_or_cut(knob: str
         await s.close()
         return result
 
-    async def main():
-        assert await look(first, None) == seen[0], "the policy that it begins with"
-        assert await look(first, second) == seen[1], "the one that it is told in between"
-
-    fake_loop.run(main())
+    assert await look(first, None) == seen[0], "the policy that it begins with"
+    assert await look(first, second) == seen[1], "the one that it is told in between"
 
 
 @pytest.mark.parametrize("knob", ["latency_objective_ms", "default_timeout_ms"])
-def test_a_request_keeps_the_deadline_that_it_was_accepted_with(knob: str):
-    async def main():
-        s = Scripted(base=2.0, max_batch_size=1)
-        for number in range(2):
-            await s.ask(number)
-        tasks = [s.ask("runs"), s.ask("waits")]
-        await asyncio.sleep(0.1)
-        s.apply(Batching(max_batch_size=1, **{knob: 1000}))
-        assert [got(await task) for task in tasks] == [["runs"], ["waits"]]
-        assert s.work(1).deadline == s.loop.time() + 1.0
-        await s.close()
-
-    fake_loop.run(main())
+async def test_a_request_keeps_the_deadline_that_it_was_accepted_with(knob: str):
+    s = Scripted(base=2.0, max_batch_size=1)
+    for number in range(2):
+        await s.ask(number)
+    tasks = [s.ask("runs"), s.ask("waits")]
+    await asyncio.sleep(0.1)
+    s.apply(Batching(max_batch_size=1, **{knob: 1000}))
+    assert [got(await task) for task in tasks] == [["runs"], ["waits"]]
+    assert s.work(1).deadline == s.loop.time() + 1.0
+    await s.close()
 
 
 class TestChanges:
-    def test_a_policy_is_in_effect_at_the_next_cut_and_disturbs_nothing(self):
-        async def main():
-            s = Scripted(max_batch_size=8)
-            tasks = [s.ask(i) for i in range(4)]
-            await asyncio.sleep(0.5)
-            tasks += [s.ask(i) for i in range(4, 10)]
-            await asyncio.sleep(0.1)
-            s.apply(Batching(max_batch_size=2, max_concurrent_batches=2))
-            await asyncio.gather(*tasks)
-            assert s.batches() == [[0, 1, 2, 3], [4, 5], [6, 7], [8, 9]]
-            # The second slot is there at once, beside the batch that was cut before.
-            assert [round(run.begun - 1000, 3) for run in s.runs] == [0, 0.6, 1, 1.6]
-            await s.close()
+    async def test_a_policy_is_in_effect_at_the_next_cut_and_disturbs_nothing(self):
+        s = Scripted(max_batch_size=8)
+        tasks = [s.ask(i) for i in range(4)]
+        await asyncio.sleep(0.5)
+        tasks += [s.ask(i) for i in range(4, 10)]
+        await asyncio.sleep(0.1)
+        s.apply(Batching(max_batch_size=2, max_concurrent_batches=2))
+        await asyncio.gather(*tasks)
+        assert s.batches() == [[0, 1, 2, 3], [4, 5], [6, 7], [8, 9]]
+        # The second slot is there at once, beside the batch that was cut before.
+        assert [round(run.begun - 1000, 3) for run in s.runs] == [0, 0.6, 1, 1.6]
+        await s.close()
 
-        fake_loop.run(main())
+    async def test_fewer_slots_wait_for_what_is_ongoing(self):
+        s = Scripted(max_batch_size=1, max_concurrent_batches=3)
+        tasks = [s.ask(i) for i in range(6)]
+        await asyncio.sleep(0.5)
+        s.apply(Batching(max_batch_size=1, max_concurrent_batches=1))
+        await asyncio.gather(*tasks)
+        assert [round(run.begun - 1000, 3) for run in s.runs] == [0, 0, 0, 1, 2, 3]
+        await s.close()
 
-    def test_fewer_slots_wait_for_what_is_ongoing(self):
-        async def main():
-            s = Scripted(max_batch_size=1, max_concurrent_batches=3)
-            tasks = [s.ask(i) for i in range(6)]
-            await asyncio.sleep(0.5)
-            s.apply(Batching(max_batch_size=1, max_concurrent_batches=1))
-            await asyncio.gather(*tasks)
-            assert [round(run.begun - 1000, 3) for run in s.runs] == [0, 0, 0, 1, 2, 3]
-            await s.close()
+    async def test_new_key_headers_part_what_is_queued_already(self):
+        s = Scripted()
+        tasks = [s.ask(0)]
+        await asyncio.sleep(0.1)
+        tasks += [s.ask(i, x_tenant=str(i % 2)) for i in range(1, 5)]
+        await asyncio.sleep(0.1)
+        s.apply(Batching(batch_key_headers=("x-tenant",)))
+        await asyncio.gather(*tasks)
+        assert s.batches() == [[0], [1, 3], [2, 4]]
+        assert s.runs[1].fields[b"x-tenant"] == b"1"
+        await s.close()
 
-        fake_loop.run(main())
-
-    def test_new_key_headers_part_what_is_queued_already(self):
-        async def main():
-            s = Scripted()
-            tasks = [s.ask(0)]
-            await asyncio.sleep(0.1)
-            tasks += [s.ask(i, x_tenant=str(i % 2)) for i in range(1, 5)]
-            await asyncio.sleep(0.1)
-            s.apply(Batching(batch_key_headers=("x-tenant",)))
-            await asyncio.gather(*tasks)
-            assert s.batches() == [[0], [1, 3], [2, 4]]
-            assert s.runs[1].fields[b"x-tenant"] == b"1"
-            await s.close()
-
-        fake_loop.run(main())
-
-    def test_refusing_the_queued_marks_those_that_surely_did_not_run(self):
-        async def main():
-            s = Scripted(max_batch_size=2)
-            split = s.ask(*range(6))
-            await asyncio.sleep(0.1)
-            waiting = s.ask(9)
-            await asyncio.sleep(0.1)
-            error = PenstockError(Reason.DRAINING, "leaving", not_admitted=True)
-            s.dispatcher.refuse(error)
-            assert s.dispatcher.refuse_queued(error) == 2
-            outcomes = [await split, await waiting]
-            assert [isinstance(o, PenstockError) and o.not_admitted for o in outcomes] == [False, True]
-            with pytest.raises(PenstockError):
-                await s.ask(10)
-            await s.dispatcher.idle()
-            assert s.batches() == [[0, 1]]
-            await s.close()
-
-        fake_loop.run(main())
+    async def test_refusing_the_queued_marks_those_that_surely_did_not_run(self):
+        s = Scripted(max_batch_size=2)
+        split = s.ask(*range(6))
+        await asyncio.sleep(0.1)
+        waiting = s.ask(9)
+        await asyncio.sleep(0.1)
+        error = PenstockError(Reason.DRAINING, "leaving", not_admitted=True)
+        s.dispatcher.refuse(error)
+        assert s.dispatcher.refuse_queued(error) == 2
+        outcomes = [await split, await waiting]
+        assert [isinstance(o, PenstockError) and o.not_admitted for o in outcomes] == [False, True]
+        with pytest.raises(PenstockError):
+            await s.ask(10)
+        await s.dispatcher.idle()
+        assert s.batches() == [[0, 1]]
+        await s.close()

@@ -16,7 +16,6 @@ from penstock_sidecar.queue.group_size import best, cost
 from penstock_sidecar.queue.key import MAX_SENDERS, WINDOW, Faults
 from penstock_wire.control.settings import Fairness
 from penstock_wire.http import Response
-from tests.support.clocks import fake_loop
 from tests.support.models.closed_loop import A, B, Sender, closed_loop, refuse_bad
 from tests.support.models.scripted_model import Run, Scripted
 
@@ -157,63 +156,52 @@ def test_senders_are_remembered_within_bounds():
 
 
 @pytest.mark.parametrize("bad", [0.001, 0.01, 0.05])
-def test_no_valid_request_fails_and_the_best_fixed_size_is_hardly_faster(bad: float):
+async def test_no_valid_request_fails_and_the_best_fixed_size_is_hardly_faster(bad: float):
     """64 callers, batches of at most 32: at least 0.9 of the best fixed size with halving."""
-
-    async def main():
-        seen, elapsed, scripted = await closed_loop([Sender(64, bad)], 8_000, max_batch_size=32)
-        everybody = seen[""]
-        assert everybody.wrong == []
-        assert everybody.own > 0
-        assert everybody.answers / elapsed >= 0.9 * halving_rate(bad)
-        await scripted.close()
-
-    fake_loop.run(main())
+    seen, elapsed, scripted = await closed_loop([Sender(64, bad)], 8_000, max_batch_size=32)
+    everybody = seen[""]
+    assert everybody.wrong == []
+    assert everybody.own > 0
+    assert everybody.answers / elapsed >= 0.9 * halving_rate(bad)
+    await scripted.close()
 
 
-def test_batches_are_full_again_when_bad_requests_have_ceased():
-    async def main():
-        sender = Sender(64, 0.2)
-        _, _, scripted = await closed_loop([sender], 2_000, max_batch_size=32)
-        assert scripted.dispatcher.batch_limit <= 8
-        assert max(len(run.items) for run in scripted.runs[-50:]) <= 12
-        scripted.metrics.show(scripted.dispatcher)
-        shown = b"penstock_sidecar_batch_limit_items %.1f" % scripted.dispatcher.batch_limit
-        assert shown in generate_latest(scripted.metrics)
-        for _ in range(40):
-            await asyncio.gather(*(scripted.ask(number) for number in range(32)))
-        assert scripted.dispatcher.batch_limit == 32
-        await scripted.close()
-
-    fake_loop.run(main())
+async def test_batches_are_full_again_when_bad_requests_have_ceased():
+    sender = Sender(64, 0.2)
+    _, _, scripted = await closed_loop([sender], 2_000, max_batch_size=32)
+    assert scripted.dispatcher.batch_limit <= 8
+    assert max(len(run.items) for run in scripted.runs[-50:]) <= 12
+    scripted.metrics.show(scripted.dispatcher)
+    shown = b"penstock_sidecar_batch_limit_items %.1f" % scripted.dispatcher.batch_limit
+    assert shown in generate_latest(scripted.metrics)
+    for _ in range(40):
+        await asyncio.gather(*(scripted.ask(number) for number in range(32)))
+    assert scripted.dispatcher.batch_limit == 32
+    await scripted.close()
 
 
-def test_a_model_that_fails_everything_is_called_about_once_a_request():
+async def test_a_model_that_fails_everything_is_called_about_once_a_request():
     """Each request has its own answer; when the model answers again, so do full batches and searches."""
+    broken = True
 
-    async def main():
-        broken = True
+    def behaviour(run: Run) -> Response | None:
+        return Response(status=500, body=b"out of memory") if broken else refuse_bad(run)
 
-        def behaviour(run: Run) -> Response | None:
-            return Response(status=500, body=b"out of memory") if broken else refuse_bad(run)
-
-        scripted = Scripted(base=A, item=B, behaviour=behaviour, max_batch_size=32)
-        for _ in range(12):
-            answers = await asyncio.gather(*(scripted.ask(number) for number in range(1, 9)))
-            assert {(answer.status, answer.body) for answer in answers} == {(500, b"out of memory")}
-        assert len(scripted.runs) <= 12 * 8 + 3  # those that halved the first batch
-        broken = False
-        assert (await scripted.ask(1)).status == 200
-        scripted.runs.clear()
-        answers = await asyncio.gather(*(scripted.ask(item) for item in (1, 2, 3, 4, -5, 6, 7, 8)))
-        assert [answer.status for answer in answers] == [200] * 4 + [422] + [200] * 3
-        assert len(scripted.runs[0].items) == 8
-        await scripted.close()
-
-    fake_loop.run(main())
+    scripted = Scripted(base=A, item=B, behaviour=behaviour, max_batch_size=32)
+    for _ in range(12):
+        answers = await asyncio.gather(*(scripted.ask(number) for number in range(1, 9)))
+        assert {(answer.status, answer.body) for answer in answers} == {(500, b"out of memory")}
+    assert len(scripted.runs) <= 12 * 8 + 3  # those that halved the first batch
+    broken = False
+    assert (await scripted.ask(1)).status == 200
+    scripted.runs.clear()
+    answers = await asyncio.gather(*(scripted.ask(item) for item in (1, 2, 3, 4, -5, 6, 7, 8)))
+    assert [answer.status for answer in answers] == [200] * 4 + [422] + [200] * 3
+    assert len(scripted.runs[0].items) == 8
+    await scripted.close()
 
 
-def test_who_sends_bad_requests_pays_for_the_searches_where_a_header_names_it():
+async def test_who_sends_bad_requests_pays_for_the_searches_where_a_header_names_it():
     """Two tenants with equal shares: the good one keeps at least half of what it has beside a good one."""
 
     async def rate_of(bad: float) -> float:
@@ -228,23 +216,17 @@ def test_who_sends_bad_requests_pays_for_the_searches_where_a_header_names_it():
         await scripted.close()
         return seen["good"].answers / elapsed
 
-    async def main():
-        assert await rate_of(0.3) >= 0.5 * await rate_of(0.0)
-
-    fake_loop.run(main())
+    assert await rate_of(0.3) >= 0.5 * await rate_of(0.0)
 
 
-def test_the_limit_of_a_sender_that_has_left_is_shown_no_longer():
-    async def main():
-        _, _, scripted = await closed_loop(
-            [Sender(48, 0.0, "good"), Sender(16, 0.5, "left")],
-            3_000,
-            max_batch_size=32,
-            fairness=Fairness(header="x-tenant"),
-        )
-        assert scripted.dispatcher.batch_limit < 32
-        await asyncio.sleep(11.0)
-        assert scripted.dispatcher.batch_limit == 32
-        await scripted.close()
-
-    fake_loop.run(main())
+async def test_the_limit_of_a_sender_that_has_left_is_shown_no_longer():
+    _, _, scripted = await closed_loop(
+        [Sender(48, 0.0, "good"), Sender(16, 0.5, "left")],
+        3_000,
+        max_batch_size=32,
+        fairness=Fairness(header="x-tenant"),
+    )
+    assert scripted.dispatcher.batch_limit < 32
+    await asyncio.sleep(11.0)
+    assert scripted.dispatcher.batch_limit == 32
+    await scripted.close()

@@ -102,41 +102,37 @@ async def test_who_waits_until_nothing_is_queued_learns_of_what_was_handed_back(
     await asyncio.wait_for(idle, 30)
 
 
-def test_of_what_passes_through_only_what_waits_is_handed_back() -> None:
+async def test_of_what_passes_through_only_what_waits_is_handed_back() -> None:
     """Once, and surely not executed; neither what has begun, nor a stream, nor what has come by its key."""
-
-    async def main() -> None:
-        bench = Bench(slots=2)
-        begun = [bench.ask(f"/{number}") for number in range(2)]
+    bench = Bench(slots=2)
+    begun = [bench.ask(f"/{number}") for number in range(2)]
+    await settle()
+    assert [flow.request.recall for flow in begun] == [None, None]
+    sticking = bench.ask("/sticky", x_penstock_sticky="1")
+    waiting = bench.ask("/waits")
+    assert sticking.request.recall is None
+    recall = waiting.request.recall
+    assert recall is not None
+    assert (recall(), recall()) == (1, 0)
+    assert waiting.request.recall is None, KEPT
+    assert (waiting.status, waiting.reason) == (503, "moved")
+    assert waiting.field(NOT_ADMITTED) is not None
+    leaving = bench.ask("/leaves")
+    assert leaving.request.recall is not None
+    leaving.leave()
+    assert leaving.request.recall is None, KEPT
+    late = bench.ask("/late")
+    recall = late.request.recall
+    assert recall is not None
+    for number in range(3):
+        bench.model.answer(number)
         await settle()
-        assert [flow.request.recall for flow in begun] == [None, None]
-        sticking = bench.ask("/sticky", x_penstock_sticky="1")
-        waiting = bench.ask("/waits")
-        assert sticking.request.recall is None
-        recall = waiting.request.recall
-        assert recall is not None
-        assert (recall(), recall()) == (1, 0)
-        assert waiting.request.recall is None, KEPT
-        assert (waiting.status, waiting.reason) == (503, "moved")
-        assert waiting.field(NOT_ADMITTED) is not None
-        leaving = bench.ask("/leaves")
-        assert leaving.request.recall is not None
-        leaving.leave()
-        assert leaving.request.recall is None, KEPT
-        late = bench.ask("/late")
-        recall = late.request.recall
-        assert recall is not None
-        for number in range(3):
-            bench.model.answer(number)
-            await settle()
-        assert (recall(), late.request.recall) == (0, None), "it is with the model"
-        bench.model.answer(3)
-        await settle()
-        assert [flow.status for flow in (*begun, sticking, late)] == [200] * 4
-        assert (bench.rooms[-1], bench.load) == ((2, 0), (0, 0))
-        assert list(dict.fromkeys(bench.rooms)) == [(1, 0), (0, 0), (0, 1), (0, 2), (2, 0)]
-
-    fake_loop.run(main())
+    assert (recall(), late.request.recall) == (0, None), "it is with the model"
+    bench.model.answer(3)
+    await settle()
+    assert [flow.status for flow in (*begun, sticking, late)] == [200] * 4
+    assert (bench.rooms[-1], bench.load) == ((2, 0), (0, 0))
+    assert list(dict.fromkeys(bench.rooms)) == [(1, 0), (0, 0), (0, 1), (0, 2), (2, 0)]
 
 
 @pytest.mark.parametrize("end", ["is answered", "is handed back", "leaves"])

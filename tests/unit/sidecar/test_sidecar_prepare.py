@@ -13,7 +13,6 @@ from penstock_sidecar.model.readiness import Readiness
 from penstock_sidecar.model.reconfigure import Reconfigure
 from penstock_sidecar.model.warmup import Warmup
 from penstock_wire.http import ConnectFailed, ConnectionLost, Request, Response, UpstreamError
-from tests.support.clocks import fake_loop
 from tests.support.models.probed_model import World
 
 WARM = (Request("POST", "/warm1", (), b""), Request("POST", "/warm2", (), b""))
@@ -94,61 +93,49 @@ class Processes(World):
         await super().close()
 
 
-def test_a_model_that_goes_while_its_warm_up_waits_for_another_try():
+async def test_a_model_that_goes_while_its_warm_up_waits_for_another_try():
     """The next one is sent its userConfig first, and all of its warm-up."""
-
-    async def main():
-        world = Processes(*WARM, fails=(1, "/warm2"))
-        world.want({"n": 1})
-        await asyncio.sleep(10)  # 5 s lie between two tries by now
-        world.restart()
-        await asyncio.sleep(20)
-        assert world.readiness.ready
-        assert world.got[2] == ['/conf{"n":1}', "/warm1", "/warm2"]
-        await world.close()
-
-    fake_loop.run(main())
+    world = Processes(*WARM, fails=(1, "/warm2"))
+    world.want({"n": 1})
+    await asyncio.sleep(10)  # 5 s lie between two tries by now
+    world.restart()
+    await asyncio.sleep(20)
+    assert world.readiness.ready
+    assert world.got[2] == ['/conf{"n":1}', "/warm1", "/warm2"]
+    await world.close()
 
 
-def test_a_model_that_goes_while_a_user_config_waits_for_quiet():
+async def test_a_model_that_goes_while_a_user_config_waits_for_quiet():
     """It waited for another process's batches: the next one gets it once, and not from there."""
-
-    async def main():
-        world = Processes()
-        world.want({"n": 1})
-        await asyncio.sleep(5)
-        assert world.readiness.ready
-        world.quiet_now.clear()
-        world.want({"n": 2})
-        await asyncio.sleep(1)
-        world.restart()
-        await asyncio.sleep(5)
-        assert world.model.ready
-        world.quiet_now.set()
-        await asyncio.sleep(20)
-        assert world.readiness.ready
-        assert world.got == {1: ['/conf{"n":1}'], 2: ['/conf{"n":2}']}
-        await world.close()
-
-    fake_loop.run(main())
+    world = Processes()
+    world.want({"n": 1})
+    await asyncio.sleep(5)
+    assert world.readiness.ready
+    world.quiet_now.clear()
+    world.want({"n": 2})
+    await asyncio.sleep(1)
+    world.restart()
+    await asyncio.sleep(5)
+    assert world.model.ready
+    world.quiet_now.set()
+    await asyncio.sleep(20)
+    assert world.readiness.ready
+    assert world.got == {1: ['/conf{"n":1}'], 2: ['/conf{"n":2}']}
+    await world.close()
 
 
-def test_a_model_that_goes_just_before_it_is_given_another_user_config():
+async def test_a_model_that_goes_just_before_it_is_given_another_user_config():
     """The configuration that it had before is not sent again."""
-
-    async def main():
-        world = Processes()
-        world.want({"n": 1})
-        await asyncio.sleep(5)
-        assert world.readiness.ready
-        world.restart()
-        world.want({"n": 2})
-        await asyncio.sleep(20)
-        assert world.readiness.ready
-        assert world.got == {1: ['/conf{"n":1}'], 2: ['/conf{"n":2}']}
-        await world.close()
-
-    fake_loop.run(main())
+    world = Processes()
+    world.want({"n": 1})
+    await asyncio.sleep(5)
+    assert world.readiness.ready
+    world.restart()
+    world.want({"n": 2})
+    await asyncio.sleep(20)
+    assert world.readiness.ready
+    assert world.got == {1: ['/conf{"n":1}'], 2: ['/conf{"n":2}']}
+    await world.close()
 
 
 @given(
@@ -156,7 +143,7 @@ def test_a_model_that_goes_just_before_it_is_given_another_user_config():
     gaps=st.lists(st.sampled_from([0, 0, 0, 1, 2, 40, 60, 300]), min_size=5, max_size=5),
     first=st.integers(min_value=0, max_value=5),
 )
-def test_whenever_a_model_is_started_anew_nothing_comes_to_it_before_it_was_prepared(
+async def test_whenever_a_model_is_started_anew_nothing_comes_to_it_before_it_was_prepared(
     lives: list[int], gaps: list[int], first: int
 ):
     """Each lives for so many ms, refuses for so many, while requests come; the last is served by."""
@@ -169,51 +156,44 @@ def test_whenever_a_model_is_started_anew_nothing_comes_to_it_before_it_was_prep
             except UpstreamError as error:
                 outcomes.append(error)
 
-    async def main():
-        world = Processes(*WARM)
-        outcomes: list[Response | UpstreamError] = []
-        await asyncio.sleep(first / 10)
-        world.want({"n": 1})
-        asked = [asyncio.create_task(client(world, outcomes, pause)) for pause in (0.007, 0.011)]
-        for life, gap in zip(lives, gaps, strict=False):
-            await asyncio.sleep(life / 1000)
-            world.down = gap > 0
-            if world.down:
-                world.listening.now = 0
-                await asyncio.sleep(gap / 1000)
-            world.restart()
-            world.down = False
-        await asyncio.sleep(3)
-        for task in asked:
-            task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
-        assert world.readiness.ready
-        assert isinstance(outcomes[-1], Response)
-        assert world.got[world.process][3] == "/predict"
-        for got in world.got.values():
-            prepared = [said for said, _ in itertools.groupby(got)][:3]
-            assert prepared == ['/conf{"n":1}', "/warm1", "/warm2"][: len(prepared)]
-            assert got[:3] == prepared, "something was sent twice"
-            assert set(got[3:]) <= {"/predict"}
-        await world.close()
-
-    fake_loop.run(main())
+    world = Processes(*WARM)
+    outcomes: list[Response | UpstreamError] = []
+    await asyncio.sleep(first / 10)
+    world.want({"n": 1})
+    asked = [asyncio.create_task(client(world, outcomes, pause)) for pause in (0.007, 0.011)]
+    for life, gap in zip(lives, gaps, strict=False):
+        await asyncio.sleep(life / 1000)
+        world.down = gap > 0
+        if world.down:
+            world.listening.now = 0
+            await asyncio.sleep(gap / 1000)
+        world.restart()
+        world.down = False
+    await asyncio.sleep(3)
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert world.readiness.ready
+    assert isinstance(outcomes[-1], Response)
+    assert world.got[world.process][3] == "/predict"
+    for got in world.got.values():
+        prepared = [said for said, _ in itertools.groupby(got)][:3]
+        assert prepared == ['/conf{"n":1}', "/warm1", "/warm2"][: len(prepared)]
+        assert got[:3] == prepared, "something was sent twice"
+        assert set(got[3:]) <= {"/predict"}
+    await world.close()
 
 
 @pytest.mark.parametrize("gap", [0, 0.01])
-def test_a_model_that_nothing_prepares_is_sent_to_at_once(gap: float):
+async def test_a_model_that_nothing_prepares_is_sent_to_at_once(gap: float):
     """A process that took another's place is then not reported."""
-
-    async def main():
-        world = Processes()
-        world.want(None)
-        await asyncio.sleep(1)
-        world.down = gap > 0
-        await asyncio.sleep(gap)
-        world.restart()
-        world.down = False
-        assert (await world.model.send(BATCH, 10)).status == 200
-        assert world.got == {2: ["/predict"]}
-        await world.close()
-
-    fake_loop.run(main())
+    world = Processes()
+    world.want(None)
+    await asyncio.sleep(1)
+    world.down = gap > 0
+    await asyncio.sleep(gap)
+    world.restart()
+    world.down = False
+    assert (await world.model.send(BATCH, 10)).status == 200
+    assert world.got == {2: ["/predict"]}
+    await world.close()

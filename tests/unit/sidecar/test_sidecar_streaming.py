@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -303,7 +302,7 @@ class Dripping:
         self._piece = piece
 
     async def read(self) -> bytes:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
         return self._piece
 
     def whole(self) -> bytes | None:
@@ -320,7 +319,9 @@ async def send(answer: Dripping, timeout: float) -> Response:
     async def unused(request: Request, timeout: float) -> Response:
         raise AssertionError("nobody is told")
 
-    sends = StreamedSends(open=begin, send=unused, cut=lambda reason: None, clock=time.monotonic)
+    sends = StreamedSends(
+        open=begin, send=unused, cut=lambda reason: None, clock=asyncio.get_running_loop().time
+    )
     request = Request("POST", "/", (), b"")
     return await sends.send([], lambda work, outcome: None, lambda drop: None, request, timeout)
 

@@ -12,7 +12,6 @@ from penstock_sidecar.model import warmup
 from penstock_sidecar.model.warmup import Warmup
 from penstock_wire.errors import DocumentError
 from penstock_wire.http import ConnectionLost, Request, Response
-from tests.support.clocks import fake_loop
 
 JSON = (b"content-type", b"application/json")
 
@@ -96,45 +95,36 @@ class World:
         return await self.warmup.run(lambda: self.current)
 
 
-def test_requests_are_sent_one_after_the_other():
-    async def main():
-        world = World()
-        assert await world.run()
-        assert world.sent == [(0, "/1"), (1, "/2"), (2, "/3")]
-
-    fake_loop.run(main())
+async def test_requests_are_sent_one_after_the_other():
+    world = World()
+    assert await world.run()
+    assert world.sent == [(0, "/1"), (1, "/2"), (2, "/3")]
 
 
-def test_one_that_fails_is_sent_again_with_longer_pauses_and_told_when_it_took_too_long(
+async def test_one_that_fails_is_sent_again_with_longer_pauses_and_told_when_it_took_too_long(
     capsys: pytest.CaptureFixture[str],
 ):
-    async def main():
-        world = World(200, *[ConnectionLost("lost")] + [500] * 8, timeout=10.0)
-        run = asyncio.create_task(world.run())
-        await asyncio.sleep(3.1)
-        assert world.warmup.message == "warm-up request 2 of 3, POST /2: lost"
-        assert capsys.readouterr().err == ""
-        await asyncio.sleep(12)
-        wrong = "warm-up request 2 of 3, POST /2: not answered 2xx within 10 s: expected a 2xx, found 500"
-        assert world.warmup.message == wrong
-        assert wrong in (logged := capsys.readouterr().err)
-        assert logged.count("\n") == 1
-        assert await run
-        at = [when for when, path in world.sent if path == "/2"]
-        pauses = [later - earlier - 1 for earlier, later in itertools.pairwise(at)]
-        assert pauses == [0.25, 0.5, 1, 2, 4, 5, 5, 5, 5]
-        assert [path for _, path in world.sent][-1] == "/3"
-
-    fake_loop.run(main())
+    world = World(200, *[ConnectionLost("lost")] + [500] * 8, timeout=10.0)
+    run = asyncio.create_task(world.run())
+    await asyncio.sleep(3.1)
+    assert world.warmup.message == "warm-up request 2 of 3, POST /2: lost"
+    assert capsys.readouterr().err == ""
+    await asyncio.sleep(12)
+    wrong = "warm-up request 2 of 3, POST /2: not answered 2xx within 10 s: expected a 2xx, found 500"
+    assert world.warmup.message == wrong
+    assert wrong in (logged := capsys.readouterr().err)
+    assert logged.count("\n") == 1
+    assert await run
+    at = [when for when, path in world.sent if path == "/2"]
+    pauses = [later - earlier - 1 for earlier, later in itertools.pairwise(at)]
+    assert pauses == [0.25, 0.5, 1, 2, 4, 5, 5, 5, 5]
+    assert [path for _, path in world.sent][-1] == "/3"
 
 
-def test_another_model_ends_it():
-    async def main():
-        world = World()
-        run = asyncio.create_task(world.run())
-        await asyncio.sleep(1.5)
-        world.current = False
-        assert not await run
-        assert len(world.sent) == 2
-
-    fake_loop.run(main())
+async def test_another_model_ends_it():
+    world = World()
+    run = asyncio.create_task(world.run())
+    await asyncio.sleep(1.5)
+    world.current = False
+    assert not await run
+    assert len(world.sent) == 2

@@ -18,7 +18,6 @@ from penstock_router.pods.pool import FULL_SECONDS, Pods
 from penstock_wire.control.router_settings import Endpoint, WeightedBackend
 from penstock_wire.control.traffic_rules import AffinityCookie, Match, OnMissing, SessionAffinity
 from penstock_wire.headers import REASON, SHARD_KEY, STICKY, get
-from tests.support.clocks import fake_loop
 from tests.support.worlds.router_world import World
 
 KEYS = [f"user-{number}".encode() for number in range(100_000)]
@@ -158,71 +157,61 @@ async def asked_for(world: World, *keys: str, name: str = "x-penstock-shard-key"
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_requests_with_a_key_stick_and_those_that_cannot_are_counted(keeps: bool) -> None:
+async def test_requests_with_a_key_stick_and_those_that_cannot_are_counted(keeps: bool) -> None:
     """By the client's own field, at any endpoint: at once and in a task. Another field is no key."""
-
-    async def main() -> None:
-        world = World("h0", "h1", "h2", keeps=keeps)
-        series = world.state.series("b")
-        first = await asked_for(world, *"abcdefgh")
-        assert len(set(first)) > 1
-        assert await asked_for(world, *"abcdefgh") == first
-        assert len(set(await asked_for(world, *["a"] * 20, name="x-other"))) > 1
-        assert series.strays == 0
-        world.network.room = 1
-        world.network.busy[first[0]] = 1  # another router's
-        [other] = await asked_for(world, "a")
-        assert other != first[0]
-        assert series.strays == 1
-        assert await asked_for(world, "a") == [other], "while its own is known to have no room"
-        world.network.busy[first[0]] = 0
-        await asyncio.sleep(FULL_SECONDS)
-        assert await asked_for(world, "a") == first[:1]
-        assert series.strays == 2
-        world.have(*{"h0", "h1", "h2"} - {first[0]})
-        [next_] = await asked_for(world, "a")
-        assert (next_, series.strays) == (other, 2)
-
-    fake_loop.run(main())
+    world = World("h0", "h1", "h2", keeps=keeps)
+    series = world.state.series("b")
+    first = await asked_for(world, *"abcdefgh")
+    assert len(set(first)) > 1
+    assert await asked_for(world, *"abcdefgh") == first
+    assert len(set(await asked_for(world, *["a"] * 20, name="x-other"))) > 1
+    assert series.strays == 0
+    world.network.room = 1
+    world.network.busy[first[0]] = 1  # another router's
+    [other] = await asked_for(world, "a")
+    assert other != first[0]
+    assert series.strays == 1
+    assert await asked_for(world, "a") == [other], "while its own is known to have no room"
+    world.network.busy[first[0]] = 0
+    await asyncio.sleep(FULL_SECONDS)
+    assert await asked_for(world, "a") == first[:1]
+    assert series.strays == 2
+    world.have(*{"h0", "h1", "h2"} - {first[0]})
+    [next_] = await asked_for(world, "a")
+    assert (next_, series.strays) == (other, 2)
 
 
 @pytest.mark.parametrize(
     "affinity", [None, SessionAffinity(header="x-user"), SessionAffinity(cookie=AffinityCookie(name="pod"))]
 )
-def test_a_model_is_a_key_unless_the_client_has_another(affinity: SessionAffinity | None) -> None:
-    async def main() -> None:
-        world = World("h0", "h1", "h2")
-        world.state.update(endpoint_of("b", session_affinity=affinity))
-        models = [await asked_for(world, model, name="x-penstock-model-id") for model in "abcdefgh"]
-        again = [await asked_for(world, model, name="x-penstock-model-id") for model in "abcdefgh"]
-        if affinity is None or affinity.header:
-            assert again == models
-        assert len({pod for pods in models for pod in pods}) > 1
-        for own in ("x-penstock-shard-key", "x-user" if affinity and affinity.header else None):
-            if own:
-                asked = []
-                for model in "abcdefgh":
-                    await world.ask(fields=((b"x-penstock-model-id", model.encode()), (own.encode(), b"me")))
-                    asked.append(world.network.asked[-1])
-                assert len(set(asked)) == 1
-        assert {get(fields, b"x-penstock-model-id") is None for fields in world.network.tried} == {False}
-
-    fake_loop.run(main())
+async def test_a_model_is_a_key_unless_the_client_has_another(affinity: SessionAffinity | None) -> None:
+    world = World("h0", "h1", "h2")
+    world.state.update(endpoint_of("b", session_affinity=affinity))
+    models = [await asked_for(world, model, name="x-penstock-model-id") for model in "abcdefgh"]
+    again = [await asked_for(world, model, name="x-penstock-model-id") for model in "abcdefgh"]
+    if affinity is None or affinity.header:
+        assert again == models
+    assert len({pod for pods in models for pod in pods}) > 1
+    for own in ("x-penstock-shard-key", "x-user" if affinity and affinity.header else None):
+        if own:
+            asked = []
+            for model in "abcdefgh":
+                await world.ask(fields=((b"x-penstock-model-id", model.encode()), (own.encode(), b"me")))
+                asked.append(world.network.asked[-1])
+            assert len(set(asked)) == 1
+    assert {get(fields, b"x-penstock-model-id") is None for fields in world.network.tried} == {False}
 
 
-def test_a_key_that_finds_no_room_anywhere_waits_for_some_wherever_it_is() -> None:
-    async def main() -> None:
-        world = World("h0", "h1", seconds=1)
-        world.network.room = 1
-        key = ((b"x-penstock-shard-key", b"a"),)
-        asking = [world.ask(str(number), fields=key) for number in range(6)]
-        answers = await asyncio.gather(*asking)
-        assert {answer.status for answer in answers} == {200}
-        assert world.loop.time() == pytest.approx(1003, abs=0.3)
-        assert world.state.series("b").strays >= 3
-        world.check_nothing_is_left()
-
-    fake_loop.run(main())
+async def test_a_key_that_finds_no_room_anywhere_waits_for_some_wherever_it_is() -> None:
+    world = World("h0", "h1", seconds=1)
+    world.network.room = 1
+    key = ((b"x-penstock-shard-key", b"a"),)
+    asking = [world.ask(str(number), fields=key) for number in range(6)]
+    answers = await asyncio.gather(*asking)
+    assert {answer.status for answer in answers} == {200}
+    assert world.loop.time() == pytest.approx(1003, abs=0.3)
+    assert world.state.series("b").strays >= 3
+    world.check_nothing_is_left()
 
 
 @pytest.mark.parametrize(
@@ -232,125 +221,104 @@ def test_a_key_that_finds_no_room_anywhere_waits_for_some_wherever_it_is() -> No
         (SessionAffinity(cookie=AffinityCookie(name="pod")), ("cookie", "a=b; pod={}; c=d")),
     ],
 )
-def test_the_endpoint_says_what_a_key_is_and_pods_learn_that_it_sticks(
+async def test_the_endpoint_says_what_a_key_is_and_pods_learn_that_it_sticks(
     affinity: SessionAffinity, field: tuple[str, str]
 ) -> None:
     """The router's own cookie goes no further: it would part each client's requests from all others."""
-
-    async def main() -> None:
-        world = World("h0", "h1", "h2")
-        world.state.update(endpoint_of("b", session_affinity=affinity))
-        keys = [field[1].format(key) for key in "abcdefgh"]
-        first = await asked_for(world, *keys, name=field[0])
-        assert len(set(first)) > 1
-        assert await asked_for(world, *keys, name=field[0]) == first
-        assert {get(fields, STICKY) for fields in world.network.tried} == {b"1"}
-        assert {get(fields, b"cookie") for fields in world.network.tried} == (
-            {b"a=b; c=d"} if affinity.cookie else {None}
-        )
-
-    fake_loop.run(main())
+    world = World("h0", "h1", "h2")
+    world.state.update(endpoint_of("b", session_affinity=affinity))
+    keys = [field[1].format(key) for key in "abcdefgh"]
+    first = await asked_for(world, *keys, name=field[0])
+    assert len(set(first)) > 1
+    assert await asked_for(world, *keys, name=field[0]) == first
+    assert {get(fields, STICKY) for fields in world.network.tried} == {b"1"}
+    assert {get(fields, b"cookie") for fields in world.network.tried} == (
+        {b"a=b; c=d"} if affinity.cookie else {None}
+    )
 
 
-def test_a_client_without_the_cookie_gets_one_that_leads_back() -> None:
+async def test_a_client_without_the_cookie_gets_one_that_leads_back() -> None:
     """Each client its own, with what the endpoint says of its life; who has one gets no other."""
-
-    async def main() -> None:
-        world = World("h0", "h1", "h2")
-        cookie = AffinityCookie(name="pod", ttl_ms=3_600_000)
-        world.state.update(endpoint_of("b", session_affinity=SessionAffinity(cookie=cookie)))
-        values = set()
-        for _ in range(8):
-            answer = await world.ask()
-            went = world.network.asked[-1]
-            [said] = [value for name, value in answer.headers if name == b"set-cookie"]
-            pair, _, rest = said.partition(b"; ")
-            assert rest == b"Path=/; HttpOnly; SameSite=Lax; Max-Age=3600"
-            values.add(pair)
-            again = await world.ask(fields=((b"cookie", pair),))
-            assert world.network.asked[-1] == went
-            assert get(again.headers, b"set-cookie") is None
-        assert len(values) == 8
-        assert all(value.startswith(b"pod=") for value in values)
-
-    fake_loop.run(main())
+    world = World("h0", "h1", "h2")
+    cookie = AffinityCookie(name="pod", ttl_ms=3_600_000)
+    world.state.update(endpoint_of("b", session_affinity=SessionAffinity(cookie=cookie)))
+    values = set()
+    for _ in range(8):
+        answer = await world.ask()
+        went = world.network.asked[-1]
+        [said] = [value for name, value in answer.headers if name == b"set-cookie"]
+        pair, _, rest = said.partition(b"; ")
+        assert rest == b"Path=/; HttpOnly; SameSite=Lax; Max-Age=3600"
+        values.add(pair)
+        again = await world.ask(fields=((b"cookie", pair),))
+        assert world.network.asked[-1] == went
+        assert get(again.headers, b"set-cookie") is None
+    assert len(values) == 8
+    assert all(value.startswith(b"pod=") for value in values)
 
 
-def test_a_key_chooses_the_backend_too_and_others_are_drawn_as_ever() -> None:
-    async def main() -> None:
-        world = World()
-        world.pods.set_slices({name: (Address(host=name, port=1),) for name in "bc"})
-        world.state.update(endpoint_of("b", "c"))
-        keys = [str(number) for number in range(40)]
-        first = await asked_for(world, *keys)
-        assert 10 < first.count("b") < 30
-        assert await asked_for(world, *keys) == first
-        drawn = await asked_for(world, *["a"] * 40, name="x-other")
-        assert 19 <= drawn.count("b") <= 21
-
-    fake_loop.run(main())
+async def test_a_key_chooses_the_backend_too_and_others_are_drawn_as_ever() -> None:
+    world = World()
+    world.pods.set_slices({name: (Address(host=name, port=1),) for name in "bc"})
+    world.state.update(endpoint_of("b", "c"))
+    keys = [str(number) for number in range(40)]
+    first = await asked_for(world, *keys)
+    assert 10 < first.count("b") < 30
+    assert await asked_for(world, *keys) == first
+    drawn = await asked_for(world, *["a"] * 40, name="x-other")
+    assert 19 <= drawn.count("b") <= 21
 
 
 @pytest.mark.parametrize("on_missing", ["Share", "Fail"])
-def test_what_a_missing_backend_would_get_is_shared_or_fails_at_once(on_missing: OnMissing) -> None:
+async def test_what_a_missing_backend_would_get_is_shared_or_fails_at_once(on_missing: OnMissing) -> None:
     """By weight, by key and by rule alike; what is held for one that is deleted, too."""
-
-    async def main() -> None:
-        world = World()
-        world.pods.set_slices({"b": (Address(host="b", port=1),)})
-        rule = Match(header="x-group", value="c")
-        backends = (WeightedBackend(name="b"), WeightedBackend(name="c", match=(rule,)))
-        world.state.update(Endpoint(name="e", backends=backends, on_missing=on_missing))
-        began = world.loop.time()
-        drawn = [await world.ask() for _ in range(20)]
-        keyed = [await world.ask(fields=((SHARD_KEY, b"%d" % number),)) for number in range(40)]
-        ruled = [await world.ask(fields=((b"x-group", b"c"),)) for _ in range(2)]
-        assert world.loop.time() < began + 2
-        refused = [answer for answer in (*drawn, *keyed, *ruled) if answer.status != 200]
-        if on_missing == "Share":
-            assert not refused
-            return
-        assert {(answer.status, get(answer.headers, REASON)) for answer in refused} == {
-            (503, b"backend_missing")
-        }
-        assert sum(answer.status == 200 for answer in drawn) == pytest.approx(10, abs=2)
-        assert 10 < sum(answer.status == 200 for answer in keyed) < 30
-        assert [answer.status for answer in ruled] == [503, 503]
-        assert b"backend c of endpoint e does not exist" in refused[0].body
-        world.pods.set_slices({"b": (Address(host="b", port=1),), "c": ()})
-        held = world.ask(fields=((b"x-group", b"c"),))
-        await asyncio.sleep(1)
-        assert not held.done()
-        world.pods.set_slices({"b": (Address(host="b", port=1),)})
-        assert (await held).status == 503
-        world.check_nothing_is_left()
-
-    fake_loop.run(main())
+    world = World()
+    world.pods.set_slices({"b": (Address(host="b", port=1),)})
+    rule = Match(header="x-group", value="c")
+    backends = (WeightedBackend(name="b"), WeightedBackend(name="c", match=(rule,)))
+    world.state.update(Endpoint(name="e", backends=backends, on_missing=on_missing))
+    began = world.loop.time()
+    drawn = [await world.ask() for _ in range(20)]
+    keyed = [await world.ask(fields=((SHARD_KEY, b"%d" % number),)) for number in range(40)]
+    ruled = [await world.ask(fields=((b"x-group", b"c"),)) for _ in range(2)]
+    assert world.loop.time() < began + 2
+    refused = [answer for answer in (*drawn, *keyed, *ruled) if answer.status != 200]
+    if on_missing == "Share":
+        assert not refused
+        return
+    assert {(answer.status, get(answer.headers, REASON)) for answer in refused} == {(503, b"backend_missing")}
+    assert sum(answer.status == 200 for answer in drawn) == pytest.approx(10, abs=2)
+    assert 10 < sum(answer.status == 200 for answer in keyed) < 30
+    assert [answer.status for answer in ruled] == [503, 503]
+    assert b"backend c of endpoint e does not exist" in refused[0].body
+    world.pods.set_slices({"b": (Address(host="b", port=1),), "c": ()})
+    held = world.ask(fields=((b"x-group", b"c"),))
+    await asyncio.sleep(1)
+    assert not held.done()
+    world.pods.set_slices({"b": (Address(host="b", port=1),)})
+    assert (await held).status == 503
+    world.check_nothing_is_left()
 
 
-def test_a_matched_request_is_held_for_its_backend_whatever_its_weight() -> None:
+async def test_a_matched_request_is_held_for_its_backend_whatever_its_weight() -> None:
     """It goes on with the first pod; where the rule goes meanwhile it is drawn anew."""
-
-    async def main() -> None:
-        world = World()
-        of_b = (Address(host="b", port=1),)
-        world.pods.set_slices({"b": of_b, "c": ()})
-        ruled = WeightedBackend(name="c", weight=0, match=(Match(header="x-group", value="c"),))
-        plain = WeightedBackend(name="b")
-        world.state.update(Endpoint(name="e", backends=(plain, ruled)))
-        asking = [world.ask(fields=((b"x-group", b"c"),)) for _ in range(3)]
-        await asyncio.sleep(1)
-        assert world.state.held_by_backend() == {"c": 3}
-        assert world.state.report()["c"].held == 3
-        world.pods.set_slices({"b": of_b, "c": (Address(host="c", port=1),)})
-        await asyncio.gather(*asking)
-        assert set(world.network.asked) == {"c"}
-        world.pods.set_slices({"b": of_b, "c": ()})
-        late = world.ask(fields=((b"x-group", b"c"),))
-        await asyncio.sleep(1)
-        world.state.update(Endpoint(name="e", backends=(plain, WeightedBackend(name="c", weight=0))))
-        assert (await late).status == 200
-        assert world.network.asked[-1] == "b"
-        world.check_nothing_is_left()
-
-    fake_loop.run(main())
+    world = World()
+    of_b = (Address(host="b", port=1),)
+    world.pods.set_slices({"b": of_b, "c": ()})
+    ruled = WeightedBackend(name="c", weight=0, match=(Match(header="x-group", value="c"),))
+    plain = WeightedBackend(name="b")
+    world.state.update(Endpoint(name="e", backends=(plain, ruled)))
+    asking = [world.ask(fields=((b"x-group", b"c"),)) for _ in range(3)]
+    await asyncio.sleep(1)
+    assert world.state.held_by_backend() == {"c": 3}
+    assert world.state.report()["c"].held == 3
+    world.pods.set_slices({"b": of_b, "c": (Address(host="c", port=1),)})
+    await asyncio.gather(*asking)
+    assert set(world.network.asked) == {"c"}
+    world.pods.set_slices({"b": of_b, "c": ()})
+    late = world.ask(fields=((b"x-group", b"c"),))
+    await asyncio.sleep(1)
+    world.state.update(Endpoint(name="e", backends=(plain, WeightedBackend(name="c", weight=0))))
+    assert (await late).status == 200
+    assert world.network.asked[-1] == "b"
+    world.check_nothing_is_left()

@@ -105,47 +105,43 @@ async def settle(bench: Bench) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(PODS, st.lists(CHANGES, max_size=60))
-def test_no_request_waits_while_a_pod_that_says_so_has_room(
+async def test_no_request_waits_while_a_pod_that_says_so_has_room(
     pods: list[tuple[int, int]], changes: list[tuple[str, float, int]]
 ) -> None:
     """However pods come, go and lie, and clients leave: and each who stays is answered once."""
-
-    async def main() -> None:
-        bench = await Bench.of(pods)
-        left = set()
-        for what, pause, chance in changes:
-            if what == "ask":
-                bench.ask([None, 100_000, 200_000, 300_000][chance % 4])
-            elif what == "pods":
-                bench.have([host for place, host in enumerate(bench.hosts) if chance >> place & 1])
-            elif what == "lie":
-                host = bench.hosts[chance % len(bench.hosts)]
-                bench.network.pods[host].lie = chance // 16 % 5 - 2
-                bench.network.report(host)
-            elif bench.asked:
-                name = str(chance % len(bench.asked))
-                bench.asked[name].cancel()
-                left.add(name)
-            await settle(bench)
-            bench.check_the_first_deadline_went_first()
-            await asyncio.sleep(pause)
-            await settle(bench)
-            bench.check_the_first_deadline_went_first()
-            if pause > RECALL_SECONDS:  # who was asked for requests back, and had none, is asked again then
-                bench.check_nobody_waits_in_vain()
-        for pod in bench.network.pods.values():
-            pod.lie = 0
-        bench.have(bench.hosts)
-        answers = await asyncio.gather(*bench.asked.values(), return_exceptions=True)
-        for name, answer in zip(bench.asked, answers, strict=True):
-            assert bench.network.executed[name] <= 1
-            if name not in left:
-                assert isinstance(answer, Response)
-                assert (answer.status, bench.network.executed[name]) == (200, 1)
+    bench = await Bench.of(pods)
+    left = set()
+    for what, pause, chance in changes:
+        if what == "ask":
+            bench.ask([None, 100_000, 200_000, 300_000][chance % 4])
+        elif what == "pods":
+            bench.have([host for place, host in enumerate(bench.hosts) if chance >> place & 1])
+        elif what == "lie":
+            host = bench.hosts[chance % len(bench.hosts)]
+            bench.network.pods[host].lie = chance // 16 % 5 - 2
+            bench.network.report(host)
+        elif bench.asked:
+            name = str(chance % len(bench.asked))
+            bench.asked[name].cancel()
+            left.add(name)
         await settle(bench)
-        bench.world.check_nothing_is_left()
-
-    fake_loop.run(main())
+        bench.check_the_first_deadline_went_first()
+        await asyncio.sleep(pause)
+        await settle(bench)
+        bench.check_the_first_deadline_went_first()
+        if pause > RECALL_SECONDS:  # who was asked for requests back, and had none, is asked again then
+            bench.check_nobody_waits_in_vain()
+    for pod in bench.network.pods.values():
+        pod.lie = 0
+    bench.have(bench.hosts)
+    answers = await asyncio.gather(*bench.asked.values(), return_exceptions=True)
+    for name, answer in zip(bench.asked, answers, strict=True):
+        assert bench.network.executed[name] <= 1
+        if name not in left:
+            assert isinstance(answer, Response)
+            assert (answer.status, bench.network.executed[name]) == (200, 1)
+    await settle(bench)
+    bench.world.check_nothing_is_left()
 
 
 def central_queue(arrivals: Sequence[float], slots: int) -> list[float]:
@@ -161,29 +157,25 @@ def central_queue(arrivals: Sequence[float], slots: int) -> list[float]:
 
 @settings(deadline=None, max_examples=150)
 @given(PODS, st.lists(st.sampled_from([0.001, 0.013, 0.11, 0.37]), min_size=1, max_size=60))
-def test_requests_begin_when_they_would_from_one_central_queue(
+async def test_requests_begin_when_they_would_from_one_central_queue(
     pods: list[tuple[int, int]], gaps: list[float]
 ) -> None:
     """Where pods stay and say how it is: each slot is busy as long as anything waits.
 
     To the turn of the loop where all wait in the router. What waits at a pod may have to be asked for twice.
     """
-
-    async def main() -> None:
-        bench = await Bench.of(pods)
-        arrivals = []
-        for gap in gaps:
-            arrivals.append(bench.world.loop.time())
-            bench.ask()
-            await asyncio.sleep(gap)
-        await asyncio.gather(*bench.asked.values())
-        expected = central_queue(arrivals, sum(slots for slots, _ in pods))
-        found = sorted(bench.network.started.values())
-        late = [ours - ideal for ours, ideal in zip(found, sorted(expected), strict=True)]
-        under_way = RECALL_SECONDS if any(queue for _, queue in pods) else 0.0
-        assert max(late) < under_way + 1e-6, late
-
-    fake_loop.run(main())
+    bench = await Bench.of(pods)
+    arrivals = []
+    for gap in gaps:
+        arrivals.append(bench.world.loop.time())
+        bench.ask()
+        await asyncio.sleep(gap)
+    await asyncio.gather(*bench.asked.values())
+    expected = central_queue(arrivals, sum(slots for slots, _ in pods))
+    found = sorted(bench.network.started.values())
+    late = [ours - ideal for ours, ideal in zip(found, sorted(expected), strict=True)]
+    under_way = RECALL_SECONDS if any(queue for _, queue in pods) else 0.0
+    assert max(late) < under_way + 1e-6, late
 
 
 ROUTED_PODS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from([0.02, 0.06])), min_size=2, max_size=4)
@@ -194,26 +186,22 @@ ROUTED_ARRIVALS = st.lists(
 
 @settings(deadline=None, max_examples=60)
 @given(ROUTED_PODS, ROUTED_ARRIVALS, st.integers(1, 3))
-def test_no_request_waits_long_while_another_pod_has_room_though_routers_do_not_know_of_each_other(
+async def test_no_request_waits_long_while_another_pod_has_room_though_routers_do_not_know_of_each_other(
     pods: list[tuple[int, float]], gaps: list[tuple[float, int]], routers: int
 ) -> None:
     """Two may take one slot, and one may ask where nothing of its own waits: neither costs much."""
-
-    async def main() -> None:
-        bench = Routed(pods, routers=routers, way=WAY)
-        await bench.start()
-        at, arrivals = 0.0, []
-        for gap, router in gaps:
-            at += gap
-            arrivals.append((at, router % routers))
-        await bench.load(arrivals)
-        assert len(bench.latencies) == sum(len(pod.begun) for pod in bench.pods.values()) == len(gaps)
-        stuck = sum(network.counts["plain"] for network in bench.networks)
-        assert stuck or bench.longest_in_vain < 0.02, bench.longest_in_vain
-        for network in bench.networks:
-            network.world.check_nothing_is_left()
-
-    fake_loop.run(main())
+    bench = Routed(pods, routers=routers, way=WAY)
+    await bench.start()
+    at, arrivals = 0.0, []
+    for gap, router in gaps:
+        at += gap
+        arrivals.append((at, router % routers))
+    await bench.load(arrivals)
+    assert len(bench.latencies) == sum(len(pod.begun) for pod in bench.pods.values()) == len(gaps)
+    stuck = sum(network.counts["plain"] for network in bench.networks)
+    assert stuck or bench.longest_in_vain < 0.02, bench.longest_in_vain
+    for network in bench.networks:
+        network.world.check_nothing_is_left()
 
 
 @pytest.mark.parametrize("routers", [1, 3])
