@@ -28,7 +28,6 @@ async def test_an_idle_model_is_sent_the_first_request_at_once_and_a_busy_one_ga
     assert [got(await task) for task in rest] == [[i] for i in range(1, 7)]
     assert s.batches() == [[0], [1, 2, 3, 4], [5, 6]]
     assert [run.begun - 1000 for run in s.runs] == pytest.approx([0, 1, 2])
-    await s.close()
 
 
 async def test_requests_of_one_turn_of_the_loop_share_a_batch_even_with_an_idle_model():
@@ -36,7 +35,6 @@ async def test_requests_of_one_turn_of_the_loop_share_a_batch_even_with_an_idle_
     tasks = [s.ask(i) for i in range(3)]
     await asyncio.gather(*tasks)
     assert s.batches() == [[0, 1, 2]]
-    await s.close()
 
 
 async def test_a_whole_batch_that_waits_is_with_the_model_before_the_answers_go_out(
@@ -56,7 +54,6 @@ async def test_a_whole_batch_that_waits_is_with_the_model_before_the_answers_go_
     rest = [s.ask(i) for i in range(2, 4)]
     await asyncio.gather(*first, *rest)
     assert seen == [2, 2, 2, 2]
-    await s.close()
 
 
 async def test_a_part_full_batch_takes_in_what_came_while_the_last_one_was_answered(
@@ -80,7 +77,6 @@ async def test_a_part_full_batch_takes_in_what_came_while_the_last_one_was_answe
     second = s.ask(1)
     await asyncio.gather(first, second, late.future)
     assert [sorted(batch) for batch in s.batches()] == [[0], [1, 2]]
-    await s.close()
 
 
 async def test_slots_are_never_exceeded_and_all_are_used():
@@ -88,7 +84,6 @@ async def test_slots_are_never_exceeded_and_all_are_used():
     await asyncio.gather(*(s.ask(i) for i in range(9)))
     assert max(run.running for run in s.runs) == 3
     assert [round(run.begun - 1000, 6) for run in s.runs] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    await s.close()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +122,6 @@ async def test_unlike_requests_never_share_a_batch(first: dict[str, Any], other:
     s = Scripted(batch_key_headers=("X-Tenant",))
     await asyncio.gather(s.ask(1, **first), s.ask(2, **other), s.ask(3, **first), s.ask(4, **other))
     assert sorted(s.batches()) == [[1, 3], [2, 4]]
-    await s.close()
 
 
 async def test_fields_outside_the_key_do_not_part_requests_and_are_sent_only_where_equal():
@@ -144,7 +138,6 @@ async def test_fields_outside_the_key_do_not_part_requests_and_are_sent_only_whe
     assert run.fields[b"content-type"] == b"application/json"
     assert run.fields[b"x-request-id"] == b"id-(1.),id-(2.),id-(3.)"
     assert int(run.fields[b"x-penstock-timeout-ms"]) == 30_000
-    await s.close()
 
 
 async def test_fields_about_a_body_or_one_request_reach_no_batch():
@@ -156,7 +149,6 @@ async def test_fields_about_a_body_or_one_request_reach_no_batch():
     (run,) = s.runs
     ours = {b"content-type", b"x-request-id", b"x-penstock-timeout-ms", b"x-penstock-item-answers"}
     assert run.fields.keys() == ours
-    await s.close()
 
 
 async def test_a_batch_has_the_origin_of_its_requests():
@@ -165,7 +157,6 @@ async def test_a_batch_has_the_origin_of_its_requests():
     await asyncio.gather(*(s.ask(number, origin="https://a.example") for number in range(2)))
     (run,) = s.runs
     assert run.fields[b"origin"] == b"https://a.example"
-    await s.close()
 
 
 async def test_a_batch_of_one_request_passes_byte_for_byte_with_its_own_fields():
@@ -178,14 +169,12 @@ async def test_a_batch_of_one_request_passes_byte_for_byte_with_its_own_fields()
     assert run.fields[b"x-other"] == b"kept"
     assert run.fields[b"x-penstock-method"] == b"f"
     assert b"x-penstock-priority" not in run.fields
-    await s.close()
 
 
 async def test_a_request_without_items_goes_alone_and_as_it_is():
     s = Scripted()
     await asyncio.gather(s.ask(), s.ask(), s.ask(1), s.ask(2))
     assert sorted(s.batches()) == [[], [], [1, 2]]
-    await s.close()
 
 
 class TestWaiting:
@@ -197,13 +186,11 @@ class TestWaiting:
         await asyncio.gather(first, second)
         assert s.batches() == [[1, 2]]
         assert s.runs[0].begun - 1000 == pytest.approx(0.5, abs=0.001)
-        await s.close()
 
     async def test_a_full_batch_does_not_wait(self):
         s = Scripted(max_batch_size=2, batch_wait_timeout_ms=500)
         await asyncio.gather(s.ask(1), s.ask(2))
         assert s.runs[0].begun == 1000
-        await s.close()
 
     async def test_time_spent_waiting_for_a_slot_counts(self):
         s = Scripted(base=2.0, max_batch_size=4, batch_wait_timeout_ms=500)
@@ -212,7 +199,6 @@ class TestWaiting:
         second = s.ask(2)
         await asyncio.gather(first, second)
         assert [run.begun - 1000 for run in s.runs] == pytest.approx([0.5, 2.5], abs=0.001)
-        await s.close()
 
     async def test_a_deadline_cuts_the_wait_short(self):
         s = Scripted(base=0.1, max_batch_size=4, batch_wait_timeout_ms=5000)
@@ -221,7 +207,6 @@ class TestWaiting:
         assert got(await s.ask(1, timeout=1.0)) == [1]
         # A batch takes 0.1 s: twice that is kept free, and a quarter more of it against small changes.
         assert s.runs[1].begun - begun == pytest.approx(0.75, abs=0.001)
-        await s.close()
 
     async def test_a_wait_leaves_a_quarter_of_the_deadline_where_nothing_is_known(self):
         """400 ms under a wait of 2 s: sent at the deadline it would be answered too late, or not at all."""
@@ -231,7 +216,6 @@ class TestWaiting:
             assert got(await s.ask(1, timeout=0.4)) == [1]
             assert s.loop.time() - begun == pytest.approx(0.301, abs=0.001)
             await asyncio.sleep(10)
-        await s.close()
 
     async def test_one_line_that_waits_does_not_hold_another_that_is_full(self):
         s = Scripted(max_batch_size=2, batch_wait_timeout_ms=500)
@@ -239,7 +223,6 @@ class TestWaiting:
         await asyncio.gather(s.ask(2, target="/b"), s.ask(3, target="/b"))
         await waiting
         assert s.batches() == [[2, 3], [1]]
-        await s.close()
 
 
 class TestLimits:
@@ -258,7 +241,6 @@ class TestLimits:
         # Four items wait; batches held one item in 8 s until now, so half of them take 16 s.
         assert refused.retry_after == pytest.approx(16.0)
         await asyncio.gather(*tasks)
-        await s.close()
 
     async def test_no_queue_means_that_only_free_slots_take_requests(self):
         s = Scripted(max_batch_size=1, max_queued_items=0, max_concurrent_batches=2)
@@ -267,7 +249,6 @@ class TestLimits:
         with pytest.raises(PenstockError):
             await s.ask(3)
         assert [got(await task) for task in tasks] == [[1], [2]]
-        await s.close()
 
     async def test_a_batch_holds_no_more_bytes_than_allowed_but_one_larger_item_goes_alone(self):
         s = Scripted(max_batch_size=8, max_batch_bytes=10)
@@ -276,7 +257,6 @@ class TestLimits:
         tasks += [s.ask("aaaa"), s.ask("b"), s.ask("cccc"), s.ask("x" * 20), s.ask("d")]
         await asyncio.gather(*tasks)
         assert s.batches() == [[0], ["aaaa", "b"], ["cccc"], ["x" * 20], ["d"]]
-        await s.close()
 
     async def test_a_request_larger_than_a_batch_is_split_and_joined_again(self):
         s = Scripted(max_batch_size=4)
@@ -284,24 +264,20 @@ class TestLimits:
         assert got(await large) == list(range(10))
         assert got(await small) == [10]
         assert s.batches() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
-        await s.close()
 
     async def test_parts_that_are_answered_in_another_order_are_joined_in_their_own(self):
         s = Scripted(base=1.0, item=1.0, max_batch_size=2, max_concurrent_batches=2)
         assert got(await s.ask(0, 1, 2)) == [0, 1, 2]
         assert s.batches() == [[0, 1], [2]]  # which takes less
-        await s.close()
 
     async def test_requests_that_fit_a_batch_are_never_split(self):
         s = Scripted(max_batch_size=4)
         await asyncio.gather(s.ask(1, 1, 1), s.ask(2, 2, 2), s.ask(3))
         assert s.batches() == [[1, 1, 1], [2, 2, 2, 3]]
-        await s.close()
 
     async def test_a_request_larger_than_the_whole_queue_is_taken_when_nothing_waits(self):
         s = Scripted(max_batch_size=1, max_queued_items=2)
         assert got(await s.ask(*range(9))) == list(range(9))
-        await s.close()
 
 
 class TestAnswers:
@@ -336,7 +312,6 @@ class TestAnswers:
             assert outcome.reason == reason
             assert outcome.not_admitted == not_admitted
         assert got(await after) == [2]
-        await s.close()
 
     @pytest.mark.parametrize(
         "body",
@@ -348,7 +323,6 @@ class TestAnswers:
             outcome = await task
             assert isinstance(outcome, PenstockError)
             assert (outcome.reason, outcome.status) == (Reason.BAD_ANSWER, 502)
-        await s.close()
 
     async def test_upstream_errors_come_back_untouched_to_each(self):
         def behaviour(run: Run) -> Response:
@@ -365,7 +339,6 @@ class TestAnswers:
             assert (outcome.status, outcome.body) == (418, b"short and stout")
             assert get(outcome.headers, b"x-why") == b"tea"
             assert get(outcome.headers, b"x-penstock-queue") is None
-        await s.close()
 
     async def test_fields_and_members_of_the_models_come_back_but_none_that_is_about_the_whole_batch(self):
         def behaviour(run: Run) -> Response:
@@ -378,7 +351,6 @@ class TestAnswers:
             assert isinstance(outcome, Response)
             assert json.loads(outcome.body) == {"predictions": [expected], "v": 7}
             assert [name for name, _ in outcome.fields] == [b"x-model", SERVER_TIMING]
-        await s.close()
 
     async def test_server_timing_tells_queue_batch_and_model(self):
         s = Scripted()
@@ -390,7 +362,6 @@ class TestAnswers:
         timing = get(outcome.fields, SERVER_TIMING)
         assert timing == b'queue;dur=500.000, batch;dur=0.000;desc="1", model;dur=1000.000'
         await first
-        await s.close()
 
     async def test_a_failed_part_fails_the_whole_request_and_its_rest_is_not_sent(self):
         s = Scripted(
@@ -402,7 +373,6 @@ class TestAnswers:
         assert outcome.status == 500
         await asyncio.sleep(5)
         assert s.batches() == [[0, 1], [2, 3]]
-        await s.close()
 
     async def test_a_request_of_which_a_part_ran_is_never_called_unexecuted(self):
         s = Scripted(
@@ -411,7 +381,6 @@ class TestAnswers:
         outcome = await s.ask(*range(4))
         assert isinstance(outcome, PenstockError)
         assert not outcome.not_admitted
-        await s.close()
 
 
 @pytest.mark.interpreted
@@ -428,7 +397,6 @@ async def test_no_exception_ends_the_dispatcher(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(s.dispatcher.queue, "choose", fail_once)
     assert got(await s.ask(1)) == [1]
     assert s.dispatcher.alive
-    await s.close()
 
 
 @pytest.mark.interpreted
@@ -465,4 +433,3 @@ async def test_what_is_refused_over_and_over_leaves_nothing_behind():
         lengths.append(len(traceback.extract_tb(error.__traceback__)))
     # An exception keeps the frames of each time it was raised, and they the requests' bodies.
     assert lengths[2] == lengths[0]
-    await s.close()

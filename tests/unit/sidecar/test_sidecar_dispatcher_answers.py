@@ -48,7 +48,6 @@ async def test_the_one_bad_request_gets_its_own_answer_byte_for_byte_and_its_nei
     assert s.batches() == [list(range(8)), [0, 1, 2, 3], [4, 5], [4], [5], [6, 7]]
     assert s.dispatcher.counts.batches == 1
     assert b"isolation_runs_total 5.0" in generate_latest(s.metrics)
-    await s.close()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,6 @@ async def test_only_a_complete_answer_that_may_be_one_requests_fault_is_isolated
     s = Scripted(behaviour=lambda _: fault)
     await asyncio.gather(s.ask(1), s.ask(2))
     assert s.batches() == [[1, 2]]
-    await s.close()
 
 
 def failed_with_others(outcome: object, *, status: int = 502) -> PenstockError:
@@ -87,7 +85,6 @@ async def test_with_a_policy_of_fail_no_request_gets_what_the_model_said_of_othe
     alone = await s.ask(1)
     assert isinstance(alone, Response)
     assert (alone.status, alone.body) == (400, b"[1]")
-    await s.close()
 
 
 @pytest.mark.parametrize(("status", "expected"), [(429, 429), (503, 503), (504, 504), (502, 502), (501, 502)])
@@ -99,7 +96,6 @@ async def test_a_model_that_has_too_much_to_do_says_so_to_all_in_words_of_ours(s
         assert b"ids of others" not in answer.body
         retry_after = dict(answer.headers).get(b"retry-after")
         assert retry_after == (b"7" if expected in (429, 503) else None)
-    await s.close()
 
 
 async def test_an_answer_that_cannot_be_split_is_isolated_too():
@@ -109,7 +105,6 @@ async def test_an_answer_that_cannot_be_split_is_isolated_too():
     s = Scripted(behaviour=behave, max_batch_size=4)
     outcomes = await asyncio.gather(*(s.ask(number) for number in range(4)))
     assert [got(outcome) for outcome in outcomes] == [[0], [1], [2], [3]]
-    await s.close()
 
 
 async def test_a_run_again_that_gets_no_answer_ends_the_search():
@@ -127,7 +122,6 @@ async def test_a_run_again_that_gets_no_answer_ends_the_search():
     for outcome in (rest, rest_too):
         failed_with_others(outcome)
     assert s.batches() == [[0, 1, 2, 3], [0, 1]]
-    await s.close()
 
 
 async def test_who_has_left_or_expired_meanwhile_is_not_run_again():
@@ -143,7 +137,6 @@ async def test_who_has_left_or_expired_meanwhile_is_not_run_again():
     assert got(await stays) == [3]
     assert isinstance(await bad, Response)
     assert s.batches() == [[2, 0, 1, 3], [2, 0], [0, 3], [0], [3]]
-    await s.close()
 
 
 async def test_a_request_larger_than_a_batch_keeps_the_parts_that_passed_beside_a_bad_neighbour():
@@ -154,7 +147,6 @@ async def test_a_request_larger_than_a_batch_keeps_the_parts_that_passed_beside_
     assert isinstance(outcome, Response)
     assert outcome.body == b"['bad']"
     assert s.batches() == [[0, 1, 2, 3], [4, 5, "bad"], [4, 5], ["bad"]]
-    await s.close()
 
 
 class SlowToBegin(Scripted):
@@ -174,7 +166,6 @@ async def test_a_passed_part_of_a_request_whose_rest_still_runs_is_not_told_its_
     assert outcome.status == 400
     assert not large.done()
     assert got(await large) == list(range(6))
-    await s.close()
 
 
 async def test_a_slot_stays_taken_until_the_model_is_done_though_nobody_waits_any_more():
@@ -187,7 +178,6 @@ async def test_a_slot_stays_taken_until_the_model_is_done_though_nobody_waits_an
     assert s.loop.time() == pytest.approx(1002, abs=0.01)
     assert got(await following) == [2]
     assert [run.begun - 1000 for run in s.runs] == pytest.approx([0, 5])
-    await s.close()
 
 
 @pytest.mark.parametrize(("status", "named"), [(500, ["id-(5.)"]), (422, [])])
@@ -214,7 +204,6 @@ async def test_a_bad_request_with_a_short_deadline_ends_no_search_for_the_others
     assert isinstance(outcome, PenstockError)
     assert outcome.reason is Reason.DEADLINE
     assert got(await valid) == ["valid"]
-    await s.close()
 
 
 async def test_an_answer_that_cannot_be_read_is_the_fault_of_one_request_too():
@@ -229,7 +218,6 @@ async def test_an_answer_that_cannot_be_read_is_the_fault_of_one_request_too():
     assert isinstance(outcomes[2], PenstockError)
     assert outcomes[2].reason is Reason.BAD_ANSWER
     assert "control character" in outcomes[2].detail
-    await s.close()
 
 
 async def test_an_answer_that_cannot_be_read_goes_to_nobody_else():
@@ -238,7 +226,6 @@ async def test_an_answer_that_cannot_be_read_goes_to_nobody_else():
         assert isinstance(outcome, PenstockError)
         assert outcome.reason is Reason.BAD_ANSWER
         assert "secret" not in outcome.detail
-    await s.close()
 
 
 def test_a_credential_that_batches_do_not_carry_is_said_once(capsys: pytest.CaptureFixture[str]):

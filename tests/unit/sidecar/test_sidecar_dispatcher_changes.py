@@ -181,7 +181,6 @@ async def test_a_request_keeps_the_deadline_that_it_was_accepted_with(knob: str)
     s.apply(Batching(max_batch_size=1, **{knob: 1000}))
     assert [got(await task) for task in tasks] == [["runs"], ["waits"]]
     assert s.work(1).deadline == s.loop.time() + 1.0
-    await s.close()
 
 
 class TestChanges:
@@ -196,7 +195,6 @@ class TestChanges:
         assert s.batches() == [[0, 1, 2, 3], [4, 5], [6, 7], [8, 9]]
         # The second slot is there at once, beside the batch that was cut before.
         assert [round(run.begun - 1000, 3) for run in s.runs] == [0, 0.6, 1, 1.6]
-        await s.close()
 
     async def test_fewer_slots_wait_for_what_is_ongoing(self):
         s = Scripted(max_batch_size=1, max_concurrent_batches=3)
@@ -205,7 +203,6 @@ class TestChanges:
         s.apply(Batching(max_batch_size=1, max_concurrent_batches=1))
         await asyncio.gather(*tasks)
         assert [round(run.begun - 1000, 3) for run in s.runs] == [0, 0, 0, 1, 2, 3]
-        await s.close()
 
     async def test_new_key_headers_part_what_is_queued_already(self):
         s = Scripted()
@@ -217,7 +214,6 @@ class TestChanges:
         await asyncio.gather(*tasks)
         assert s.batches() == [[0], [1, 3], [2, 4]]
         assert s.runs[1].fields[b"x-tenant"] == b"1"
-        await s.close()
 
     async def test_refusing_the_queued_marks_those_that_surely_did_not_run(self):
         s = Scripted(max_batch_size=2)
@@ -234,4 +230,3 @@ class TestChanges:
             await s.ask(10)
         await s.dispatcher.idle()
         assert s.batches() == [[0, 1]]
-        await s.close()

@@ -34,7 +34,6 @@ async def test_what_the_queue_would_answer_too_late_is_refused_on_arrival_with_a
     urgent = s.ask("in time", timeout=6.0)
     assert got(await urgent) == ["in time"]
     await asyncio.gather(*running)
-    await s.close()
 
 
 async def test_nothing_is_predicted_while_a_slot_is_free_and_nothing_waits():
@@ -42,7 +41,6 @@ async def test_nothing_is_predicted_while_a_slot_is_free_and_nothing_waits():
     await learned(s, 1)
     s.base = 0.5
     assert got(await s.ask(1, timeout=1.0)) == [1]
-    await s.close()
 
 
 async def test_an_earlier_deadline_is_judged_by_what_goes_before_it_alone():
@@ -52,7 +50,6 @@ async def test_an_earlier_deadline_is_judged_by_what_goes_before_it_alone():
     await asyncio.sleep(0.1)
     assert got(await s.ask("urgent", timeout=3.0)) == ["urgent"]
     await asyncio.gather(*patient)
-    await s.close()
 
 
 async def test_from_the_head_goes_what_would_be_late_while_others_wait():
@@ -69,7 +66,6 @@ async def test_from_the_head_goes_what_would_be_late_while_others_wait():
     assert got(await first) == [0]
     assert got(await fine) == ["fine"]
     assert s.batches()[-2:] == [[0], ["fine"]]
-    await s.close()
 
 
 async def test_a_free_slot_always_runs_the_last_one_whose_client_still_waits():
@@ -85,7 +81,6 @@ async def test_a_free_slot_always_runs_the_last_one_whose_client_still_waits():
     assert isinstance(first, PenstockError)  # past the objective, and another waits
     assert got(await outcomes[1]) == [2]  # past the objective, but the last
     assert got(await s.ask(3)) == [3]
-    await s.close()
 
 
 async def test_one_slow_start_does_not_lock_a_healthy_model_out():
@@ -98,7 +93,6 @@ async def test_one_slow_start_does_not_lock_a_healthy_model_out():
         served += sum(not isinstance(each, BaseException | PenstockError) for each in outcomes)
         await asyncio.sleep(0.05)
     assert served > 600
-    await s.close()
 
 
 async def test_with_an_objective_batches_double_from_a_cold_start_and_end_at_the_size_that_keeps_it():
@@ -109,7 +103,6 @@ async def test_with_an_objective_batches_double_from_a_cold_start_and_end_at_the
     # L(W) · 1.5 ≤ 0.3 s: (0.01 + 0.01 · W) · 1.05 ≤ 0.2 s.
     assert max(sizes) <= 18
     assert any(not isinstance(each, BaseException) for each in outcomes)
-    await s.close()
 
 
 async def test_the_objective_never_outlasts_the_clients_own_deadline():
@@ -118,7 +111,6 @@ async def test_the_objective_never_outlasts_the_clients_own_deadline():
     assert (work.deadline, work.expires) == (1002.0, 1002.0)
     work = s.work(1, timeout=20.0)
     assert (work.deadline, work.expires) == (1010.0, 1020.0)
-    await s.close()
 
 
 async def test_more_urgent_levels_go_first_and_a_change_of_levels_counts_for_the_queued():
@@ -140,7 +132,6 @@ async def test_more_urgent_levels_go_first_and_a_change_of_levels_counts_for_the
     claims = [{"x_penstock_priority": "1"}, {"x_penstock_priority": "1", "x_tier": "3"}, {"x_tier": "1"}]
     await asyncio.gather(*(s.ask(number, **claim) for number, claim in enumerate([{}, *claims])))
     assert s.batches()[7:] == [[3], [0], [1], [2]]
-    await s.close()
 
 
 async def test_a_pause_sends_nothing_and_quiet_means_that_no_batch_is_with_the_model():
@@ -156,7 +147,6 @@ async def test_a_pause_sends_nothing_and_quiet_means_that_no_batch_is_with_the_m
     s.dispatcher.resume()
     assert got(await first) + got(await second) == [1, 2]
     assert s.runs[1].begun == pytest.approx(1006)
-    await s.close()
 
 
 async def test_a_cached_rejection_does_not_outlive_what_a_search_has_taught():
@@ -190,7 +180,6 @@ async def test_a_cached_rejection_does_not_outlive_what_a_search_has_taught():
     assert seen == {True, False}
     s.dispatcher.refuse_queued(PenstockError(Reason.DRAINING, "enough"))
     await asyncio.gather(*tasks, return_exceptions=True)
-    await s.close()
 
 
 async def test_a_request_is_judged_by_the_batch_that_it_will_be_in():
@@ -204,7 +193,6 @@ async def test_a_request_is_judged_by_the_batch_that_it_will_be_in():
     outcomes = await asyncio.gather(*tasks)
     assert [got(outcome) for outcome in outcomes] == [[number] for number in range(60)]
     assert max(len(run.items) for run in s.runs[3:]) < 10
-    await s.close()
 
 
 async def test_a_cached_rejection_holds_no_longer_than_half_of_the_time_to_the_next_cut():
@@ -227,4 +215,3 @@ async def test_a_cached_rejection_holds_no_longer_than_half_of_the_time_to_the_n
     # Whoever was refused has arrived, and counts in the rate of arrivals with the next cut.
     assert s.dispatcher.pace.wait_estimator.refused == 3
     await running
-    await s.close()

@@ -26,7 +26,6 @@ async def test_a_request_whose_time_is_over_as_a_slot_falls_free_is_not_sent():
     assert got(await first) == [0]
     assert got(await s.ask(2)) == [2]
     assert s.batches() == [[0], [2]]
-    await s.close()
 
 
 async def test_a_process_that_stops_at_once_answers_all_that_is_with_the_model():
@@ -38,7 +37,6 @@ async def test_a_process_that_stops_at_once_answers_all_that_is_with_the_model()
     assert [outcome.reason for outcome in outcomes] == [Reason.MODEL_UNREACHABLE] * 4
     assert not any(outcome.not_admitted for outcome in outcomes)
     assert (s.dispatcher.queued, s.dispatcher.ongoing) == (0, 0)
-    await s.close()
 
 
 class TestDeadlines:
@@ -49,7 +47,6 @@ class TestDeadlines:
         tasks += [s.ask(1, target="/a"), s.ask(2, target="/b", timeout=5.0), s.ask(3, target="/a")]
         await asyncio.gather(*tasks)
         assert s.batches() == [[0], [2], [1, 3]]
-        await s.close()
 
     async def test_an_expired_request_is_answered_at_its_deadline_and_never_sent(self):
         s = Scripted(base=10.0)
@@ -62,7 +59,6 @@ class TestDeadlines:
         assert "in the queue" in late.detail
         assert got(await first) == [0]
         assert s.batches() == [[0]]
-        await s.close()
 
     async def test_a_request_with_the_model_is_answered_at_its_own_deadline_while_its_mates_go_on(self):
         s = Scripted(base=5.0)
@@ -73,7 +69,6 @@ class TestDeadlines:
         assert s.loop.time() == pytest.approx(1002, abs=0.001)
         assert got(await long) == [2]
         assert s.runs[0].timeout == pytest.approx(20.0)
-        await s.close()
 
     async def test_a_deadline_that_passed_on_arrival_is_refused_with_503(self):
         s = Scripted()
@@ -81,7 +76,6 @@ class TestDeadlines:
             await s.ask(1, timeout=0.0)
         assert (caught.value.reason, caught.value.status) == (Reason.DEADLINE, 503)
         assert s.runs == []
-        await s.close()
 
 
 class TestLeaving:
@@ -97,7 +91,6 @@ class TestLeaving:
         assert s.dispatcher.queued == 1
         await asyncio.gather(first, stays)
         assert s.batches() == [[0], [2]]
-        await s.close()
 
     async def test_the_answer_to_a_client_that_left_while_ongoing_is_dropped(self):
         s = Scripted()
@@ -107,7 +100,6 @@ class TestLeaving:
         assert got(await stays) == [2]
         assert s.batches() == [[1, 2]]
         assert (s.dispatcher.queued, s.dispatcher.ongoing) == (0, 0)
-        await s.close()
 
     @pytest.mark.parametrize("behind", ["departs", "expires"])
     async def test_a_batch_for_which_nobody_waits_gives_its_slot_back(self, behind: str):
@@ -125,7 +117,6 @@ class TestLeaving:
         assert (s.running, s.batches()[1:]) == (1, [[3]])
         assert got(await last) == [3]
         await asyncio.gather(late, return_exceptions=True)
-        await s.close()
 
     @pytest.mark.parametrize("method", ["ends", "blocks"])
     async def test_whether_it_does_is_a_matter_of_its_method(self, method: str):
@@ -137,7 +128,6 @@ class TestLeaving:
         await asyncio.sleep(0.1)
         assert s.batches() == ([[1], [2]] if method == "ends" else [[1]])
         assert got(await behind) == [2]
-        await s.close()
 
     async def test_nor_is_it_searched_further(self):
         s = Scripted(behaviour=lambda run: Response(500, (), b""), cancellable=True)
@@ -148,7 +138,6 @@ class TestLeaving:
             each.cancel()
         await fake_loop.settle()
         assert (s.running, s.dispatcher.ongoing, len(s.runs)) == (0, 0, 2)
-        await s.close()
 
     async def test_the_rest_of_a_split_request_leaves_with_its_client(self):
         s = Scripted(max_batch_size=2)
@@ -158,7 +147,6 @@ class TestLeaving:
         await asyncio.sleep(5)
         assert s.batches() == [[0, 1], [2, 3]]
         await asyncio.wait_for(s.dispatcher.idle(), 1)
-        await s.close()
 
 
 async def test_what_fails_in_the_sending_is_told_and_not_sent_again(monkeypatch: pytest.MonkeyPatch):
@@ -178,4 +166,3 @@ async def test_what_fails_in_the_sending_is_told_and_not_sent_again(monkeypatch:
     assert outcome.reason is Reason.MODEL_UNREACHABLE
     assert not outcome.not_admitted
     assert (len(begun), s.runs, s.dispatcher.ongoing) == (1, [], 0)
-    await s.close()

@@ -58,7 +58,6 @@ async def test_a_share_that_fills_the_queue_gives_way_to_those_that_have_less():
         ["b"],
     ]
     assert not {2, 3} & {item for batch in s.batches() for item in batch}
-    await s.close()
 
 
 async def test_a_share_within_its_part_is_always_served_while_another_sends_ten_times_what_the_model_can_do():
@@ -73,7 +72,6 @@ async def test_a_share_within_its_part_is_always_served_while_another_sends_ten_
     assert [got(outcome) for outcome in outcomes] == [[n] for n in range(0, 600, 20)]  # type: ignore[arg-type]
     rest = await asyncio.gather(*flood, return_exceptions=True)
     assert sum(isinstance(each, Response) for each in rest) > 20
-    await s.close()
 
 
 async def test_two_shares_that_both_send_too_much_are_served_alike():
@@ -90,7 +88,6 @@ async def test_two_shares_that_both_send_too_much_are_served_alike():
         served[tenant] = sum(isinstance(outcome, Response) for outcome in outcomes)
     assert abs(served["much"] - served["more"]) <= 4
     assert sum(served.values()) >= 80
-    await s.close()
 
 
 async def test_the_less_urgent_give_way_to_the_urgent_the_newest_first():
@@ -105,7 +102,6 @@ async def test_the_less_urgent_give_way_to_the_urgent_the_newest_first():
         await s.ask("newer")
     assert [got(await task) for task in (ongoing, urgent, old)] == [["ongoing"], ["urgent"], ["old"]]
     assert s.batches() == [["ongoing"], ["urgent"], ["old"]]
-    await s.close()
 
 
 async def test_a_request_of_which_a_part_is_with_the_model_keeps_its_place():
@@ -115,7 +111,6 @@ async def test_a_request_of_which_a_part_is_with_the_model_keeps_its_place():
     with pytest.raises(PenstockError):
         await s.ask("urgent", x_penstock_priority="1")
     assert got(await large) == list(range(6))
-    await s.close()
 
 
 async def test_nobody_gives_way_to_one_that_could_not_be_answered_in_time():
@@ -128,7 +123,6 @@ async def test_nobody_gives_way_to_one_that_could_not_be_answered_in_time():
         await s.ask("too late", timeout=1.5, x_penstock_priority="1")
     assert caught.value.reason is Reason.DEADLINE
     assert [got(await task) for task in waiting] == [["ongoing"], [1], [2]]
-    await s.close()
 
 
 async def test_whoever_leaves_before_it_hears_that_it_gave_way_is_told_nothing():
@@ -145,7 +139,6 @@ async def test_whoever_leaves_before_it_hears_that_it_gave_way_is_told_nothing()
     assert got(await ongoing) == ["ongoing"]
     assert low.cancelled()
     assert Asked.twice == []
-    await s.close()
 
 
 async def test_a_change_of_policy_counts_for_those_that_wait_already():
@@ -160,7 +153,6 @@ async def test_a_change_of_policy_counts_for_those_that_wait_already():
     with pytest.raises(PenstockError):
         await s.ask("b", x_tenant="b")
     assert [got(await task) for task in (*tasks[:2], light)] == [[0], [1], ["a"]]
-    await s.close()
 
 
 class TestBytes:
@@ -192,7 +184,6 @@ class TestBytes:
         s.dispatcher.accept(smaller)
         s.dispatcher.refuse_queued(PenstockError(Reason.DRAINING, "enough", not_admitted=True))
         assert got(await ongoing) == [0]
-        await s.close()
 
     async def test_one_larger_than_all_of_it_is_taken_where_nobody_waits(self):
         s = Scripted()
@@ -203,7 +194,6 @@ class TestBytes:
         assert s.dispatcher.queued == 1
         s.dispatcher.refuse_queued(PenstockError(Reason.DRAINING, "enough", not_admitted=True))
         await ongoing
-        await s.close()
 
     async def test_a_share_that_fills_the_bytes_gives_way(self):
         s = Scripted(max_batch_size=1, max_queued_items=100, fairness=TENANTS)
@@ -221,4 +211,3 @@ class TestBytes:
         assert s.dispatcher.queued == 4
         s.dispatcher.refuse_queued(PenstockError(Reason.DRAINING, "enough", not_admitted=True))
         await ongoing
-        await s.close()

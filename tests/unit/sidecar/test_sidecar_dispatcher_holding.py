@@ -52,7 +52,6 @@ async def test_two_cohorts_become_one_and_the_saved_calls_are_counted():
     shown = generate_latest(s.metrics).decode()
     assert f"penstock_sidecar_saved_calls_total {float(counts.saved_calls)}" in shown
     assert f"penstock_sidecar_held_batches_total {float(counts.held_batches)}" in shown
-    await s.close()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,6 @@ async def test_callers_of_all_kinds_are_waited_for(fields: dict[str, str], polic
     counts = s.dispatcher.counts
     assert 0 < counts.saved_calls <= counts.merged_batches <= counts.held_batches
     assert [len(items) for items in s.batches()][-20:-4] == [4] * 16
-    await s.close()
 
 
 @pytest.mark.parametrize(("timeout", "most"), [(30.0, 0.31), (2.1, 0.101), (2.04, 0.041)])
@@ -92,7 +90,6 @@ async def test_a_hold_gives_way_to_deadlines(timeout: float, most: float):
     latencies = await callers(s, 4, 30, apart=0.1, timeout=timeout)
     assert max(latencies) <= timeout
     assert counts.held_seconds - seconds <= most * (counts.held_batches - batches) + 1e-6
-    await s.close()
 
 
 async def test_zero_is_no_hold_and_a_change_is_heeded():
@@ -108,7 +105,6 @@ async def test_zero_is_no_hold_and_a_change_is_heeded():
     s.apply(Batching(batch_wait_timeout_ms=0))
     await callers(s, 4, 30)
     assert s.dispatcher.counts.held_batches == held
-    await s.close()
 
 
 async def test_a_users_wait_bounds_a_hold():
@@ -118,7 +114,6 @@ async def test_a_users_wait_bounds_a_hold():
     await callers(s, 4, 60)
     assert {len(items) for items in s.batches()[8:-4]} == {2}
     assert s.dispatcher.counts.held_seconds <= 0.001 * s.dispatcher.counts.batches + 1e-6
-    await s.close()
 
 
 async def test_a_bad_request_among_those_who_were_waited_for_fails_alone():
@@ -140,4 +135,3 @@ async def test_a_bad_request_among_those_who_were_waited_for_fails_alone():
     await asyncio.gather(*[caller(number) for number in range(4)])
     assert {status for number, status in outcomes if number == 3} == {400}
     assert {status for number, status in outcomes if number != 3} == {200}
-    await s.close()

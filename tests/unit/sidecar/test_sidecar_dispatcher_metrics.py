@@ -51,7 +51,6 @@ async def test_a_scrape_tells_the_age_of_the_oldest_and_the_time_until_all_are_t
     # The twelve left in fours, 0.75, 1.75 and 2.75 s after they came; no other request waited.
     assert done["wait_seconds_sum"] - idle["wait_seconds_sum"] == pytest.approx(21.0)
     assert done["wait_seconds_count"] - idle["wait_seconds_count"] == 16
-    await s.close()
 
 
 async def test_a_slot_more_halves_the_time_until_all_are_through() -> None:
@@ -68,7 +67,6 @@ async def test_a_slot_more_halves_the_time_until_all_are_through() -> None:
     await asyncio.sleep(0)
     assert s.dispatcher.drain_seconds == pytest.approx(2.0, rel=0.01)
     await asyncio.gather(*running, *lines)
-    await s.close()
 
 
 async def test_a_wait_for_nobody_is_shown_as_the_sidecars_own():
@@ -81,4 +79,3 @@ async def test_a_wait_for_nobody_is_shown_as_the_sidecars_own():
         if s.dispatcher.batch_wait < 0.02:
             break
     assert s.dispatcher.batch_wait == pytest.approx(0.0005)
-    await s.close()

@@ -105,7 +105,6 @@ async def test_a_full_queue_refuses_without_reading_the_body():
         world.handler.begin(heard)
         assert [(answer.status, reason(answer)) for answer in heard.answers] == [(503, "queue_full")]
     assert world.metrics.totals(batches=0, batch_items=0).refused == {"queue_full": 3}
-    await world.close()
 
 
 @pytest.mark.interpreted
@@ -123,7 +122,6 @@ async def test_a_fault_of_ours_is_logged_with_its_requests_id(
     assert [(answer.status, reason(answer)) for answer in heard.answers] == [(500, "internal")]
     (line,) = map(json.loads, capsys.readouterr().err.splitlines())
     assert (line["message"], line["request_id"]) == ("request failed", "the-one")
-    await world.close()
 
 
 async def test_while_there_is_room_what_cannot_be_read_is_told_so():
@@ -132,7 +130,6 @@ async def test_while_there_is_room_what_cannot_be_read_is_told_so():
     heard = Heard(b'{"instances": [1')
     world.handler.begin(heard)
     assert [answer.status for answer in heard.answers] == [400]
-    await world.close()
 
 
 async def test_who_finds_too_little_room_for_all_items_is_refused_and_who_fits_is_not():
@@ -144,7 +141,6 @@ async def test_who_finds_too_little_room_for_all_items_is_refused_and_who_fits_i
     assert "room for 3 more" in json.loads(large.answers[0].body)["detail"]
     world.handler.begin(small)
     assert not small.answers
-    await world.close()
 
 
 async def test_who_leaves_makes_room_at_once():
@@ -157,7 +153,6 @@ async def test_who_leaves_makes_room_at_once():
     waiting[-1].gone()
     world.handler.begin(taken)
     assert not taken.answers
-    await world.close()
 
 
 async def test_in_one_turn_of_the_loop_a_few_are_told_and_the_others_in_order_after_it():
@@ -183,7 +178,6 @@ async def test_in_one_turn_of_the_loop_a_few_are_told_and_the_others_in_order_af
     soon = Heard()
     world.handler.begin(soon)
     assert len(soon.answers) == 1
-    await world.close()
 
 
 ERRORS = (
@@ -293,7 +287,6 @@ async def test_a_body_that_was_not_taken_in_is_refused_though_there_is_room_when
     heard.request.stream = Body()  # type: ignore[assignment]
     world.handler.begin(heard)
     assert [(answer.status, reason(answer)) for answer in heard.answers] == [(503, "queue_full")]
-    await world.close()
 
 
 @pytest.mark.parametrize("length", [None, 10, STREAM_BYTES, 1 << 40])
@@ -304,7 +297,6 @@ async def test_bodies_of_unknown_short_or_impossible_length_are_judged_when_they
     await world.fill()
     request = Request(method="POST", target="/p", headers=(), body=b"", length=length)
     assert not world.handler.streams(request)
-    await world.close()
 
 
 async def test_what_passes_through_is_refused_a_few_at_a_time_too():
@@ -320,4 +312,3 @@ async def test_what_passes_through_is_refused_a_few_at_a_time_too():
     assert [reason(flow.answers[0]) for flow in refused] == ["queue_full"] * len(refused)
     await world.passthrough.abort()
     assert [reason(answer) for answer in first.answers] == ["model_unreachable"]
-    await world.close()

@@ -163,7 +163,6 @@ async def test_no_valid_request_fails_and_the_best_fixed_size_is_hardly_faster(b
     assert everybody.wrong == []
     assert everybody.own > 0
     assert everybody.answers / elapsed >= 0.9 * halving_rate(bad)
-    await scripted.close()
 
 
 async def test_batches_are_full_again_when_bad_requests_have_ceased():
@@ -177,7 +176,6 @@ async def test_batches_are_full_again_when_bad_requests_have_ceased():
     for _ in range(40):
         await asyncio.gather(*(scripted.ask(number) for number in range(32)))
     assert scripted.dispatcher.batch_limit == 32
-    await scripted.close()
 
 
 async def test_a_model_that_fails_everything_is_called_about_once_a_request():
@@ -198,7 +196,6 @@ async def test_a_model_that_fails_everything_is_called_about_once_a_request():
     answers = await asyncio.gather(*(scripted.ask(item) for item in (1, 2, 3, 4, -5, 6, 7, 8)))
     assert [answer.status for answer in answers] == [200] * 4 + [422] + [200] * 3
     assert len(scripted.runs[0].items) == 8
-    await scripted.close()
 
 
 async def test_who_sends_bad_requests_pays_for_the_searches_where_a_header_names_it():
@@ -229,4 +226,3 @@ async def test_the_limit_of_a_sender_that_has_left_is_shown_no_longer():
     assert scripted.dispatcher.batch_limit < 32
     await asyncio.sleep(11.0)
     assert scripted.dispatcher.batch_limit == 32
-    await scripted.close()

@@ -61,7 +61,6 @@ async def test_thirty_one_are_answered_200_and_one_422_in_one_run():
     assert s.batches() == [list(range(32))]
     assert s.runs[0].fields[ITEM_ANSWERS] == b"1"
     assert b"isolation_runs_total 0.0" in generate_latest(s.metrics)
-    await s.close()
 
 
 async def test_a_lone_request_of_one_item_is_not_asked_for_item_answers_and_its_answer_passes_as_it_is():
@@ -72,7 +71,6 @@ async def test_a_lone_request_of_one_item_is_not_asked_for_item_answers_and_its_
     assert isinstance(outcome, Response)
     assert (outcome.body, outcome.headers) == (answer.body, FORM)
     assert ITEM_ANSWERS not in s.runs[-1].fields
-    await s.close()
 
 
 async def test_a_batch_that_was_drawn_up_before_asks_too():
@@ -80,7 +78,6 @@ async def test_a_batch_that_was_drawn_up_before_asks_too():
     outcomes = await asyncio.gather(*(s.ask(number) for number in range(4)))
     assert [run.fields[ITEM_ANSWERS] for run in s.runs] == [b"1", b"1"]
     assert [outcome.status for outcome in outcomes] == [200, 200, 200, 422]
-    await s.close()
 
 
 async def test_a_request_of_several_items_gets_a_problem_that_names_them_and_its_neighbours_their_answers():
@@ -105,7 +102,6 @@ async def test_a_request_of_several_items_gets_a_problem_that_names_them_and_its
         {"index": 2, "status": 422, "bodyB64": "bm8="},
     ]
     assert len(s.runs) == 2
-    await s.close()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +115,6 @@ async def test_the_status_of_a_request_of_several_items(statuses: list[int], exp
     failed, fine = await asyncio.gather(s.ask("ok", *own), s.ask(1))
     assert problem(failed)["status"] == expected
     assert got(fine) == [1]
-    await s.close()
 
 
 async def test_a_problem_names_ten_items_and_counts_the_rest():
@@ -129,7 +124,6 @@ async def test_a_problem_names_ten_items_and_counts_the_rest():
     document = problem(failed)
     assert [item["index"] for item in document["items"]] == list(range(10))
     assert document["detail"].endswith("item 9: the model answered 422. And 15 more items")
-    await s.close()
 
 
 async def test_the_items_of_a_request_larger_than_a_batch_have_their_indices_in_the_request():
@@ -152,7 +146,6 @@ async def test_the_last_item_of_a_request_larger_than_a_batch_is_named_too():
     assert s.batches() == [[1, 2, 3], [4, 5]]
     assert [item["index"] for item in problem(large)["items"]] == [3]
     assert got(mate) == [5]
-    await s.close()
 
 
 async def test_an_answer_that_cannot_be_sent_is_its_own_requests_502():
@@ -164,7 +157,6 @@ async def test_an_answer_that_cannot_be_sent_is_its_own_requests_502():
     assert problem(bad)["detail"] == "the model's answer: expected a status from 200 to 599, found 99"
     assert problem(several)["detail"].startswith("the model's answer to item 1: expected the value of field")
     assert len(s.runs) == 1
-    await s.close()
 
 
 async def test_an_answer_that_names_no_item_is_a_bad_answer_to_the_batch():
@@ -182,7 +174,6 @@ async def test_an_answer_that_names_no_item_is_a_bad_answer_to_the_batch():
     s = Scripted(behaviour=behave, on_batch_error="Fail")
     for outcome in await asyncio.gather(s.ask(1), s.ask(2)):
         assert problem(outcome)["reason"] == Reason.BAD_ANSWER
-    await s.close()
 
 
 @pytest.mark.interpreted  # of a compiled class no method is replaced
@@ -214,4 +205,3 @@ async def test_what_is_learned_of_the_model_from_a_run_that_it_answered_by_item(
     outcomes = await asyncio.gather(*(s.ask(number) for number in range(4)))
     assert [outcome.status for outcome in outcomes] == statuses + [200] * (4 - len(statuses))
     assert seen == ([(items, 0.5)] if items else [])
-    await s.close()

@@ -29,7 +29,6 @@ async def test_it_is_ready_when_its_path_answers_and_not_before():
     await asyncio.sleep(0.3)
     assert world.model.ready
     assert world.changes == [True]
-    await world.close()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,6 @@ async def test_a_refused_connection_is_believed_at_once_and_a_bad_answer_the_thi
     await asyncio.sleep(1.2)
     assert not world.model.ready
     assert world.changes == [True, False]
-    await world.close()
 
 
 async def test_one_bad_answer_among_good_ones_changes_nothing():
@@ -63,7 +61,6 @@ async def test_one_bad_answer_among_good_ones_changes_nothing():
         world.answer = 500
         await asyncio.sleep(1.5)
     assert world.changes == [True]
-    await world.close()
 
 
 async def test_a_killed_model_that_is_back_at_once_is_seen_to_have_been_gone():
@@ -78,7 +75,6 @@ async def test_a_killed_model_that_is_back_at_once_is_seen_to_have_been_gone():
     world.answer = 200
     await asyncio.sleep(0.4)
     assert world.changes == [True, False, True]
-    await world.close()
 
 
 async def test_a_model_that_cuts_its_probes_is_not_probed_in_a_run():
@@ -88,7 +84,6 @@ async def test_a_model_that_cuts_its_probes_is_not_probed_in_a_run():
     probes = world.probes
     await asyncio.sleep(30)
     assert world.probes - probes < 130  # four a second while it is not ready, and a few more
-    await world.close()
 
 
 async def test_a_model_that_computes_need_not_answer_its_probe():
@@ -100,7 +95,6 @@ async def test_a_model_that_computes_need_not_answer_its_probe():
     world.busy = False
     await asyncio.sleep(12)
     assert not world.model.ready
-    await world.close()
 
 
 async def test_a_request_that_finds_nobody_is_a_sign_and_many_are_no_run_of_probes():
@@ -113,7 +107,6 @@ async def test_a_request_that_finds_nobody_is_a_sign_and_many_are_no_run_of_prob
     assert not world.model.ready
     await asyncio.sleep(1)
     assert world.probes < 10
-    await world.close()
 
 
 BATCH = Request(method="POST", target="/predict", headers=(), body=b"")
@@ -136,7 +129,6 @@ async def test_after_a_lost_connection_nothing_is_sent_until_a_probe_was_refused
     with pytest.raises(ConnectFailed):
         await waiting
     assert (world.batches, world.model.gone) == (2, True)
-    await world.close()
 
 
 async def test_after_a_lost_connection_a_model_that_answers_a_probe_is_sent_to_again():
@@ -151,7 +143,6 @@ async def test_after_a_lost_connection_a_model_that_answers_a_probe_is_sent_to_a
     assert (await world.model.send(BATCH, 10)).status == 200
     assert asyncio.get_running_loop().time() == begun
     assert world.model.ready
-    await world.close()
 
 
 async def test_a_run_of_lost_connections_is_no_run_of_probes():
@@ -166,7 +157,6 @@ async def test_a_run_of_lost_connections_is_no_run_of_probes():
         world.answer = 200
         assert (await world.model.send(BATCH, 10)).status == 200
     assert 15 < world.probes - probes < 25
-    await world.close()
 
 
 @pytest.mark.parametrize(("probed", "most"), [(ConnectionLost("cut"), 1.0), (UpstreamTimeout("slow"), 10.1)])
@@ -183,7 +173,6 @@ async def test_a_model_in_doubt_is_sent_to_again_in_the_end(probed: Answer, most
         await world.model.send(BATCH, 10)
     assert asyncio.get_running_loop().time() - begun <= most
     assert world.batches == 2
-    await world.close()
 
 
 @pytest.mark.parametrize("error", [AnswerUnreadable("garbage"), UpstreamTimeout("slow")])
@@ -198,7 +187,6 @@ async def test_garbage_and_slowness_put_no_model_in_doubt(error: UpstreamError):
     probes = world.probes
     assert (await world.model.send(BATCH, 10)).status == 200
     assert world.probes == probes
-    await world.close()
 
 
 async def test_who_waits_for_a_model_in_doubt_waits_no_longer_than_its_time():
@@ -211,7 +199,6 @@ async def test_who_waits_for_a_model_in_doubt_waits_no_longer_than_its_time():
     with pytest.raises(UpstreamTimeout, match="answered no probe within"):
         await world.model.send(BATCH, 0.01)
     assert world.batches == 1
-    await world.close()
 
 
 async def test_who_had_no_time_to_connect_says_nothing_of_the_model():
@@ -225,7 +212,6 @@ async def test_who_had_no_time_to_connect_says_nothing_of_the_model():
     world.answer = 200
     await asyncio.sleep(0.1)
     assert world.changes == [True]
-    await world.close()
 
 
 async def test_a_probe_that_was_sent_before_a_connection_was_lost_does_not_vouch_for_the_model():
@@ -246,7 +232,6 @@ async def test_a_probe_that_was_sent_before_a_connection_was_lost_does_not_vouch
     with pytest.raises(ConnectFailed):
         await world.model.send(BATCH, 10)
     assert (world.probes, world.batches, world.model.gone) == (3, 2, True)
-    await world.close()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +260,6 @@ async def test_a_process_that_took_the_others_place_is_another_though_nobody_was
     await asyncio.sleep(5)
     assert gone() == (True, False, "")
     assert (world.changes, world.batches, world.retired) == ([True, False, True], 0, 1)
-    await world.close()
 
 
 async def test_a_request_on_its_way_to_a_process_that_was_replaced_does_not_reach_the_next_unprepared():
@@ -304,7 +288,6 @@ async def test_a_request_on_its_way_to_a_process_that_was_replaced_does_not_reac
     with pytest.raises(ConnectFailed, match="restarted"):
         await world.model.prepare(BATCH, 10)
     assert world.batches == 1
-    await world.close()
 
 
 async def test_a_request_cannot_take_the_connection_that_a_probe_made_to_a_process_not_prepared():
@@ -318,7 +301,6 @@ async def test_a_request_cannot_take_the_connection_that_a_probe_made_to_a_proce
     await asyncio.sleep(1)
     assert begun
     assert set(begun) == {None}
-    await world.close()
 
 
 @pytest.mark.parametrize("meanwhile", ["refused", "another is seen", "another takes its place"])
@@ -347,7 +329,6 @@ async def test_a_probe_that_the_process_before_has_answered_says_nothing_of_the_
     assert (world.probes, world.model.ready, world.model.gone) == (probes + 1, False, True)
     await asyncio.sleep(1)
     assert world.changes == [True, False, True]
-    await world.close()
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -392,7 +373,6 @@ async def test_only_a_process_that_is_gone_is_prepared_again(error: Exception, k
     world.answer = 200
     await asyncio.sleep(1)
     assert world.changes == [True, False, True]
-    await world.close()
 
 
 async def test_one_that_takes_no_connection_is_not_ready_however_much_waits_for_one():
@@ -403,7 +383,6 @@ async def test_one_that_takes_no_connection_is_not_ready_however_much_waits_for_
     world.busy, world.answer = True, ConnectTimeout("cannot connect to h:1 within 2 s")
     await asyncio.sleep(10)
     assert (world.model.ready, world.model.gone) == (False, False)
-    await world.close()
 
 
 async def test_connections_to_a_process_that_refuses_others_are_given_up_once():
@@ -413,4 +392,3 @@ async def test_connections_to_a_process_that_refuses_others_are_given_up_once():
     world.answer = ConnectFailed("refused")
     await asyncio.sleep(10)
     assert (world.model.gone, world.retired) == (True, 1)
-    await world.close()

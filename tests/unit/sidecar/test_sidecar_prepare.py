@@ -102,7 +102,6 @@ async def test_a_model_that_goes_while_its_warm_up_waits_for_another_try():
     await asyncio.sleep(20)
     assert world.readiness.ready
     assert world.got[2] == ['/conf{"n":1}', "/warm1", "/warm2"]
-    await world.close()
 
 
 async def test_a_model_that_goes_while_a_user_config_waits_for_quiet():
@@ -121,7 +120,6 @@ async def test_a_model_that_goes_while_a_user_config_waits_for_quiet():
     await asyncio.sleep(20)
     assert world.readiness.ready
     assert world.got == {1: ['/conf{"n":1}'], 2: ['/conf{"n":2}']}
-    await world.close()
 
 
 async def test_a_model_that_goes_just_before_it_is_given_another_user_config():
@@ -135,7 +133,6 @@ async def test_a_model_that_goes_just_before_it_is_given_another_user_config():
     await asyncio.sleep(20)
     assert world.readiness.ready
     assert world.got == {1: ['/conf{"n":1}'], 2: ['/conf{"n":2}']}
-    await world.close()
 
 
 @given(
@@ -181,7 +178,6 @@ async def test_whenever_a_model_is_started_anew_nothing_comes_to_it_before_it_wa
         assert prepared == ['/conf{"n":1}', "/warm1", "/warm2"][: len(prepared)]
         assert got[:3] == prepared, "something was sent twice"
         assert set(got[3:]) <= {"/predict"}
-    await world.close()
 
 
 @pytest.mark.parametrize("gap", [0, 0.01])
@@ -196,4 +192,3 @@ async def test_a_model_that_nothing_prepares_is_sent_to_at_once(gap: float):
     world.down = False
     assert (await world.model.send(BATCH, 10)).status == 200
     assert world.got == {2: ["/predict"]}
-    await world.close()

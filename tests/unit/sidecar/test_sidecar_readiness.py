@@ -80,7 +80,6 @@ async def test_with_nothing_to_do_it_is_ready_in_the_same_moment():
     world.readiness.model_changed(ready=True, gone=False)
     assert world.readiness.ready
     assert world.readiness.message == ""
-    await world.close()
 
 
 async def test_the_configuration_comes_first_then_the_warm_up_then_readiness_and_all_again_after_a_restart():
@@ -97,7 +96,6 @@ async def test_the_configuration_comes_first_then_the_warm_up_then_readiness_and
     await world.model(ready=False, gone=True)
     await world.model()
     assert world.events == [*once, "unready", *once]
-    await world.close()
 
 
 async def test_it_waits_for_the_settings_where_they_may_bring_a_configuration():
@@ -106,7 +104,6 @@ async def test_it_waits_for_the_settings_where_they_may_bring_a_configuration():
     assert (world.readiness.ready, world.readiness.message) == (False, "no settings yet")
     await world.want(None, 1)
     assert (world.readiness.ready, world.events) == (True, ["ready"])
-    await world.close()
 
 
 async def test_a_first_configuration_that_is_refused_is_told_and_tried_again_and_nothing_is_ready():
@@ -124,7 +121,6 @@ async def test_a_first_configuration_that_is_refused_is_told_and_tried_again_and
     await world.want("B", 4)
     assert world.events[-3:] == ["B", "/warm0", "ready"]
     assert world.reconfigure.result == report.Reconfigure(version=4, ok=True)
-    await world.close()
 
 
 async def test_a_later_one_that_is_refused_leaves_the_old_one_and_is_not_tried_again():
@@ -143,7 +139,6 @@ async def test_a_later_one_that_is_refused_leaves_the_old_one_and_is_not_tried_a
     await world.want("A", 3)
     assert world.events == ["A", "ready", "B"], "it is in force"
     assert world.reconfigure.result == report.Reconfigure(version=3, ok=True)
-    await world.close()
 
 
 async def test_a_model_that_is_started_anew_and_refuses_gets_the_last_one_that_it_took():
@@ -157,7 +152,6 @@ async def test_a_model_that_is_started_anew_and_refuses_gets_the_last_one_that_i
     assert world.events == ["A", "ready", "B", "unready", "B", "A", "ready"]
     result = world.reconfigure.result
     assert result == report.Reconfigure(version=2, ok=False, message="POST /conf: lost")
-    await world.close()
 
 
 async def test_other_settings_bring_no_other_configuration():
@@ -169,7 +163,6 @@ async def test_other_settings_bring_no_other_configuration():
     assert world.reconfigure.result == report.Reconfigure(version=1, ok=True)
     await world.want(None, 3)
     assert (world.events, world.reconfigure.result) == (["A", "ready"], None)
-    await world.close()
 
 
 async def test_batches_that_do_not_end_only_delay_it(capsys: pytest.CaptureFixture[str]):
@@ -187,7 +180,6 @@ async def test_batches_that_do_not_end_only_delay_it(capsys: pytest.CaptureFixtu
     assert world.events == ["A", "ready", "B"]
     assert world.reconfigure.result == report.Reconfigure(version=2, ok=True)
     assert "batches did not end" in capsys.readouterr().err
-    await world.close()
 
 
 async def test_a_model_that_goes_in_the_middle_is_told_anew():
@@ -200,7 +192,6 @@ async def test_a_model_that_goes_in_the_middle_is_told_anew():
     assert world.events == ["A"]
     await asyncio.sleep(5)
     assert world.events == ["A", "A", "/warm0", "ready"]
-    await world.close()
 
 
 async def test_changes_while_it_is_told_one_end_with_the_latest():
@@ -215,4 +206,3 @@ async def test_changes_while_it_is_told_one_end_with_the_latest():
     await asyncio.sleep(10)
     assert world.events == ["A", "ready", "B", "D"]
     assert world.reconfigure.result == report.Reconfigure(version=4, ok=True)
-    await world.close()
