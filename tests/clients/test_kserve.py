@@ -54,12 +54,7 @@ async def ask(python: Path, kind: str, url: str, count: int = COUNT) -> Any:
 
 
 class KServe:
-    """KServe's server as a process.
-
-    Args:
-        python: the Python that has it.
-        folder: where its calls and its log are.
-    """
+    """KServe's server as a process."""
 
     def __init__(self, python: Path, folder: Path) -> None:
         self._python = python

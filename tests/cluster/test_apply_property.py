@@ -110,9 +110,6 @@ def all_hold(
     """Draw examples and judge them.
 
     Args:
-        namespace: where the objects are.
-        examples: how many.
-        drawn: the user's spec.
         rendered: the objects that the operator makes of that.
     """
     done: Counter[str] = Counter()
@@ -146,13 +143,7 @@ def all_hold(
 
 
 class World:
-    """One namespace in the real cluster, as the operator and as its users see it.
-
-    Args:
-        cluster: the operator's client.
-        api: the users'.
-        namespace: its name.
-    """
+    """One namespace in the real cluster, as the operator and as its users see it."""
 
     def __init__(self, cluster: KubernetesCluster, api: Api, namespace: str) -> None:
         self.cluster = cluster
@@ -162,23 +153,13 @@ class World:
 
     @classmethod
     async def connect(cls, namespace: Namespace) -> World:
-        """Log in.
-
-        Args:
-            namespace: which.
-        """
+        """Log in."""
         cluster = namespace.cluster
         connected = await KubernetesCluster.connect(str(cluster.host_kubeconfig))
         return cls(connected, cluster.api(), namespace.name)
 
     async def example(self, wanted: list[Obj], draw: random.Random, done: Counter[str]) -> None:
-        """A change of what is wanted, then edits of each object.
-
-        Args:
-            wanted: the objects as rendered.
-            draw: of the edits.
-            done: counts what happened.
-        """
+        """A change of what is wanted, then edits of each object."""
         for desired in wanted:
             live = await self.cluster.apply(kind_of(desired), objects.stamped(desired))
             if apply.needs_write(desired, live) is not None:
@@ -201,11 +182,6 @@ class World:
         self, path: str, edit: Callable[[Obj], Obj], *, query: str = "fieldManager=somebody"
     ) -> tuple[int, Obj]:
         """Replace an object as an editor does: again where it has just changed.
-
-        Args:
-            path: of the object.
-            edit: makes another of the live one.
-            query: of the URL.
 
         Returns:
             The last status and answer.

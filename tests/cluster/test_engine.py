@@ -19,12 +19,7 @@ SCRIPTS = Path(__file__).parent / "models"
 
 
 def script(name: str, seconds: float = 0.2) -> str:
-    """The text of a model program.
-
-    Args:
-        name: of its file.
-        seconds: that `slow` takes for a batch.
-    """
+    """The text of a model program."""
     return (SCRIPTS / f"{name}.py").read_text().replace("time.sleep(0.2)", f"time.sleep({seconds})")
 
 

@@ -54,12 +54,7 @@ HASH = "penstock.dev/desired-hash"
 
 
 class Operator:
-    """The operator's process, started again when it ends.
-
-    Args:
-        kubeconfig: where it finds the proxy.
-        log: file for what it prints.
-    """
+    """The operator's process, started again when it ends."""
 
     def __init__(self, kubeconfig: Path, log: Path) -> None:
         self.command = (
@@ -177,10 +172,8 @@ async def settled(proxy: FaultProxy, operator: Operator, *, since: float, patien
     """Wait until the operator has nothing left to do; returns when it last wrote.
 
     Args:
-        proxy: sees what it writes.
         operator: whose queues must be empty.
         since: look at writes from then on, monotonic.
-        patience: wait at least so long.
     """
     within = CONVERGED_WITHIN
     deadline = time.monotonic() + within + QUIET

@@ -66,15 +66,7 @@ def test_a_new_object_has_observed_nothing(namespace: Namespace) -> None:
 
 @contextlib.contextmanager
 def webhook(namespace: Namespace, kind: str, folder: Path, says: Obj, **more: Any) -> Iterator[None]:
-    """An admission webhook on the first node that is asked of the namespace's Services.
-
-    Args:
-        namespace: whose.
-        kind: of its configuration.
-        folder: for its certificate.
-        says: its response to everything.
-        more: of its configuration.
-    """
+    """An admission webhook on the first node that is asked of the namespace's Services."""
     now = time.time()
     authority = pki.make_authority(now=now, life=3600.0)
     issued = pki.issue(authority, names=(FIRST.address,), now=now, life=3600.0)

@@ -120,10 +120,6 @@ class Silence:
     """The time without a report, as the operator's metrics prove it; never more than the real time.
 
     Of the backend `b` by the pod that was silent for longest; of routers by whether any reports.
-
-    Args:
-        namespace: of the backend.
-        operator: the operator with these metrics.
     """
 
     def __init__(self, namespace: Namespace, operator: Namespace) -> None:

@@ -43,7 +43,6 @@ def scrape_config(monitor: dict[str, Any], targets: list[dict[str, str]]) -> dic
 
     Args:
         monitor: the PodMonitor; with one endpoint, a port's name and a selector of labels.
-        targets: labels of what the service discovery finds.
     """
     name, spec = monitor["metadata"]["name"], monitor["spec"]
     (scraped,) = spec["podMetricsEndpoints"]
@@ -178,8 +177,6 @@ def scraped(exposed: dict[str, str], target: dict[str, str], *, honor: bool) -> 
     """Labels of a sample, by what Prometheus' documentation says of `honor_labels`.
 
     Args:
-        exposed: its labels as the target shows them.
-        target: the target's own.
         honor: whether the sample's win; else those which the target has, too, are renamed.
     """
     if honor:

@@ -72,11 +72,7 @@ Answer = tuple[int, dict[str, str], Any]
 
 
 class Routers:
-    """The routers of an endpoint `e` of its own, each asked by itself.
-
-    Args:
-        namespace: theirs.
-    """
+    """The routers of an endpoint `e` of its own, each asked by itself."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
@@ -381,13 +377,7 @@ def an_objective_that_cannot_be_kept_is_seen(namespace: Namespace) -> None:
 
 
 class SettingsWatch:
-    """Notes when each router takes up weights; a context manager.
-
-    Args:
-        namespace: where.
-        endpoint_name: whose weights.
-        addresses: of the routers' admin ports.
-    """
+    """Notes when each router takes up weights; a context manager."""
 
     def __init__(self, namespace: Namespace, endpoint_name: str, addresses: list[str]) -> None:
         self._routers = len(addresses)

@@ -52,13 +52,7 @@ def two_nodes(second_node: Cluster) -> Iterator[Cluster]:
 
 
 class Changes:
-    """The changes of a backend `b` of two pods while requests flow; each returns when it is over.
-
-    Args:
-        cluster: where.
-        namespace: of the backend.
-        backend: as it was applied.
-    """
+    """The changes of a backend `b` of two pods while requests flow; each returns when it is over."""
 
     def __init__(self, cluster: Cluster, namespace: Namespace, backend: dict[str, Any]) -> None:
         self.cluster = cluster

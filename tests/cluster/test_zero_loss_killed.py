@@ -40,10 +40,7 @@ class Killing:
     """A run of the load during which something is killed.
 
     Args:
-        load: sends.
-        url: where to.
         kill: kills; it returns when that is done.
-        mended: waits until all is well again.
         results: where figures are written, and under which name.
     """
 

@@ -71,8 +71,6 @@ def answer(data: bytes, method: str, *, ended: bool) -> AnswerReading:
     """The first final answer at the beginning of `data` (RFC 9112 section 6.3).
 
     Args:
-        data: what a server sent.
-        method: of the request.
         ended: the server has ended its connection behind it.
 
     Raises:

@@ -87,9 +87,6 @@ class Run:
     """One connection with one exchange, whose answer is fed in pieces; then its end, or another exchange.
 
     Args:
-        pieces: the answer as it is received.
-        method: of the request.
-        streamed: the body is read as it comes.
         known: heads of answers that came before; None for none.
     """
 

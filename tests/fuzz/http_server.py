@@ -156,8 +156,6 @@ class Run:
     Args:
         pieces: the bytes as they are received.
         later: answers are given only after the next piece was received.
-        streamed: bodies are streams.
-        known: the heads that came before.
     """
 
     def __init__(

@@ -42,12 +42,7 @@ class WallClock(HandClock):
 
 
 class Operator:
-    """One operator process as far as keys and reports go.
-
-    Args:
-        cluster: where the Secret is.
-        lifetimes: of its keys.
-    """
+    """One operator process as far as keys and reports go."""
 
     def __init__(self, cluster: MemoryCluster, lifetimes: Lifetimes | None = None) -> None:
         self.harness = Harness()

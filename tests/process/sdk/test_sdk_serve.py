@@ -16,9 +16,9 @@ import pytest
 
 from penstock.serve import MAX_BODY_BYTES, bounded_front
 from penstock_wire.http import Request, Response, UpstreamError
+from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.memory_limit import most_kept
 from tests.support.clocks.waiting import SECONDS
-from tests.support.http.aiohttp_http import AiohttpUpstream
 from tests.support.processes.ports import free_port
 
 MODULE = """
@@ -104,7 +104,7 @@ class Served:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.upstream = AiohttpUpstream()
+        self.upstream = H1Upstream()
         self.port = 0
 
     async def line(self) -> str:

@@ -25,12 +25,7 @@ WHOLE = {
 
 
 class Listener:
-    """One client of the stream, and what it received.
-
-    Args:
-        pair: whom it asks.
-        says: which stream it asks for.
-    """
+    """One client of the stream, and what it received."""
 
     def __init__(self, pair: ProtocolPair, says: str) -> None:
         self._pair = pair

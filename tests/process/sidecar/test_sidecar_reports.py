@@ -14,7 +14,7 @@ from penstock_wire.control import documents, report, settings
 from penstock_wire.control.report import SidecarReport
 from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
-from tests.support.http.aiohttp_http import AiohttpFront
+from penstock_wire.http.server.server import H1Front
 from tests.support.processes.sidecar_process import HELD, Pair, got, until
 
 
@@ -22,7 +22,7 @@ class Operator:
     """Takes reports on loopback and answers with the settings that it holds."""
 
     def __init__(self) -> None:
-        self.front = AiohttpFront()
+        self.front = H1Front()
         self.reports: list[SidecarReport] = []
         self.requests: list[Request] = []
         self.settings: settings.Settings | None = None

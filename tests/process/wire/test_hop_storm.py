@@ -23,12 +23,7 @@ def body_of(number: int, size: int) -> bytes:
 
 
 class Storm:
-    """Requests whose answers are known by their numbers.
-
-    Args:
-        pair: what carries them.
-        seed: of chance.
-    """
+    """Requests whose answers are known by their numbers."""
 
     def __init__(self, pair: Pair, seed: int) -> None:
         self.pair = pair

@@ -1,4 +1,4 @@
-"""What both Protocols of `wire.http` promise, on each implementation, over real loopback connections."""
+"""What both Protocols of `wire.http` promise, over real loopback connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from penstock_wire.http import (
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.server import H1Front
 from tests.support.clocks.waiting import until
-from tests.support.http.aiohttp_http import AiohttpFront, AiohttpUpstream
 from tests.support.http.front_promises import OK, Client, Echo, FrontPromises, Served, post
 
 
@@ -31,9 +30,9 @@ async def echo() -> Echo:
     return Echo()
 
 
-@pytest.fixture(params=["aiohttp", "h1"])
-async def front(request: pytest.FixtureRequest) -> AsyncIterator[Front]:
-    made: Front = (AiohttpFront if request.param == "aiohttp" else H1Front)(max_body_bytes=100_000)
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    made = H1Front(max_body_bytes=100_000)
     yield made
     await made.close(0.5)
 
@@ -58,7 +57,7 @@ class Opened:
         return Response(answer.status, answer.headers, b"".join(pieces))
 
 
-@pytest.fixture(params=[AiohttpUpstream, H1Upstream, Opened])
+@pytest.fixture(params=[H1Upstream, Opened])
 async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Upstream]:
     made: Upstream = request.param()
     yield made

@@ -12,8 +12,8 @@ import pytest
 from penstock_wire.control.reporter import Reporter
 from penstock_wire.headers import get
 from penstock_wire.http import Request, Response
+from penstock_wire.http.server.server import H1Front
 from tests.support.clocks.waiting import SECONDS
-from tests.support.http.aiohttp_http import AiohttpFront
 
 
 class Operator:
@@ -44,7 +44,7 @@ async def operator() -> Operator:
 
 @pytest.fixture
 async def run(operator: Operator, tmp_path: Path) -> AsyncIterator[Reporter]:
-    front = AiohttpFront()
+    front = H1Front()
     listener = await front.listen("127.0.0.1", 0, operator)
     token = tmp_path / "token"
     token.write_text("one\n")

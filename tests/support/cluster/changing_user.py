@@ -38,8 +38,6 @@ class ChangingUser:
 
     Args:
         send: makes a call: method, path, body, content type.
-        namespace: where.
-        seed: decides what is done.
     """
 
     def __init__(self, send: Send, namespace: str, *, seed: int) -> None:

@@ -24,7 +24,6 @@ def circumstances(cluster: Cluster, namespace: str | None) -> list[tuple[str, st
 
     Args:
         cluster: where the test ran, which may be gone.
-        namespace: of the test, if it had one.
     """
     sections = [("the machine", _machine()), ("the operator", _operator(cluster, namespace))]
     if namespace is not None:
@@ -49,12 +48,7 @@ def components(cluster: Cluster) -> str:
 
 
 def tail(path: Path, lines: int = 60) -> str:
-    """The end of a file, at most so many lines and `MOST` characters.
-
-    Args:
-        path: the file.
-        lines: how many.
-    """
+    """The end of a file, at most so many lines and `MOST` characters."""
     try:
         text = path.read_text(errors="replace")
     except OSError as error:
@@ -81,7 +75,6 @@ def _operator(cluster: Cluster, namespace: str | None) -> str:
     """Its pods, who leads, and the end of each one's log, the process before a restart included.
 
     Args:
-        cluster: where.
         namespace: lines about objects in other namespaces are left out; None: all lines.
     """
     where, selected = ("-n", INSTALLED_IN), ("-l", OPERATOR_PODS)

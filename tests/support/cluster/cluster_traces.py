@@ -26,13 +26,7 @@ KERNEL_SETTINGS = tuple(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """By what the parts of one life of a cluster are known.
-
-    Attributes:
-        state: Its folder.
-        namespaces: Its processes' namespaces, as `/proc/PID/ns` names them.
-        instance: What its clients carry in their environment.
-    """
+    """By what the parts of one life of a cluster are known."""
 
     state: State
     namespaces: frozenset[str]

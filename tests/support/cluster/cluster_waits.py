@@ -35,7 +35,6 @@ def heard(asked: str, answer: Any) -> None:
     """Record an answer, which the current wait shows if it fails.
 
     Args:
-        asked: what was asked.
         answer: an object as the apiserver has it, several, or a text.
     """
     _heard.append((asked, answer))
@@ -46,7 +45,6 @@ def shown(answer: Any, most: int = 1500) -> str:
 
     Args:
         answer: an object as the apiserver has it, several, or a text.
-        most: characters.
     """
     if isinstance(answer, list):
         text = f"{len(answer)}: " + "; ".join(shown(each, most // max(1, len(answer))) for each in answer)
@@ -66,7 +64,6 @@ def wait_for(what: str, look: Callable[[], T | None], *, seconds: float = PATIEN
     The last look begins after the deadline: a machine that stood still meanwhile has had its chance.
 
     Args:
-        what: is waited for.
         look: a look at it; if the server does not answer, the wait looks again.
         seconds: at most.
         every: seconds between two looks.
@@ -94,9 +91,5 @@ def wait_for(what: str, look: Callable[[], T | None], *, seconds: float = PATIEN
 
 
 def failure(text: str) -> AssertionError:
-    """The error for what kubectl said: another where it had no answer.
-
-    Args:
-        text: of the error.
-    """
+    """The error for what kubectl said: another where it had no answer."""
     return Unanswered(text) if NO_ANSWER.search(text) else AssertionError(text)

@@ -59,8 +59,6 @@ class Write:
 
     Args:
         at: monotonic seconds.
-        method: PATCH, POST, DELETE.
-        path: of the object, subresource included.
         outcome: the status, or the fault that it met.
     """
 
@@ -71,13 +69,7 @@ class Write:
 
 
 class FaultProxy:
-    """See the module.
-
-    Args:
-        server: base URL of the apiserver.
-        pki: folder with `ca.crt`, `admin.crt` and `admin.key`.
-        seed: decides what fails.
-    """
+    """See the module."""
 
     def __init__(self, server: str, pki: Path, *, seed: int) -> None:
         self._server = server
@@ -149,14 +141,7 @@ class FaultProxy:
     async def direct(
         self, method: str, path: str, body: Any = None, *, form: str = "application/json"
     ) -> tuple[int, Obj]:
-        """A call that meets no fault: what users do and tests look at. A busy apiserver is asked again.
-
-        Args:
-            method: of HTTP.
-            path: with its query.
-            body: sent as JSON.
-            form: its content type.
-        """
+        """A call that meets no fault: what users do and tests look at. A busy apiserver is asked again."""
         assert self._session is not None
         data = None if body is None else json.dumps(body)
         url, headers = URL(self._server + path, encoded=True), {"content-type": form}

@@ -40,12 +40,7 @@ def gated(predictions: str = 'asked["instances"]') -> str:
 
 
 class Gate:
-    """The gates of some backends' models, of the pods that there are now.
-
-    Args:
-        namespace: of the backends.
-        backends: their names.
-    """
+    """The gates of some backends' models, of the pods that there are now."""
 
     def __init__(self, namespace: Namespace, *backends: str) -> None:
         self.namespace = namespace
@@ -65,11 +60,7 @@ class Gate:
         return sum(map(int, self._ask("/held")))
 
     def open_with(self, items: int) -> None:
-        """Open once so many items are with the sidecars: queued, or held by the models.
-
-        Args:
-            items: how many.
-        """
+        """Open once so many items are with the sidecars: queued, or held by the models."""
         wait_for(f"{items} items in the sidecars", lambda: sum(map(self._items, self.addresses)) == items)
         self.open()
 

@@ -320,7 +320,6 @@ def ledger_backend(name: str, *, collector: int, **spec: Any) -> dict[str, Any]:
     """A ModelBackend of the ledger model, whose code comes from the ConfigMap `ledger-model`.
 
     Args:
-        name: its name.
         collector: port of the load's collector on the first node.
         spec: more of the spec; `init_kwargs`, `image` and `resources` go into the model.
     """
@@ -351,9 +350,6 @@ def container_backend(
     """A ModelBackend whose model is a Python script.
 
     Args:
-        name: its name.
-        script: the program's text.
-        image: an image with Python.
         model: more of `spec.model`.
         spec: more of the spec.
     """

@@ -16,13 +16,7 @@ TAKE_BACK = "--force-conflicts"
 
 
 def upgrade(cluster: Cluster, *arguments: str, chart: str = CHART) -> None:
-    """Install or upgrade the release that all tests share, and wait until it is in force.
-
-    Args:
-        cluster: where.
-        arguments: of helm, such as values.
-        chart: folder of the chart.
-    """
+    """Install or upgrade the release that all tests share, and wait until it is in force."""
     cluster.helm(
         *("upgrade", "--install", RELEASE, chart, "-n", INSTALLED_IN, "--create-namespace", *VALUES),
         *(*arguments, "--wait", "--timeout", "240s"),
@@ -34,9 +28,6 @@ def wait_in_force(cluster: Cluster) -> None:
     """Wait until the operator's pods are those of its Deployment alone, and one leads and has the Service.
 
     A standby is Ready: without this the pods of the release before may still act, by its values.
-
-    Args:
-        cluster: where.
     """
     system = Namespace(cluster, INSTALLED_IN)
 

@@ -19,13 +19,7 @@ EVERY = 0.01
 
 
 async def watch(session: aiohttp.ClientSession, endpoint: str, address: str) -> None:
-    """Look at one router until cancelled.
-
-    Args:
-        session: for the looks.
-        endpoint: whose weights.
-        address: host and port.
-    """
+    """Look at one router until cancelled."""
     last = None
     while True:
         asked = time.monotonic()

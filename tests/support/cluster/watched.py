@@ -15,13 +15,7 @@ from tests.support.cluster.k8s import Namespace
 
 @contextmanager
 def watched(namespace: Namespace, backend: str, path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Every state of the backend that the API server tells a watch; complete when the context has ended.
-
-    Args:
-        namespace: where the backend is.
-        backend: its name.
-        path: a file for what kubectl prints.
-    """
+    """Every state of the backend that the API server tells a watch; complete when the context has ended."""
     states: list[dict[str, Any]] = []
     asked = ("get", "modelbackend", backend, "--watch", "--show-managed-fields", "-o", "json")
     command = namespace.cluster.kubectl_command("-n", namespace.name, *asked)
@@ -44,11 +38,7 @@ def watched(namespace: Namespace, backend: str, path: Path) -> Iterator[list[dic
 
 
 def writer_of_replicas(live: dict[str, Any]) -> str:
-    """Who wrote `spec.replicas` through `/scale` last; empty before anybody did.
-
-    Args:
-        live: a backend with its managed fields.
-    """
+    """Who wrote `spec.replicas` through `/scale` last; empty before anybody did."""
     writers = [
         entry["manager"]
         for entry in live["metadata"]["managedFields"]

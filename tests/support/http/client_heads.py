@@ -195,14 +195,7 @@ Reply = tuple[int, dict[str, str], bytes]
 
 
 def written(name: str, body: bytes, path: str = "/v1/predict", *fields: str) -> tuple[bytes, bytes]:
-    """Return head and body as a client writes them.
-
-    Args:
-        name: which of `HEADS`.
-        body: the request's body.
-        path: the request's target.
-        fields: further fields, as "name: value".
-    """
+    """Return head and body as a client writes them."""
     head = HEADS[name].replace(b"/v1/predict", path.encode(), 1)
     head = re.sub(rb"(?i)(content-length: )\d+", rb"\g<1>%d" % len(body), head)
     return head + "".join(field + "\r\n" for field in fields).encode() + b"\r\n", body
@@ -215,15 +208,7 @@ async def ask(
     path: str = "/v1/predict",
     fields: tuple[str, ...] = (),
 ) -> list[Reply]:
-    """Send requests one after the other as a client does, on one connection if it keeps its connections.
-
-    Args:
-        address: host and port of the server.
-        name: which of `HEADS`.
-        bodies: a request's body each.
-        path: see `written`.
-        fields: see `written`.
-    """
+    """Send requests one after the other as a client does, on one connection if it keeps its connections."""
     replies: list[Reply] = []
     async with asyncio.timeout(SECONDS):
         reader, writer = await asyncio.open_connection(*address)

@@ -39,12 +39,7 @@ class Echo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Served:
-    """Where requests are taken, and who answers them.
-
-    Args:
-        address: host and port.
-        echo: the handler.
-    """
+    """Where requests are taken, and who answers them."""
 
     address: tuple[str, int]
     echo: Echo

@@ -50,12 +50,7 @@ class HopServer(Server):
 
 
 class Pair:
-    """A server, and an upstream that has a hop to it.
-
-    Args:
-        server: its front listens.
-        upstream: asks it.
-    """
+    """A server, and an upstream that has a hop to it."""
 
     def __init__(self, server: HopServer, upstream: HopUpstream) -> None:
         self.server = server
@@ -140,12 +135,7 @@ async def paired(server: HopServer | None = None, *, silence: float | None = Non
 
 
 class Raw:
-    """A peer that speaks in frames that a test writes.
-
-    Args:
-        reader: of its connection.
-        writer: likewise.
-    """
+    """A peer that speaks in frames that a test writes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader

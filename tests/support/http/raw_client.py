@@ -10,12 +10,7 @@ from tests.support.clocks.waiting import SECONDS
 
 
 async def until_closed(address: tuple[str, int], sent: bytes) -> bytes:
-    """Send bytes; returns all that comes back until the server closes, which a test fails without.
-
-    Args:
-        address: host and port.
-        sent: what is sent.
-    """
+    """Send bytes; returns all that comes back until the server closes, which a test fails without."""
     reader, writer = await asyncio.open_connection(*address)
     writer.write(sent)
     try:

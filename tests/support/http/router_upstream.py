@@ -84,11 +84,7 @@ def refuse(reason: str, *, status: int = 503, more: bytes = b"") -> Behave:
 
 
 class UpstreamServer:
-    """The server; `behave` may be replaced at any time.
-
-    Args:
-        behave: what to do with a request.
-    """
+    """The server; `behave` may be replaced at any time."""
 
     def __init__(self, behave: Behave = echo) -> None:
         self.behave = behave

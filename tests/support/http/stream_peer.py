@@ -11,12 +11,7 @@ from typing import TypeVar
 
 
 class Wire:
-    """One connection that a server took.
-
-    Args:
-        reader: what the client sends.
-        writer: where it reads.
-    """
+    """One connection that a server took."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer

@@ -19,7 +19,6 @@ class WrongServer(asyncio.Protocol):
 
     Args:
         plan: what to do with which request, counted over all connections.
-        counter: how many requests came so far.
     """
 
     def __init__(self, plan: Plan, counter: list[int]) -> None:

@@ -36,9 +36,6 @@ class Fight:
     itself, ends it.
 
     Args:
-        namespace: for it alone.
-        load: for it alone.
-        seconds: for which they disagree.
         path: a file for the states of the backend.
     """
 

@@ -126,13 +126,7 @@ class Observed(Connection):
 
 
 class Run(OpenLoop):
-    """One run.
-
-    Args:
-        order: what was asked for.
-        executed: what models recorded so far, and will.
-        first_number: the first request's id.
-    """
+    """One run."""
 
     def __init__(self, order: dict[str, Any], executed: Executed, first_number: int) -> None:
         self.executed = executed
@@ -243,9 +237,7 @@ def most_open(entries: list[Entry], begin: float, end: float) -> int:
     """The most requests that were sent and not yet answered at one moment of a time, its ends included.
 
     Args:
-        entries: all of a run that is over.
         begin: of the time, by `time.monotonic`.
-        end: of the time.
     """
     there = [entry for entry in entries if entry.sent <= end and entry.ended >= begin]
     # One that is sent as another ends counts beside it: a bound is never too low.
@@ -258,7 +250,6 @@ def least_rate(entries: list[Entry], begin: float, end: float) -> float:
     """The rate of good answers in the slowest `RATE_WINDOW_SECONDS` of a time, in answers a second.
 
     Args:
-        entries: all of a run that is over.
         begin: of the time, by `time.monotonic`.
         end: of the time; where that is less than a window away, the rate over the whole time.
     """

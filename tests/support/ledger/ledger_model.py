@@ -23,7 +23,6 @@ class Ledger:
     Args:
         delay_ms: milliseconds that a batch takes.
         delay_item_ms: milliseconds that each item adds.
-        label: put into every answer (which version answered).
         load_cpu_ms: milliseconds of a core that it takes to load.
         fails: share of the items that it answers 500, drawn at random; it records them as the others.
     """

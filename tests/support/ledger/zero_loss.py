@@ -27,10 +27,7 @@ def serve(namespace: Namespace, load: Load, *, waits: dict[str, Any] | None = No
     """A ledger backend `b` behind an endpoint `b`, both Ready; the endpoint's URL.
 
     Args:
-        namespace: where.
-        load: the models report to its collector.
         waits: the endpoint's `coldStart`; None for the defaults.
-        spec: of the backend, as `ledger_backend` takes it.
     """
     more = {} if waits is None else {"coldStart": waits}
     namespace.apply(
@@ -101,8 +98,6 @@ def calibrate(load: Load, url: str, start_pods: Callable[[], None]) -> tuple[flo
     requests as the generator can send go out while pods start, and the slowest seconds of that count.
 
     Args:
-        load: sends the requests.
-        url: of the endpoint.
         start_pods: starts as many pods at once as any change of the test, and returns when all is at rest.
 
     Returns:
@@ -128,9 +123,6 @@ def record(path: str, name: str, *, asked: dict[str, Any], result: dict[str, Any
 
     Args:
         path: the file; empty = nothing is written.
-        name: of the test.
-        asked: what it ran with.
-        result: figures.
     """
     if not path:
         return

@@ -18,11 +18,7 @@ import uvicorn
 
 
 class Gated:
-    """The application behind a gate.
-
-    Args:
-        app: the application, of the `instances` protocol.
-    """
+    """The application behind a gate."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

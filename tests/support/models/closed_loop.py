@@ -20,7 +20,6 @@ class Sender:
     """Callers with one name, a share of whose requests is bad.
 
     Args:
-        callers: how many ask at once.
         bad: the share of bad requests.
         name: the value of their fairness header; none where empty.
     """

@@ -12,9 +12,6 @@ from penstock_wire.headers import Headers
 class ModelStream:
     """An `UpstreamAnswer` with status 200.
 
-    Args:
-        headers: its fields.
-
     `pieces` is what is read of it; b"" is its end, and an exception is raised.
     """
 

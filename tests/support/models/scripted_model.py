@@ -74,7 +74,6 @@ class Scripted:
         item: seconds that each item adds.
         behaviour: what a run ends with, None for the right answer (`{"got": item}` for each item).
         cancellable: it ends a run that is given up; of a method's name, one of this method alone.
-        batching: fields of the policy.
     """
 
     streaming = 0.1

@@ -15,7 +15,6 @@ def helm(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run helm on the chart; it is built where it is not there.
 
     Args:
-        verb: `template`, or another that needs no cluster.
         arguments: further ones, such as values; there are none but these.
     """
     programs.ensure("helm")
@@ -24,11 +23,7 @@ def helm(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def rendered(*arguments: str) -> list[dict[str, Any]]:
-    """All objects of the chart, with the development cluster's values.
-
-    Args:
-        arguments: further ones of helm.
-    """
+    """All objects of the chart, with the development cluster's values."""
     done = helm("template", *VALUES, *arguments)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]

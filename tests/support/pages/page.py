@@ -35,8 +35,6 @@ class Command:
     """A command of a page.
 
     Attributes:
-        line: what the reader types.
-        output: what the page shows below it.
         example: whether that is an example.
     """
 
@@ -97,9 +95,7 @@ class Shell:
     """One bash in which commands run one after another, as a reader types them; a context manager.
 
     Args:
-        folder: the working folder.
         replaced: text of commands and outputs that is different here, such as ports.
-        environment: variables beside this process's.
     """
 
     def __init__(self, folder: Path, replaced: Mapping[str, str], **environment: str) -> None:

@@ -52,12 +52,7 @@ _OFFLINE = (
 
 @contextlib.asynccontextmanager
 async def opened(url: str, folder: Path) -> AsyncIterator[None]:
-    """A browser with a page.
-
-    Args:
-        url: the page's.
-        folder: for the browser's profile.
-    """
+    """A browser with a page."""
     browser = await asyncio.create_subprocess_exec(
         *(await install(), *_OFFLINE, f"--user-data-dir={folder}", url),
         stdout=asyncio.subprocess.DEVNULL,
@@ -75,9 +70,7 @@ async def on_page(url: str, script: str, folder: Path) -> Any:
     """Open a page and return what a script in it returns, by the DevTools protocol.
 
     Args:
-        url: the page's.
         script: the body of an async function of JavaScript; what it returns must fit into JSON.
-        folder: for the browser's profile.
     """
     port_file = folder / "DevToolsActivePort"  # the browser writes it: its port, and a path
     async with opened(url, folder), asyncio.timeout(SECONDS), aiohttp.ClientSession() as session:
@@ -97,11 +90,7 @@ async def on_page(url: str, script: str, folder: Path) -> Any:
 
 
 class Browser:
-    """A page that runs one script after another.
-
-    Args:
-        folder: for the browser's profile.
-    """
+    """A page that runs one script after another."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

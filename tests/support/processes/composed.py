@@ -13,12 +13,7 @@ from tests.support.processes.sidecar_process import Program
 
 
 class Composed:
-    """The processes.
-
-    Args:
-        folder: for settings files.
-        path: where modules of the application are.
-    """
+    """The processes."""
 
     def __init__(self, folder: Path, path: Path) -> None:
         self._folder = folder

@@ -29,7 +29,6 @@ class ForeignServer:
     """How to run one server.
 
     Args:
-        name: of the server.
         command: what to run for a port, in `FOLDER`.
         status: its answer to a request that meets an exception.
     """
@@ -94,12 +93,7 @@ SERVERS = (
 
 
 class ForeignModel:
-    """A server's process, with those that it starts.
-
-    Args:
-        command: what to run.
-        log: where it writes what it says.
-    """
+    """A server's process, with those that it starts."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         with log.open("ab") as output:
@@ -114,13 +108,7 @@ class ForeignModel:
 
 
 class ForeignPair(Pair):
-    """A foreign server and a sidecar before it.
-
-    Args:
-        folder: for the settings and the server's log.
-        server: the server.
-        flags: more flags of the sidecar.
-    """
+    """A foreign server and a sidecar before it."""
 
     def __init__(self, folder: Path, server: ForeignServer, *flags: str) -> None:
         super().__init__(folder, *flags)

@@ -17,11 +17,7 @@ from tests.support.clocks.waiting import SECONDS, until
 
 
 class Run:
-    """A `penstock run` under test.
-
-    Args:
-        folder: the user's.
-    """
+    """A `penstock run` under test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -76,11 +76,7 @@ class ProtocolPair(Pair):
 
 @contextlib.asynccontextmanager
 async def pairs(folder: Path) -> AsyncIterator[Callable[..., Awaitable[ProtocolPair]]]:
-    """A function that starts a pair of a protocol, with flags and a policy; all pairs end with the test.
-
-    Args:
-        folder: where their files go.
-    """
+    """A function that starts a pair of a protocol, with flags and a policy; all pairs end with the test."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def start(

@@ -36,14 +36,7 @@ def resource(kind: str, name: str, spec: Obj) -> Obj:
 
 
 class Rendered:
-    """The processes of one pod and of a router.
-
-    Args:
-        folder: for settings files.
-        name: of the backend and of the endpoint.
-        spec: the backend's.
-        env: more environment of the model's container.
-    """
+    """The processes of one pod and of a router."""
 
     def __init__(self, folder: Path, name: str, spec: Obj, env: Mapping[str, str]) -> None:
         self._folder = folder

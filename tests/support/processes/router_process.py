@@ -38,13 +38,7 @@ def endpoint(name: str, *backends: dict[str, Any], **fields: Any) -> dict[str, A
 
 
 class RouterProcess:
-    """A router started from its command line.
-
-    Args:
-        folder: where its settings file lies.
-        flags: more flags.
-        env: more environment.
-    """
+    """A router started from its command line."""
 
     program = "penstock_router"
     """The module that runs; set before `launch`."""

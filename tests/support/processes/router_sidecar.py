@@ -19,12 +19,6 @@ async def start_sidecar(
 ) -> tuple[asyncio.subprocess.Process, str]:
     """Start a sidecar, and wait until it listens.
 
-    Args:
-        model: host and port of the model.
-        settings: its settings file.
-        flags: more flags.
-        program: the module that runs.
-
     Returns:
         The process, and host and port of its data port.
     """
@@ -48,12 +42,7 @@ async def start_sidecar(
 
 
 async def until_queued(address: str, count: int) -> None:
-    """Wait until so many requests wait in a sidecar, by what it says of itself.
-
-    Args:
-        address: its data port.
-        count: how many.
-    """
+    """Wait until so many requests wait in a sidecar, by what it says of itself."""
     async with aiohttp.ClientSession() as session, asyncio.timeout(SECONDS):
         while True:
             async with session.get(f"http://{_admins[address]}/metrics") as answer:
@@ -63,11 +52,7 @@ async def until_queued(address: str, count: int) -> None:
 
 
 async def arrived_items(address: str) -> int:
-    """How many items have arrived at a sidecar, by its metrics.
-
-    Args:
-        address: its data port.
-    """
+    """How many items have arrived at a sidecar, by its metrics."""
     metrics = f"http://{_admins[address]}/metrics"
     async with aiohttp.ClientSession() as session, session.get(metrics) as answer:
         lines = (await answer.text()).splitlines()

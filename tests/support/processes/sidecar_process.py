@@ -38,12 +38,7 @@ def rss(pid: int) -> int:
 
 
 class Program:
-    """A child process whose first line of output says that it is ready.
-
-    Args:
-        arguments: behind `python -m`.
-        env: more environment.
-    """
+    """A child process whose first line of output says that it is ready."""
 
     def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
         self._arguments = arguments
@@ -151,14 +146,7 @@ HELD = "/p?hold=gate"
 
 
 class Pair:
-    """A model and its sidecar.
-
-    Args:
-        folder: where the settings file lies.
-        flags: more flags of the sidecar.
-        model_flags: flags of the model.
-        env: more environment of the sidecar.
-    """
+    """A model and its sidecar."""
 
     def __init__(
         self,

@@ -18,10 +18,6 @@ async def printed(
     """Exit code and lines of a command, in the namespace `n`.
 
     Args:
-        server: the apiserver.
-        tmp_path: for its kubeconfig.
-        arguments: of the command line.
-        width: of the terminal.
         live: whether it is one.
     """
     config = json.loads(server.kubeconfig())

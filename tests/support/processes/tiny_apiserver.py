@@ -25,12 +25,8 @@ class TinyApiserver:
     """See the module.
 
     Attributes:
-        cluster: what it serves.
         requests: every request as (method, path, query, content type).
         fail: by (method, plural): statuses to answer with instead, used up from the front.
-        page: objects in one page of a list.
-        url: base URL once started.
-        watches: how many watches were ever opened.
         gate: while it is not set, every call but those about a Lease waits.
         spelled: what is sent in place of some text, for values that Python cannot write.
     """

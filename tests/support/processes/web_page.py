@@ -33,8 +33,6 @@ class Page:
     """A page.
 
     Args:
-        router: where its requests go.
-        origin: the page's.
         credentials: whether its requests have cookies (`credentials: "include"`).
     """
 

@@ -30,10 +30,8 @@ class Stage:
     """One stage.
 
     Args:
-        name: what has happened to the object.
         obj: the object as the apiserver would give it.
         reason: that of its condition Ready; empty if it does not have the condition.
-        wanted: kstatus' word and Argo CD's.
     """
 
     name: str

@@ -20,12 +20,8 @@ def pod(
     """A pod that serves and has reported each second.
 
     Args:
-        name: the pod's.
         rate: items that arrive a second.
         load: items that wait or are with the model.
-        until: the time of its last report.
-        seconds: of reports.
-        more: fields of `PodLoad`, or of each `Sample`.
     """
     sample: dict[str, Any] = {"load": load, "slots": 1, "lines": (LINE,)} | {
         key: more.pop(key) for key in ("refused", "slots", "lines") if key in more

@@ -331,8 +331,6 @@ def _leaves_no_owner(live: Obj, scale: Obj, owned: bool) -> bool:
     an apply, which the autoscaler makes of the number that is there (`KubernetesCluster.apply_scale`).
 
     Args:
-        live: the object before.
-        scale: what is written.
         owned: whether anybody owned them before.
     """
     replicas = scale["spec"]["replicas"]

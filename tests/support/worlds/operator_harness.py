@@ -51,8 +51,6 @@ class Harness:
 
     Args:
         cluster: a cluster that outlives this operator; None for a fresh one.
-        clock: likewise.
-        render: what the installation decides.
         emit: takes Events; None has each sent at once.
         fenced: what the operator writes through; None for the cluster itself.
     """

@@ -37,7 +37,6 @@ async def kubelet(harness: Harness, load: int = 0) -> None:
     """Every Deployment gets the pods that it asks for; every pod reports the settings that there are.
 
     Args:
-        harness: the operator.
         load: items that wait in each pod of a backend.
     """
     cluster = harness.cluster

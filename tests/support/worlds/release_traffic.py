@@ -50,7 +50,6 @@ class Answers:
     """Answers of a backend.
 
     Args:
-        counts: as the routers count them.
         harmed: requests that its difference from the stable failed or made slower.
     """
 
@@ -62,9 +61,7 @@ class World:
     """One endpoint.
 
     Args:
-        seed: of all chance in it.
         rate: requests a second, on average.
-        seconds: how long it is needed.
     """
 
     def __init__(self, seed: int, *, rate: float, seconds: int) -> None:
@@ -120,13 +117,7 @@ class World:
         return Counts(compared=requests, differing=int(self.chance.binomial(requests, version.differs)))
 
     def parts(self, counts: Counts, seconds: int, batch: int) -> list[Counts]:
-        """Counts of some seconds, by the second: a batch is in one.
-
-        Args:
-            counts: of all.
-            seconds: how many.
-            batch: requests that hang together.
-        """
+        """Counts of some seconds, by the second: a batch is in one."""
         evenly = [1 / seconds] * seconds
 
         def cut(count: Any, unit: int) -> Any:

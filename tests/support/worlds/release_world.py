@@ -30,7 +30,6 @@ class Behaviour:
     Args:
         errors: the share of its answers that fail.
         differing: the share of its answers to copies that differ.
-        seconds: how long its answers take.
     """
 
     errors: float = 0.0
@@ -55,9 +54,7 @@ class World:
     """A namespace with an endpoint, two backends, a router, and so many requests a second.
 
     Args:
-        harness: the operator.
         rate: requests a second.
-        behaviour: of each backend.
         most: pods of a backend that find a node.
         reports: whether the router reports.
         silent: routers beside it that are ready and never report.

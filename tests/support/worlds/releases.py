@@ -26,23 +26,13 @@ METRICS: tuple[dict[str, Any], ...] = ({"name": "errorRatio"}, {"name": "mismatc
 
 
 def strategy(*, metrics: tuple[dict[str, Any], ...] = METRICS, **members: Any) -> Strategy:
-    """A strategy from `old` to `new`.
-
-    Args:
-        metrics: those of its analysis.
-        members: others than usual.
-    """
+    """A strategy from `old` to `new`."""
     usual = {"stable": "old", "candidate": "new", "steps": STEPS, "analysis": {"metrics": metrics}}
     return Strategy.model_validate(usual | members)
 
 
 def verdicts(of: Strategy, *said: str) -> tuple[Verdict, ...]:
-    """A verdict for each metric, the last one for those that are left.
-
-    Args:
-        of: whose metrics.
-        said: Pass, Fail or Waiting.
-    """
+    """A verdict for each metric, the last one for those that are left."""
     return tuple(
         Verdict.model_validate(
             {"metric": metric.label, "verdict": said[min(number, len(said) - 1)], "message": "numbers"}
@@ -55,9 +45,6 @@ def at(of: Strategy, step: int, phase: str = "Progressing", *, ago: float = 120,
     """A release that has been at a step for a while: taken up by the routers, judged, all verdicts Pass.
 
     Args:
-        of: its strategy.
-        step: index of the step.
-        phase: the phase.
         ago: seconds since the step began.
         state: members of `status.release` that are otherwise than that.
     """
@@ -91,7 +78,6 @@ def seen(release: Release | None = None, **members: Any) -> Seen:
     """The world: ten ready pods each, and routers that have taken up what the release asks for.
 
     Args:
-        release: as stored.
         members: of `Seen` that are otherwise; `stable` and `candidate` as members of `BackendSeen`.
     """
     both = {

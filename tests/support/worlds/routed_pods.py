@@ -60,8 +60,6 @@ class SimulatedPod:
 
     Args:
         host: its name; its port is 1.
-        slots: how many.
-        seconds: that the model takes for an item.
         objective_ms: its `latencyObjective`; None for none.
     """
 
@@ -144,8 +142,6 @@ class SimulatedPod:
         """A hop to it.
 
         Args:
-            pool: who has it.
-            seconds: that each way takes.
             plain: nothing is said of room there, and nothing handed back: in place of HTTP/1.1.
         """
         there, back = Way(seconds), Way(seconds)
@@ -158,12 +154,7 @@ class SimulatedPod:
 
 
 class Hops:
-    """An `Upstream` with a hop to each pod.
-
-    Args:
-        pods: by host.
-        seconds: that each way takes.
-    """
+    """An `Upstream` with a hop to each pod."""
 
     def __init__(self, pods: dict[str, SimulatedPod], seconds: float) -> None:
         self._hops: dict[str, HopClient] = {}
@@ -229,7 +220,6 @@ class Routed:
 
     Args:
         pods: slots and seconds of each.
-        routers: how many.
         way: seconds between a router and a pod.
         objective_ms: `latencyObjective` of all pods; None for none.
     """

@@ -20,8 +20,6 @@ class Router:
 
     Args:
         endpoints: spec of each endpoint by its name, of `e` and `f` one or both.
-        ports: of each on the router.
-        config: members of a `RenderConfig`.
     """
 
     endpoints: dict[str, Obj]

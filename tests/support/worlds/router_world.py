@@ -23,12 +23,7 @@ from tests.support.worlds.fake_network import Network, Way
 
 
 class HeldExchange:
-    """An `Exchange` whose answer is kept.
-
-    Args:
-        request: its request.
-        answers: where each answer is put.
-    """
+    """An `Exchange` whose answer is kept."""
 
     def __init__(self, request: Request, answers: list[Response]) -> None:
         self._answers = answers
@@ -37,7 +32,6 @@ class HeldExchange:
         self.answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
     def answer(self, response: Response) -> None:
-        """See `Exchange.answer`."""
         self._answers.append(response)
         if not self.answered.done():
             self.answered.set_result(response)
@@ -46,7 +40,6 @@ class HeldExchange:
         """See `Exchange.interim`."""
 
     def switch(self, headers: Headers) -> Tunnel:
-        """See `Exchange.switch`."""
         raise NotImplementedError
 
 
@@ -54,12 +47,7 @@ class World:
     """A router's core before a network, on a fake loop; its pods are those of backend `b`.
 
     Args:
-        hosts: of the pods.
-        seed: of all chance.
-        cold: bounds of the hold.
-        retries: of the endpoint.
         seconds: how long a pod takes for a request.
-        timeout_ms: of the endpoint.
         keeps: whether each pod that takes one has a kept connection.
         tracing: makes spans of requests; None for none.
         network: an `Upstream` in place of a `Network` of its own.

@@ -71,8 +71,6 @@ def simulate(
     Args:
         routers: that share the pods; each request goes to one of them by chance.
         share: per cent of what all pods can do together.
-        seconds: how long requests come.
-        seed: of all chance.
         pods: slots and seconds of each.
     """
     chance, at = random.Random(seed), 0.0

@@ -49,8 +49,6 @@ def simulate(*, routers: int, added: int, seed: int) -> list[float]:
 
     Args:
         routers: that share the pods; each request goes to one of them by chance.
-        added: how many pods.
-        seed: of all chance.
     """
     arrivals = arrivals_of(routers=routers, seed=seed)
     pod = (POD[0], POD[1] + MODEL_SECONDS)
@@ -72,10 +70,7 @@ def share_of_added(*, routers: int, added: int, after: float, seed: int) -> floa
     """The share of what waits that waits at the added pods, some time after they were added.
 
     Args:
-        routers: as in `simulate`.
-        added: as in `simulate`.
         after: that time, in seconds.
-        seed: of all chance.
     """
     arrivals = arrivals_of(routers=routers, seed=seed)
     pod = (POD[0], POD[1] + MODEL_SECONDS)

@@ -68,15 +68,9 @@ class Case:
     Args:
         base: seconds that any batch takes, `item` for each item of it.
         beside: seconds of the sidecar's own work beside each batch.
-        callers: how many ask again after `think`.
         think: what lies between an answer and their next request.
-        arrivals: of those who depend on nothing.
-        seconds: how long.
         timeout: of each request, in seconds.
-        levels: the priorities of the callers, by turns.
-        keys: kinds of requests, by turns.
         pods: behind a router that chooses the one with the least load.
-        batching: fields of the policy.
     """
 
     base: float = 1e-3
@@ -165,13 +159,11 @@ class Pod:
         return self.queue.items + self.ongoing
 
     def start(self, parts: list[Slice], items: int, limit: int) -> Batch:
-        """See `runner.BatchRunner.start`."""
         self.slots.busy += 1
         self.ongoing += items
         return self._simulation.start(self, parts, items, limit)
 
     def settle(self, work: QueuedRequest, outcome: Outcome) -> None:
-        """See `runner.BatchListener`."""
         if not work.done:
             work.done = True
             if work.queued:
@@ -194,8 +186,6 @@ class Simulation:
     """One run.
 
     Args:
-        case: of what.
-        policy: `EAGER`, `HOLD` or `ORACLE`.
         weight: how much the oracle counts a caller that misses a batch.
     """
 

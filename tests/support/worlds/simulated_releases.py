@@ -55,7 +55,6 @@ class Outcome:
 
     Args:
         phase: Promoted, RolledBack, or Progressing at the end of the time.
-        seconds: when.
         intervals: whole intervals that were judged while the candidate had requests or copies.
         harmed: requests that the candidate failed, or made slower, in all the time.
     """
@@ -67,14 +66,7 @@ class Outcome:
 
 
 def run(world: World, version: Version, asked: Strategy, seconds: int) -> Outcome:
-    """Run one release, until its end or so many seconds.
-
-    Args:
-        world: the endpoint.
-        version: the candidate.
-        asked: the split's strategy.
-        seconds: how long.
-    """
+    """Run one release, until its end or so many seconds."""
     interval = durations.parse_ms(asked.analysis.interval) // 1000
     release: Release | None = None
     ready = BackendSeen(exists=True, uid="1", ready=10, replicas=10, answered=1)
@@ -154,7 +146,6 @@ class Kind:
     """A candidate, and the steps by which it is released.
 
     Args:
-        versions: the candidates, one after the other.
         bad: whether it is to be taken back.
         mirrored: whether copies come before requests.
     """
@@ -207,7 +198,6 @@ def by_rate(releases: int, rates: tuple[float, ...] = (1.0, 5.0, 20.0, 50.0, 200
     """Intervals of 30 s until a verdict, by requests a second of the candidate, or copies: 99 of 100 have it.
 
     Args:
-        releases: how many of each.
         rates: requests a second of the candidate.
     """
     judges = (

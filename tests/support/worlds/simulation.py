@@ -48,18 +48,12 @@ class Case:
     """The case to simulate.
 
     Args:
-        model: how long a batch takes.
-        seconds: how long load comes.
         rate: arrivals a second (Poisson), or None where `clients` ask again as soon as they are answered.
-        clients: how many.
         think: seconds between an answer and the client's next request, in the mean (exponential).
-        size: `maxBatchSize`.
-        slots: `maxConcurrentBatches`.
         objective: `latencyObjective` in seconds.
         timeout: the client's, in seconds; None = the objective.
         drop: `window` (ours), `none`, or `shrink`: batches so small that the oldest keeps its deadline.
         admit: whether arrivals are refused that cannot be served in time.
-        expiring: the first guard: samples expire.
         run_head: the second guard: a free slot runs the last that waits.
         jitter: standard deviation of the logarithm of a batch's time.
         ours: seconds from the model's answer to the next cut in its slot, in the mean (exponential).

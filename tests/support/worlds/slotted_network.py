@@ -17,9 +17,7 @@ class Slotted:
     """One pod.
 
     Args:
-        slots: requests that it runs at once.
         queue: requests that may wait there.
-        seconds: how long it takes for one.
     """
 
     def __init__(self, slots: int, queue: int, seconds: float) -> None:
@@ -41,11 +39,7 @@ class Slotted:
 
 
 class SlottedNetwork:
-    """All pods, by host.
-
-    Args:
-        pods: them.
-    """
+    """All pods, by host."""
 
     def __init__(self, pods: dict[str, Slotted]) -> None:
         self.pods = pods

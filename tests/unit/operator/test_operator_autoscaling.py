@@ -58,12 +58,7 @@ def steady(name: str, load: int, *, until: float, seconds: int = 60, **more: Any
 
 
 class Backend:
-    """A backend of which every pod reports each second, scaled as recommended at once.
-
-    Args:
-        target: the limits.
-        replicas: how many to begin with.
-    """
+    """A backend of which every pod reports each second, scaled as recommended at once."""
 
     def __init__(self, target: Target, replicas: int) -> None:
         self.target, self.replicas, self.now = target, replicas, 1000.0

@@ -23,7 +23,6 @@ class Overloaded:
     Args:
         offered: items a second.
         capacity: items that a pod computes in a second.
-        reason: of the refusals.
     """
 
     def __init__(self, offered: int, *, capacity: int, reason: str = "queue_full") -> None:

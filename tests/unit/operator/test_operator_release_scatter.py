@@ -74,12 +74,7 @@ def drawn(chance: random.Random, name: str, share: float, base: float, batch: in
     """30 s of a candidate with so many requests a second, and nine times as many of the stable.
 
     Args:
-        chance: of everything.
-        name: of the metric.
         share: of the candidate's batches that are bad as a whole.
-        base: of the stable's.
-        batch: requests of each.
-        rate: of the candidate.
     """
 
     def bad(requests: int, part: float) -> list[int]:

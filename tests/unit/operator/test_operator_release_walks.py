@@ -50,9 +50,6 @@ class World:
     """An operator that looks, routers that take up what is stored, pods, and somebody with ideas.
 
     Args:
-        of: the strategy.
-        edited: what it is edited to.
-        pods: ready pods of the stable.
         most: pods that either backend may have; None where nothing scales them.
     """
 

@@ -26,12 +26,7 @@ class Work:
 
 
 class Fleet:
-    """The pods of a backend with requests of 20 s in the mean, and the ReplicaSet that takes them away.
-
-    Args:
-        operator: with a backend `m`.
-        draw: chance.
-    """
+    """The pods of a backend with requests of 20 s in the mean, and the ReplicaSet that takes them away."""
 
     def __init__(self, operator: Harness, draw: random.Random) -> None:
         self.operator, self._draw = operator, draw

@@ -158,7 +158,7 @@ def test_senders_are_remembered_within_bounds():
 @pytest.mark.parametrize("bad", [0.001, 0.01, 0.05])
 async def test_no_valid_request_fails_and_the_best_fixed_size_is_hardly_faster(bad: float):
     """64 callers, batches of at most 32: at least 0.9 of the best fixed size with halving."""
-    seen, elapsed, scripted = await closed_loop([Sender(64, bad)], 8_000, max_batch_size=32)
+    seen, elapsed, _ = await closed_loop([Sender(64, bad)], 8_000, max_batch_size=32)
     everybody = seen[""]
     assert everybody.wrong == []
     assert everybody.own > 0
@@ -202,7 +202,7 @@ async def test_who_sends_bad_requests_pays_for_the_searches_where_a_header_names
     """Two tenants with equal shares: the good one keeps at least half of what it has beside a good one."""
 
     async def rate_of(bad: float) -> float:
-        seen, elapsed, scripted = await closed_loop(
+        seen, elapsed, _ = await closed_loop(
             [Sender(48, 0.0, "good"), Sender(16, bad, "other")],
             8_000,
             max_batch_size=32,
@@ -210,7 +210,6 @@ async def test_who_sends_bad_requests_pays_for_the_searches_where_a_header_names
         )
         assert not seen["good"].wrong
         assert not seen["other"].wrong
-        await scripted.close()
         return seen["good"].answers / elapsed
 
     assert await rate_of(0.3) >= 0.5 * await rate_of(0.0)

@@ -23,7 +23,6 @@ class Processes(World):
     """One process after the other at one port, which notes what comes to each.
 
     Args:
-        warmup: what is sent to warm one up.
         fails: which process answers 500 to what path.
     """
 

@@ -18,7 +18,6 @@ def later(value: Any, *, free: bool = False) -> Any:
     """The document as a later version may write it: with unknown members in every object.
 
     Args:
-        value: the document.
         free: the object's members are names, not fields: what is in them is of ours again.
     """
     if isinstance(value, dict):

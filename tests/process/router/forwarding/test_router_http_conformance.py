@@ -90,9 +90,6 @@ class Through:
     """All that stands for a module's tests.
 
     Args:
-        router: the process.
-        origin: behind two of its endpoints.
-        raw: behind the two others.
         ports: of the endpoints, by who is asked behind the router; raw ones have `raw ` before.
     """
 

@@ -96,7 +96,6 @@ def refusing(after: int, reason: bytes, *, asks: bool = True) -> Callable[[Wire]
 
     Args:
         after: bytes that it reads first.
-        reason: why it refuses.
         asks: whether it sends 100 first.
     """
 
