@@ -11,6 +11,7 @@ once in `ABSENT_SECONDS`, and no other model.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import inspect
@@ -18,7 +19,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
@@ -38,10 +39,13 @@ ABSENT_SECONDS = 10.0
 """How long an id without a model is remembered."""
 MAX_ABSENT = 1024
 """The most such ids; the oldest is forgotten."""
-_LOADING: contextvars.ContextVar[tuple[tuple[Models, str], ...]] = contextvars.ContextVar(
-    "loading", default=()
-)
-"""The loads that the running code is part of, the outermost first: each by its models and its id."""
+_Load = tuple["Models", str]
+"""A load, by its models and its id."""
+_LOADING: contextvars.ContextVar[_Load | None] = contextvars.ContextVar("loading", default=None)
+"""The load that the running code is part of, the innermost."""
+_WAITS: dict[_Load, list[_Load]] = {}
+"""The loads that each load waits for now."""
+_WAITS_LOCK = threading.Lock()
 CLOSE = "close"
 """The optional method of a model that is called when it is evicted."""
 
@@ -68,6 +72,34 @@ class Entry:
         self.task: asyncio.Task[Any] | None = None
         self.loaded = self.evicted = False
         self.users: set[Context] = set()
+
+
+@contextlib.contextmanager
+def _waiting(load: _Load, entry: Entry) -> Iterator[None]:
+    """Note that the load which the running code is part of, if any, waits for another.
+
+    Raises:
+        RuntimeError: the other waits for it already, so that both would wait for good.
+    """
+    own = _LOADING.get()
+    if own is None or entry.loaded:
+        yield
+        return
+    with _WAITS_LOCK:
+        reached = [load]
+        for each in reached:
+            if each == own:
+                by = "" if load == own else f", by way of the loader of {own[1]!r}"
+                raise RuntimeError(f"expected a loader that loads {load[1]!r}, found that it asks for it{by}")
+            reached += [further for further in _WAITS.get(each, ()) if further not in reached]
+        _WAITS.setdefault(own, []).append(load)
+    try:
+        yield
+    finally:
+        with _WAITS_LOCK:
+            _WAITS[own].remove(load)
+            if not _WAITS[own]:
+                del _WAITS[own]
 
 
 class Models:
@@ -101,7 +133,7 @@ class Models:
         Raises:
             ArgumentsError: the id is empty, or of another form.
             UnknownModel: it has no model, which was found at most `ABSENT_SECONDS` ago.
-            RuntimeError: the loader of this model asks for it, also by way of other models.
+            RuntimeError: the loader of this model waits for it, also by way of other models' loaders.
             Exception: whatever else the loader raised; the next call loads again.
         """
         if not isinstance(model_id, str):
@@ -122,9 +154,13 @@ class Models:
 
     def _blocking(self, model_id: str) -> Any:
         entry, first = self._take(model_id)
+        with _waiting((self, model_id), entry):
+            return self._loaded(entry, model_id, first=first)
+
+    def _loaded(self, entry: Entry, model_id: str, *, first: bool) -> Any:
         if first:
             began = time.monotonic()
-            outer = _LOADING.set((*_LOADING.get(), (self, model_id)))
+            outer = _LOADING.set((self, model_id))
             try:
                 model = self._loader(model_id)
             except BaseException as error:  # of any kind: other calls that wait for this model get it, too
@@ -145,10 +181,11 @@ class Models:
         if first or entry.task is None:
             # NB: not part of any call: the first caller can leave while the others wait on.
             alone = contextvars.Context()
-            alone.run(_LOADING.set, (*_LOADING.get(), (self, model_id)))
+            alone.run(_LOADING.set, (self, model_id))
             entry.task = asyncio.get_running_loop().create_task(self._load(entry), context=alone)
             entry.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await asyncio.shield(entry.task)
+        with _waiting((self, model_id), entry):
+            return await asyncio.shield(entry.task)
 
     async def _load(self, entry: Entry) -> Any:
         began = time.monotonic()
@@ -180,9 +217,6 @@ class Models:
         with self._lock:
             entry = self._entries.get(model_id)
             first = entry is None
-            if entry is not None and not entry.loaded and (self, model_id) in _LOADING.get():
-                # NB: it would wait for itself, for good.
-                raise RuntimeError(f"expected a loader that loads {model_id!r}, found that it asks for it")
             if entry is None:
                 entry = self._entries[model_id] = Entry(model_id)
             self._entries.move_to_end(model_id)

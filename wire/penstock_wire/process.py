@@ -12,6 +12,7 @@ import re
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -142,10 +143,27 @@ def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
 def on_signal(number: signal.Signals, act: Callable[[], None]) -> None:
     """Call `act` in the running loop on each signal of this number; a forked child does what Python does."""
     asyncio.get_running_loop().add_signal_handler(number, act)
-    os.register_at_fork(after_in_child=lambda: _restore(number))
+    if not _OURS:
+        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_restore)
+    _OURS.add(number)
 
 
-def _restore(number: signal.Signals) -> None:
+_OURS: set[signal.Signals] = set()
+_MASK = threading.local()
+
+
+def _hold() -> None:
+    """Let signals wait while a thread forks: its child would take them for ours, and drop them."""
+    _MASK.before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+
+
+def _release() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _MASK.before)
+
+
+def _restore() -> None:
     """Undo `on_signal` in a forked child, which has the loop's wakeup fd: its signals would be ours."""
     signal.set_wakeup_fd(-1)
-    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for number in _OURS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _release()

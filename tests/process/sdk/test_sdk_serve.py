@@ -20,6 +20,7 @@ from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.memory_limit import most_kept
 from tests.support.clocks.waiting import SECONDS
 from tests.support.processes.ports import free_port
+from tests.support.processes.sidecar_process import close_pipes
 
 MODULE = """
 import multiprocessing, pathlib, threading, time
@@ -96,6 +97,18 @@ def increment(item):
     return item + 1
 """
 
+TERMINATED = """
+import os, signal
+
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+def terminated(item):
+    child = os.fork()
+    if not child:
+        os._exit(3)  # it was not terminated
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
 Start = Callable[..., Awaitable["Served"]]
 
 
@@ -138,6 +151,7 @@ class Served:
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
     """Starts `python -m penstock.serve ARGUMENTS` in a folder with the module above."""
     (tmp_path / "models.py").write_text(MODULE)
+    (tmp_path / "terminated.py").write_text(TERMINATED)
     (tmp_path / "broken.py").write_text("raise OSError('no weights here')\n")
     (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
     running: list[Served] = []
@@ -164,6 +178,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         if served.process.returncode is None:
             served.process.kill()
             await served.process.communicate()
+        await close_pipes(served.process)
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -192,6 +207,13 @@ async def test_the_end_of_a_models_forked_processes_is_theirs_alone(start: Start
         assert (await served.post([-1, 2])).body == b'{"predictions":[1,2]}'
     served.process.send_signal(signal.SIGTERM)
     assert (await served.end())[0] == 0
+
+
+async def test_a_forked_process_gets_what_is_sent_to_it_at_once(start: Start) -> None:
+    """Such as the SIGTERM of a pool that ends: it would never end if its process dropped that."""
+    served = await start("terminated:terminated")
+    await served.ready()
+    assert (await served.post([1])).body == b'{"predictions":[-15]}'
 
 
 async def test_a_function_is_served(start: Start) -> None:

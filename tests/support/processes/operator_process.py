@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.sidecar_process import close_pipes
 from tests.support.processes.tiny_apiserver import TinyApiserver
 
 
@@ -76,4 +77,5 @@ class Process:
             self.process.send_signal(number)
         code = await asyncio.wait_for(self.process.wait(), SECONDS)
         await self._reader
+        await close_pipes(self.process)
         return code

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 from tests.support.clocks.waiting import SECONDS, until
+from tests.support.processes.sidecar_process import close_pipes
 
 
 class Run:
@@ -94,8 +95,7 @@ class Run:
             self.process.kill()
         await self.ended()
         self.own.cleanup()
-        self.process._transport.close()  # type: ignore[attr-defined]
-        await asyncio.sleep(0)
+        await close_pipes(self.process)
 
     async def _read(self, stream: asyncio.StreamReader) -> None:
         while part := await stream.read(4096):

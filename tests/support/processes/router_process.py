@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.sidecar_process import close_pipes
 
 T = TypeVar("T")
 
@@ -133,10 +134,7 @@ class RouterProcess:
         await self._process.wait()
         if self._logs is not None:
             await self._logs
-        # NB: asyncio closes a child's pipes only in the next turns of the loop.
-        transport = self._process._transport  # type: ignore[attr-defined]
-        transport.close()
-        await asyncio.sleep(0)
+        await close_pipes(self._process)
 
     async def ask(self, path: str = "/e/x", *, method: str = "POST", base: str = "", **more: Any) -> Reply:
         """Send one request and read its answer."""

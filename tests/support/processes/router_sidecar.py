@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 
 from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.sidecar_process import close_pipes
 
 _admins: dict[str, str] = {}
 """The admin port of each sidecar that was started, by its data port."""
@@ -65,5 +66,4 @@ async def end_sidecar(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         process.kill()
     await process.wait()
-    process._transport.close()  # type: ignore[attr-defined]
-    await asyncio.sleep(0)
+    await close_pipes(process)

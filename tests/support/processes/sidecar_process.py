@@ -37,6 +37,12 @@ def rss(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
+async def close_pipes(process: asyncio.subprocess.Process) -> None:
+    """Close the pipes of a child that has ended: asyncio does that only in the next turns, if at all."""
+    process._transport.close()  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+
+
 class Program:
     """A child process whose first line of output says that it is ready."""
 
@@ -79,9 +85,7 @@ class Program:
             self.process.kill()
         await self.process.wait()
         await self._reader
-        # NB: asyncio closes a child's pipes only in the next turns of the loop.
-        self.process._transport.close()  # type: ignore[attr-defined]
-        await asyncio.sleep(0)
+        await close_pipes(self.process)
 
     async def _read(self) -> None:
         assert self.process.stderr is not None
@@ -113,6 +117,7 @@ async def run(*arguments: str, env: dict[str, str] | None = None) -> Ended:
         if process.returncode is None:
             process.kill()
             await process.wait()
+        await close_pipes(process)
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(), err.decode())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -406,6 +407,27 @@ async def test_however_a_model_ends_the_others_are_served_and_closed() -> None:
     with pytest.raises(OSError, match="no disk"):
         await use()
     assert noted == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_loaders_that_wait_for_each_others_models_in_two_requests(*, asynchronous: bool) -> None:
+    """Neither request is part of the other: what would close the circle fails, and with it the first."""
+    other = {"a": "b", "b": "a"}
+    begun, begun_async = threading.Barrier(2), asyncio.Barrier(2)
+
+    def load(model_id: str) -> Any:
+        begun.wait(SECONDS)
+        return models(other[model_id])
+
+    async def load_async(model_id: str) -> Any:
+        await begun_async.wait()
+        return await models(other[model_id])
+
+    models = Models(load_async if asynchronous else load, most=3)
+    calls = (models(each) if asynchronous else asyncio.to_thread(models, each) for each in other)
+    failed = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), SECONDS)
+    assert ["by way of the loader of" in str(each) for each in failed] == [True, True]
+    await models.close()
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

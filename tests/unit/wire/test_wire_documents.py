@@ -65,6 +65,14 @@ class TestSettings:
         document = settings.Settings(version=1, user_config=value)
         assert settings.decode(settings.encode(document), text=True) == document
 
+    @pytest.mark.parametrize(
+        "data", [b'{"batching":{"maxBatchSize":4,"maxBatchSize":8}}', b"backend: a\nbackend: b"]
+    )
+    def test_a_member_that_stands_twice_by_hand_is_refused(self, data: bytes):
+        """The user sees one of the two, and the other would count."""
+        with pytest.raises(DocumentError, match=r"once, found '(maxBatchSize|backend)' again"):
+            settings.decode(data, text=True, by_hand=True)
+
     def test_json_never_costs_the_time_of_a_yaml_parser(self, monkeypatch: pytest.MonkeyPatch):
         def parse(_data: bytes) -> object:
             raise AssertionError("asked")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections import Counter
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,7 +38,7 @@ def decode(kind: type[T], data: bytes, *, what: str, text: bool = False, by_hand
     if not text and not by_hand:
         return _straight(kind, data, what=what)
     try:
-        document: Any = _json_or_yaml(data)
+        document: Any = _json_or_yaml(data, once=by_hand)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DocumentError(f"{what}: expected JSON or YAML, found bytes that are not: {error}") from error
     if document is None:
@@ -88,13 +90,22 @@ def _straight(kind: type[T], data: bytes, *, what: str) -> T:
         raise DocumentError(f"{what}: expected JSON, found bytes that are not: {error}") from error
 
 
-def _json_or_yaml(data: bytes) -> Any:
-    """Parse a document as JSON and, only if it is not JSON, as YAML.
+def _json_or_yaml(data: bytes, *, once: bool) -> Any:
+    """Parse a document as JSON and, only if it is not JSON, as YAML; with `once`, no member may stand twice.
 
     The operator and mounted files use JSON. A YAML parser takes a hundred times as long for it, and reads
     some of it differently: ``1e-7`` is a string there.
     """
     try:
-        return msgspec.json.decode(data)
+        document = msgspec.json.decode(data)
     except msgspec.DecodeError:
         return yaml_text.read(data)
+    return json.loads(data, object_pairs_hook=_each_once) if once else document
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"expected each member once, found {name!r} again")
+    return members
