@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
+# Without it each process that a test starts, and each worker of pytest, compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help

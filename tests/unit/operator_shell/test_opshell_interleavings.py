@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
@@ -292,7 +293,7 @@ class Interleavings(RuleBasedStateMachine):
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """No shrinking: one example is seconds of work, and a failure names its steps anyway."""
 
-TestInterleavings = Interleavings.TestCase
+TestInterleavings = pytest.mark.long(Interleavings.TestCase)
 TestInterleavings.settings = settings(
     max_examples=20,
     stateful_step_count=30,

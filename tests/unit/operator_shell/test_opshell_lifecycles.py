@@ -9,15 +9,8 @@ from tests.support.worlds.lifecycles import GOING, stages
 OF_OTHERS = {
     *("PodsReady", "Loaded", "Loading", "NoPod", "NoReadyPod", "Waking", "Accepted", "Listening"),
     *("NoReconfigurePath", "RefusesBatches"),
-    *(
-        "FollowingLoad",
-        "ForeignScaler",
-        "External",
-        "Limited",
-        "NotLookedYet",
-        "ReportsReceived",
-        "TooManyUnknown",
-    ),
+    *("FollowingLoad", "ForeignScaler", "External", "Limited"),
+    *("NotLookedYet", "ReportsReceived", "TooManyUnknown"),
     *("TargetUnreachable", "ShortOfProcessors", "NoHolder", "ScalingDisabled"),
     *("Release", "Schedule", "ScheduleInvalid"),
     *(reason for reason in TRUTHS if reason != "InvalidStrategy"),
@@ -26,7 +19,7 @@ OF_OTHERS = {
 Ready."""
 
 
-async def test_every_stage_has_its_reason() -> None:
+async def test_every_stage_has_its_reason_and_every_reason_that_ready_may_have_a_stage() -> None:
     """Ready reports each; before the operator's first look a resource does not have a status."""
     reached = [stage async for stage in stages()]
     assert len({stage.name for stage in reached}) == len(reached) > 30
@@ -36,11 +29,7 @@ async def test_every_stage_has_its_reason() -> None:
         assert ready == ([stage.reason] if stage.reason else []), stage.name
         for each in conditions:
             assert each["observedGeneration"] == stage.obj["status"]["observedGeneration"], stage.name
-
-
-async def test_every_reason_that_ready_may_have_is_among_them() -> None:
-    """And so is the deletion of every kind: a new reason needs a stage, or an exception here."""
-    reached = [stage async for stage in stages()]
+    # A new reason needs a stage, or an exception here; and the deletion of every kind is among the stages.
     assert {stage.reason for stage in reached if stage.reason} == in_code() - OF_OTHERS
     going = {stage.obj["kind"] for stage in reached if stage.wanted == GOING}
     assert going == {stage.obj["kind"] for stage in reached}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.backend import LOAD_SETTLES
 from penstock_operator.reconcile.load_turns import BURST, LASTS, PER_SECOND, LoadTurns
@@ -114,6 +116,7 @@ async def test_what_is_written_anyway_shows_the_load_and_a_new_operator_waits_fo
     assert shown(harness) == 9
 
 
+@pytest.mark.long
 async def test_a_thousandfold_neighbour_costs_a_bounded_number_of_writes_and_nobody_elses_freshness() -> None:
     """100 backends whose load moves all the time: `PER_SECOND` writes; another namespace's load is fresh."""
     harness = await serving()

@@ -520,6 +520,7 @@ async def test_another_scaler_is_told_and_not_fought() -> None:
     assert harness.errors == []
 
 
+@pytest.mark.long
 async def test_beside_a_scaler_that_insists_the_number_changes_less_and_less() -> None:
     """An HPA writes its 4 within 15 s, a person writes 3 once, GitOps applies now and then; all is told."""
     harness = Harness()

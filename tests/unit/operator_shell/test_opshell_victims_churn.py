@@ -94,6 +94,7 @@ def _poisson(draw: random.Random, mean: float) -> int:
     return count
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("busy", "exactly"), [(1.0, 0.95), (4.0, 0.9), (16.0, 0.75)])
 async def test_the_least_busy_pods_go_while_loads_change(busy: float, exactly: float) -> None:
     """By the last reports always. By the loads of the moment none that goes has two more than one that stays.

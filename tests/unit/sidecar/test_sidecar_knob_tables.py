@@ -21,6 +21,7 @@ def documented(knob: str) -> list[knob_tables.Row]:
     return [(said, tuple(float(cell.replace(" ", "")) for cell in rest)) for said, *rest in cells]
 
 
+@pytest.mark.long
 def test_the_tables_of_the_page_are_what_the_simulation_finds() -> None:
     """Within a tenth, or a batch's time: decisions that cost or win more must be documented anew."""
     for knob, rows in knob_tables.tables().items():

@@ -56,7 +56,7 @@ def test_every_reader_refuses_it(tmp_path: Path, text: str, words: str) -> None:
         "",
         "a: &a {b: 1}\nc: {<<: *a, b: 2}\nd: [*a, *a]",
         "a: 1\n---\na: 2",
-        "[" + ", ".join("0" for _ in range(120_000)) + "]",
+        pytest.param("[" + ", ".join("0" for _ in range(120_000)) + "]", marks=pytest.mark.long),
     ],
     ids=["empty", "aliases", "two", "long"],
 )

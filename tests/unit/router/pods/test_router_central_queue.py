@@ -214,6 +214,7 @@ def test_among_unlike_pods_the_slowest_answers_come_nearly_as_soon_as_from_one_c
     assert routed.in_vain / len(central) < 3 * WAY
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("routers", [1, 3])
 def test_among_pods_of_unlike_slots_the_slowest_answers_come_nearly_as_soon_as_from_one_central_queue(
     routers: int,
