@@ -9,7 +9,6 @@ collection on demand. Faults can be injected per call.
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -93,13 +92,13 @@ class MemoryCluster:
             merged = (obj["metadata"].get("annotations") or {}) | dict(annotations)
             obj["metadata"]["annotations"] = {name: text for name, text in merged.items() if text is not None}
 
-        return copy.deepcopy(self.edit(kind, namespace, name, change))
+        return _copied(self.edit(kind, namespace, name, change))
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Obj | None:
         self.reads += 1
         self.fail("get", kind.kind, namespace or "", name)
         live = self.objects.get((kind.kind, namespace or "", name))
-        return copy.deepcopy(live)
+        return _copied(live)
 
     async def list(
         self,
@@ -123,7 +122,7 @@ class MemoryCluster:
             own = live["metadata"].get("labels") or {}
             if all(own.get(name) == value for name, value in wanted.items()):
                 fields = ("apiVersion", "kind", "metadata") if metadata_only else tuple(live)
-                selected.append(keep(copy.deepcopy({field: live[field] for field in fields})))
+                selected.append(keep(_copied({field: live[field] for field in fields})))
         return selected
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
@@ -141,21 +140,21 @@ class MemoryCluster:
         key = (kind.kind, metadata.get("namespace") or "", metadata.get("name") or "")
         self.fail("create", *key)
         if kind.kind in self.answer:
-            return self.answer[kind.kind](copy.deepcopy(obj))
+            return self.answer[kind.kind](_copied(obj))
         if key in self.objects:
             raise Conflict(409, f"{kind.plural} {key[2]!r} already exists")
         self.writes.append(("create", *key))
-        live = self._new(kind, key, copy.deepcopy(obj))
+        live = self._new(kind, key, _copied(obj))
         self._owned[key] = {"create": set(_paths(_mine(obj)))}
         self._store(key, live, event="ADDED")
-        return copy.deepcopy(live)
+        return _copied(live)
 
     # -- what a user, a controller or the garbage collector does -----------------------------------------
 
     def edit(self, kind: Kind, namespace: str, name: str, change: Callable[[Obj], None]) -> Obj:
         """Change an object as kubectl edit does (manager `user`), status included."""
         key = (kind.kind, namespace, name)
-        live = copy.deepcopy(self.objects[key])
+        live = _copied(self.objects[key])
         before = set(_paths(live))
         change(live)
         new = {path for path in _paths(live) if _at(live, path) != _at(self.objects[key], path)} - {()}
@@ -227,17 +226,17 @@ class MemoryCluster:
         if live is None:
             if only or metadata.get("resourceVersion"):
                 raise NotFound(404, f"{kind.plural} {key[2]!r} not found")
-            fresh = self._new(kind, key, copy.deepcopy(obj))
+            fresh = self._new(kind, key, _copied(obj))
             fresh.pop("status", None)
             self._owned[key] = {manager: set(_paths(_mine(obj, ("status",))))}
             self._store(key, fresh, event="ADDED")
-            return copy.deepcopy(fresh)
+            return _copied(fresh)
         if metadata.get("resourceVersion") not in (None, live["metadata"]["resourceVersion"]):
             raise Conflict(
                 409, "the object has been modified; please apply your changes to the latest version"
             )
         wanted = {field: obj[field] for field in only if field in obj} if only else _mine(obj, ("status",))
-        merged = copy.deepcopy(live)
+        merged = _copied(live)
         owned = self._owned[key]
         before = any(("spec", "replicas") in paths for paths in owned.values())
         mine = set(_paths(wanted))
@@ -256,7 +255,7 @@ class MemoryCluster:
             if who != manager:
                 taken = {path for path in paths & mine if not _same(live, merged, path)}
                 paths -= taken
-        return copy.deepcopy(self._settle(key, merged))
+        return _copied(self._settle(key, merged))
 
     def _new(self, kind: Kind, key: tuple[str, str, str], obj: Obj) -> Obj:
         obj.setdefault("apiVersion", kind.api_version)
@@ -313,12 +312,12 @@ class MemoryCluster:
         obj["metadata"]["resourceVersion"] = str(next(self._versions))
         self.objects[key] = obj
         for notify in self.watchers:
-            notify(event, copy.deepcopy(obj))
+            notify(event, _copied(obj))
 
     def _remove(self, key: tuple[str, str, str]) -> None:
         gone = self.objects.pop(key)
         self._owned.pop(key, None)
-        gone = copy.deepcopy(gone)
+        gone = _copied(gone)
         gone["metadata"]["resourceVersion"] = str(next(self._versions))
         for notify in self.watchers:
             notify("DELETED", gone)
@@ -350,6 +349,13 @@ def _mine(obj: Obj, without: tuple[str, ...] = ()) -> Obj:
         if field not in ("apiVersion", "kind", "metadata", *without)
     }
     return {**rest, "metadata": metadata} if metadata else rest
+
+
+def _copied(tree: Any) -> Any:
+    """As `copy.deepcopy`, of what JSON can say, in a fifth of its time."""
+    if isinstance(tree, dict):
+        return {name: _copied(member) for name, member in tree.items()}
+    return [_copied(item) for item in tree] if isinstance(tree, list) else tree
 
 
 def _keys(field: Any, items: list[Any]) -> tuple[str, ...] | None:
@@ -418,11 +424,11 @@ def _merge(into: Any, wanted: Any, field: Any = "") -> None:
             for item in value:
                 there = next((old for old in into[name] if _element(old, keys) == _element(item, keys)), None)
                 if there is None:
-                    into[name].append(copy.deepcopy(item))
+                    into[name].append(_copied(item))
                 else:
                     _merge(there, item)
         else:
-            into[name] = copy.deepcopy(value)
+            into[name] = _copied(value)
 
 
 # -- what a real apiserver fills in or rewrites ------------------------------------------------------------
