@@ -17,20 +17,20 @@ from penstock_wire.http import Request, Response
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.server import H1Front
 from tests.support.clocks.waiting import SECONDS, until
-from tests.support.http.raw_client import until_closed
+from tests.support.http.front_server import Clients
 
 Handler = Callable[[Request], Awaitable[Response]]
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-class Server:
+class Server(Clients):
     """A front on loopback whose handler tests replace; it keeps the requests that it saw."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.front = H1Front(max_body_bytes=1000)
         self.seen: list[Request] = []
         self.handler: Handler = self.echo
-        self.address = ("", 0)
 
     async def echo(self, request: Request) -> Response:
         return Response(
@@ -41,13 +41,6 @@ class Server:
         self.seen.append(request)
         return await self.handler(request)
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.address)
-
-    async def exchange(self, sent: bytes) -> bytes:
-        """Send bytes, and all that comes back until the server closes."""
-        return await until_closed(self.address, sent)
-
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
@@ -55,6 +48,7 @@ async def server() -> AsyncIterator[Server]:
     listener = await server.front.listen("127.0.0.1", 0, server.handle)
     server.address = listener.address
     yield server
+    server.leave()
     await server.front.close(5)
 
 
@@ -89,7 +83,6 @@ async def test_connections_are_kept_and_pipelined_requests_answered_in_order(ser
         status, fields, body = await answer(reader)
         assert (status, body) == (200, b"/%d|%02d" % (number, number))
         assert b"date" in fields
-    writer.close()
 
 
 @pytest.mark.parametrize(
@@ -118,7 +111,6 @@ async def test_keep_alive_is_the_versions_and_the_clients_choice(
         assert (await answer(reader))[0] == 200
     else:
         assert await asyncio.wait_for(reader.read(), SECONDS) == b""
-    writer.close()
 
 
 async def test_bodies_come_whole_however_they_were_cut(server: Server) -> None:
@@ -133,7 +125,6 @@ async def test_bodies_come_whole_however_they_were_cut(server: Server) -> None:
         await writer.drain()
     assert (await answer(reader))[2] == b"/x|abcde"
     assert not any(name == b"x-trailer" for name, _ in server.seen[0].headers)
-    writer.close()
 
 
 async def test_head_and_bodiless_answers_have_no_body(server: Server) -> None:
@@ -176,7 +167,6 @@ async def test_a_client_that_expects_it_is_told_to_go_on(server: Server) -> None
     writer.write(b"x")
     assert (await answer(reader))[2] == b"/|x"
     assert not any(name == b"expect" for name, _ in server.seen[0].headers)
-    writer.close()
 
 
 async def test_the_absolute_form_is_a_path_with_its_own_host(server: Server) -> None:
@@ -373,7 +363,6 @@ async def test_a_reader_that_takes_nothing_is_cut_and_others_are_served(
     assert (await server.exchange(b"GET /o HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")).endswith(
         b"/o|"
     )
-    writer.close()
 
 
 async def test_closing_ends_idle_connections_now_and_busy_ones_with_their_answer(server: Server) -> None:
@@ -492,7 +481,6 @@ async def test_who_is_refused_while_sending_still_reads_why(server: Server) -> N
         await writer.drain()
     assert (await answer(reader))[0] == 413
     assert await asyncio.wait_for(reader.read(), SECONDS) == b""
-    writer.close()
 
 
 async def test_closing_can_be_taken_back(server: Server) -> None:
@@ -502,7 +490,6 @@ async def test_closing_can_be_taken_back(server: Server) -> None:
     server.front.open_keepalive()
     writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     assert b"connection" not in (await answer(reader))[1]
-    writer.close()
 
 
 async def test_a_handler_that_raises_is_500_and_the_server_lives(server: Server) -> None:
@@ -541,7 +528,6 @@ async def test_after_a_long_answer_a_connection_may_idle_as_long_as_after_a_shor
     gate.set()
     await answer(reader)
     assert not connection.overdue(time.monotonic())
-    writer.close()
 
 
 async def test_a_handler_that_ends_as_if_cancelled_is_500(server: Server) -> None:
@@ -586,7 +572,6 @@ async def test_what_is_around_a_body_is_bounded(server: Server, endless: bytes) 
     writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n" + endless)
     assert (await answer(reader))[0] == 431
     assert not server.seen
-    writer.close()
 
 
 async def test_many_upgrades_in_a_row_are_ignored_each(server: Server) -> None:

@@ -108,7 +108,6 @@ async def test_what_came_before_an_upstream_broke_arrives(server: Server, length
     received = await asyncio.wait_for(reader.read(), SECONDS)
     assert (received.count(b"w"), received.count(b"p")) == (500_000, 200_000)
     assert not received.endswith(b"0\r\n\r\n")
-    writer.close()
 
 
 async def failing() -> AsyncIterator[bytes]:
@@ -185,7 +184,6 @@ async def test_a_stream_whose_reader_takes_nothing_is_cut(
     await asyncio.wait_for(reader.readexactly(100), SECONDS)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     await until(lambda: stream.closed)
-    writer.close()
 
 
 async def test_a_reader_that_takes_a_little_is_no_stuck_one(server: Server) -> None:
@@ -227,7 +225,6 @@ async def test_an_echo_streams_both_ways_at_once(server: Server) -> None:
         for piece in (b"1\r\na\r\n", b"2\r\nbc\r\n", b"0\r\n\r\n"):
             writer.write(piece)
             assert await asyncio.wait_for(reader.readexactly(len(piece)), SECONDS) == piece
-    writer.close()
 
 
 async def test_an_answer_that_cannot_be_sent_is_500(server: Server) -> None:
@@ -312,7 +309,6 @@ async def test_a_second_answer_is_none(server: Server) -> None:
     server.work = server.echo
     writer.write(post("/whole", b"next"))
     assert await body(reader) == b"next"
-    writer.close()
 
 
 async def test_a_stream_for_a_client_that_is_gone_is_closed(server: Server) -> None:

@@ -54,7 +54,6 @@ async def test_a_streamed_body_is_read_while_it_comes(server: Server) -> None:
     server.work = server.echo
     writer.write(post("/whole", b"next"))
     assert await body(reader) == b"next"
-    writer.close()
 
 
 @pytest.mark.parametrize("client", client_heads.HEADS)
@@ -87,7 +86,6 @@ async def test_a_streamed_chunked_body_has_no_length_and_no_trailers(server: Ser
     assert b"x-t" not in dict(server.exchanges[0].request.headers)
     writer.write(post("/s", b"again"))
     assert await body(reader) == b"again"
-    writer.close()
 
 
 async def test_a_large_body_passes_whole_in_both_framings(server: Server) -> None:
@@ -103,7 +101,6 @@ async def test_a_large_body_passes_whole_in_both_framings(server: Server) -> Non
     assert await body(reader) == data
     writer.write(post("/s", b"small"))
     assert await body(reader) == b"small"
-    writer.close()
 
 
 async def test_who_reads_slowly_slows_the_sender_down(server: Server) -> None:
@@ -125,7 +122,6 @@ async def test_who_reads_slowly_slows_the_sender_down(server: Server) -> None:
     assert stream._size <= limits.UNREAD_BYTES + 256 * 1024  # type: ignore[union-attr]
     go.set()
     assert await body(reader) == data
-    writer.close()
 
 
 @pytest.mark.parametrize(("begun", "most"), [(False, limits.UNREAD_BYTES), (True, limits.BUFFER_BYTES)])
@@ -208,7 +204,6 @@ async def test_the_client_is_told_to_go_on_when_somebody_reads(server: Server) -
     assert (await head(reader)).startswith(b"HTTP/1.1 100 ")
     writer.write(b"abc")
     assert await body(reader) == b"abc"
-    writer.close()
 
 
 async def test_the_time_for_a_body_begins_when_its_client_is_told_to_go_on(server: Server) -> None:
@@ -230,7 +225,6 @@ async def test_the_time_for_a_body_begins_when_its_client_is_told_to_go_on(serve
     server.front.sweep()
     writer.write(b"abc")
     assert await body(reader) == b"abc"
-    writer.close()
 
 
 async def test_who_is_refused_before_100_is_not_told_to_go_on(server: Server) -> None:
@@ -282,7 +276,6 @@ async def test_an_answer_before_a_short_rest_keeps_the_connection(server: Server
     writer.write(rest + post("/whole", b"next"))
     assert await body(reader) == b"next"
     assert [exchange.request.target for exchange in server.exchanges] == ["/s", "/whole"]
-    writer.close()
 
 
 @pytest.mark.parametrize("framing", [b"content-length: 9999999", b"transfer-encoding: chunked"])
@@ -303,7 +296,6 @@ async def test_an_answer_before_a_long_rest_closes_and_is_read(server: Server, f
     assert answer.startswith(OK)
     assert b"connection: close" in answer
     assert answer.endswith(b"early")
-    writer.close()
 
 
 async def test_a_large_body_that_nobody_reads_does_not_stop_the_connection(server: Server) -> None:
@@ -321,4 +313,3 @@ async def test_a_large_body_that_nobody_reads_does_not_stop_the_connection(serve
     assert await body(reader) == b"/s"
     writer.write(post("/whole", b"next"))
     assert await body(reader) == b"/whole"
-    writer.close()

@@ -61,7 +61,6 @@ async def test_a_tunnel_carries_bytes_both_ways_from_the_first_behind_the_head(
         received += await asyncio.wait_for(tunnel.read(), SECONDS)
     await tunnel.write(b"answer")
     assert await asyncio.wait_for(reader.readexactly(6), SECONDS) == b"answer"
-    writer.close()
 
 
 async def test_each_half_of_a_tunnel_ends_by_itself(server: Server) -> None:
@@ -92,7 +91,6 @@ async def test_each_half_of_a_tunnel_ends_by_itself(server: Server) -> None:
     writer.write_eof()
     assert await asyncio.wait_for(tunnel.read(), SECONDS) == b""
     await until(lambda: not server.front.connections)
-    writer.close()
 
 
 async def test_a_tunnel_has_back_pressure_both_ways(server: Server) -> None:
@@ -115,7 +113,6 @@ async def test_a_tunnel_has_back_pressure_both_ways(server: Server) -> None:
     reader._transport.resume_reading()  # type: ignore[attr-defined]
     assert len(await asyncio.wait_for(reader.readexactly(20_000_000), SECONDS)) == 20_000_000
     await sending
-    writer.close()
 
 
 async def test_a_tunnel_whose_client_resets_raises(server: Server) -> None:
@@ -155,7 +152,6 @@ async def test_a_service_may_answer_instead_of_switching(server: Server, waits: 
     writer.write(post("/whole", b"")[20:] + UPGRADE)
     assert await body(reader) == b"/whole"
     assert await body(reader) == b"/ws"
-    writer.close()
 
 
 @pytest.mark.parametrize(
@@ -179,7 +175,6 @@ async def test_who_cannot_switch_is_not_said_to_ask(server: Server, sent: bytes)
     assert server.exchanges[0].request.upgrade == b""
     with pytest.raises((ValueError, ClientGone)):
         server.exchanges[0].switch(SWITCH)
-    writer.close()
 
 
 async def test_where_nothing_may_switch_a_request_says_that_it_asked_and_is_answered() -> None:

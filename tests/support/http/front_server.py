@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 from penstock_wire.http import BodyReader, ClientGone, Exchange, Request, Response
 from penstock_wire.http.server.server import H1Front
@@ -15,10 +16,32 @@ OK = b"HTTP/1.1 200 OK\r\n"
 Work = Callable[[Exchange], Awaitable[None]]
 
 
-class Server:
+class Clients:
+    """Raw connections to a server, which end with its test."""
+
+    def __init__(self) -> None:
+        self.writers: list[asyncio.StreamWriter] = []
+        self.address = ("", 0)
+
+    async def connect(self, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*self.address, **options)
+        self.writers.append(writer)
+        return reader, writer
+
+    async def exchange(self, sent: bytes) -> bytes:
+        """Send bytes, and all that comes back until the server closes."""
+        return await until_closed(self.address, sent)
+
+    def leave(self) -> None:
+        for writer in self.writers:
+            writer.close()
+
+
+class Server(Clients):
     """A front that serves with streams; `work` runs in a task for each exchange."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.front = H1Front(max_body_bytes=1000)
         self.work: Work = self.echo
         self.streamed: Callable[[Request], bool] = lambda request: request.target.startswith("/s")
@@ -26,7 +49,6 @@ class Server:
         self.gone = 0
         self.errors: list[BaseException] = []
         self.tasks: set[asyncio.Task[None]] = set()
-        self.address = ("", 0)
 
     def __call__(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
@@ -51,13 +73,6 @@ class Server:
         )
         exchange.answer(Response(200, (), body))
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.address)
-
-    async def exchange(self, sent: bytes) -> bytes:
-        """Send bytes, and all that comes back until the server closes."""
-        return await until_closed(self.address, sent)
-
 
 async def pieces(stream: BodyReader) -> AsyncIterator[bytes]:
     while piece := await stream.read():
@@ -73,6 +88,7 @@ async def serving(whole_bytes: int = 0) -> AsyncIterator[Server]:
     )
     server.address = listener.address
     yield server
+    server.leave()
     await server.front.close(0)
     async with asyncio.timeout(30):
         while server.tasks:

@@ -11,6 +11,8 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from tests.support.http.task_server import TaskServer
+
 REFUSED = b"x-penstock-not-admitted: 1\r\n"
 
 
@@ -83,10 +85,11 @@ def refuse(reason: str, *, status: int = 503, more: bytes = b"") -> Behave:
     return behave
 
 
-class UpstreamServer:
+class UpstreamServer(TaskServer):
     """The server; `behave` may be replaced at any time."""
 
     def __init__(self, behave: Behave = echo) -> None:
+        super().__init__()
         self.behave = behave
         self.seen: list[Seen] = []
         self.executed: Counter[str] = Counter()
@@ -94,43 +97,11 @@ class UpstreamServer:
         self.most_running = 0
         self.abandoned = 0
         """Requests whose client went away before the answer."""
-        self.host, self.port = "127.0.0.1", 0
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writers: set[asyncio.StreamWriter] = set()
 
     @property
     def target(self) -> str:
         """As in settings."""
         return f"{self.host}:{self.port}"
-
-    async def start(self, port: int = 0, host: str = "127.0.0.1") -> UpstreamServer:
-        """Listen."""
-        self.host = host
-        self._server = await asyncio.start_server(self._accept, host, port, backlog=1024)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def stop(self) -> None:
-        """Stop to listen and lose every connection."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A task that was cancelled before its first step closed nothing, and closing takes turns of the loop.
-        writers = list(self._writers)
-        self._writers.clear()
-        for writer in writers:
-            writer.transport.abort()
-        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        task = asyncio.create_task(self._connection(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

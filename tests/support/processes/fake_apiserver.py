@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from penstock_router.pods.endpoint_slices import BY_CONTROLLER, OURS, SERVICE_LABEL
 from penstock_wire.contract import BACKEND_LABEL, SIDECAR_PORT
+from tests.support.http.task_server import TaskServer
 from tests.support.processes.ports import free_port
 
 
@@ -33,10 +34,12 @@ def endpoint_of(address: str = "127.0.0.1", pod: str = "", **conditions: bool) -
     }
 
 
-class FakeApiServer:
+class FakeApiServer(TaskServer):
     """Serves `/apis/discovery.k8s.io/v1/namespaces/<ns>/endpointslices`."""
 
     def __init__(self) -> None:
+        super().__init__(free_port())
+        self.url = f"http://127.0.0.1:{self.port}"
         self.objects: dict[str, dict[str, Any]] = {}
         self.version = 1
         self.oldest = 0
@@ -53,33 +56,6 @@ class FakeApiServer:
         self._events: list[tuple[int, dict[str, Any]]] = []
         self._streams: set[asyncio.StreamWriter] = set()
         self._changed = asyncio.Condition()
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writers: set[asyncio.StreamWriter] = set()
-        self.url = ""
-        self._port = free_port()
-
-    async def start(self) -> FakeApiServer:
-        """Listen (again on the same port after `stop`)."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}"
-        return self
-
-    async def stop(self) -> None:
-        """Stop to listen and lose every connection."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A task that was cancelled before its first step closed nothing, and closing takes turns of the loop.
-        writers = list(self._writers)
-        self._writers.clear()
-        for writer in writers:
-            writer.transport.abort()
-        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
     async def put(self, *slices: dict[str, Any]) -> None:
         """Create or replace slices."""
@@ -114,12 +90,6 @@ class FakeApiServer:
         async with self._changed:
             self._events.append((self.version, {"type": kind, "object": thing}))
             self._changed.notify_all()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        task = asyncio.create_task(self._connection(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
