@@ -210,9 +210,7 @@ async def test_top_shows_requests_that_routers_hold_as_load(
     harness: Harness, server: TinyApiserver, tmp_path: Path
 ) -> None:
     """A backend whose requests wait for its first pod is not idle. Without autoscaling nobody says it."""
-    harness.apply(backend("starts", autoscaling=SCALING))
-    harness.apply(endpoint("waits", backend="starts"))
-    await harness.run()
+    await harness.applied(backend("starts", autoscaling=SCALING), endpoint("waits", backend="starts"))
     (router,) = harness.pods_ready("penstock-router", 1)
     for _ in range(4):
         harness.router_report(router, ["waits"], version=0, held={"starts": 190})

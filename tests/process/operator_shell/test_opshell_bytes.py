@@ -40,17 +40,13 @@ def peak_of(pid: int) -> int:
 
 async def test_a_resource_of_too_many_bytes_is_unreadable_and_its_neighbours_serve() -> None:
     """The condition says what was expected and found, and where; made smaller, it is read."""
-    harness = Harness()
-    harness.apply(backend("big", userConfig={"a": TOO_MUCH, "b": 1}))
-    harness.apply(backend("good"))
-    await harness.run()
+    harness = await Harness().applied(backend("big", userConfig={"a": TOO_MUCH, "b": 1}), backend("good"))
     assert not harness.errors
     assert harness.condition(BACKEND, "big", "Ready") == ("False", "Unreadable")
     message = harness.cluster.find(BACKEND, "n", "big")["status"]["conditions"][0]["message"]
     assert "spec.userConfig: expected at most 1024 KiB in an object, found 128" in message
     assert harness.cluster.names(DEPLOYMENT, "n") == ["good-backend"]
-    harness.apply(backend("big", userConfig={"a": "x" * (MIB - 10_000)}))
-    await harness.run()
+    await harness.applied(backend("big", userConfig={"a": "x" * (MIB - 10_000)}))
     assert harness.cluster.names(DEPLOYMENT, "n") == ["big-backend", "good-backend"]
 
 

@@ -184,8 +184,6 @@ async def test_what_cannot_be_read_is_told_by_exit_code(
 
 async def test_pods_stay_told_of_the_authorities_that_they_know() -> None:
     """The preview does not read the operator's Secret: what ConfigMaps hold now is taken as it is."""
-    harness = Harness(render=replace(RENDER, authorities="the authorities"))
-    harness.apply(backend())
-    await harness.run()
+    harness = await Harness(render=replace(RENDER, authorities="the authorities")).applied(backend())
     dry = await dry_run(harness.cluster, render=RENDER, clock=HandClock(), log=lambda *_, **__: None)
     assert verbs(dry) == []

@@ -101,8 +101,7 @@ async def test_keep_alive_is_the_versions_and_the_clients_choice(
     server: Server, sent: bytes, kept: bool
 ) -> None:
     """RFC 9112 sections 9.3, 9.6: `close` with the last answer, `keep-alive` with others in HTTP/1.0."""
-    reader, writer = await server.connect()
-    writer.write(sent)
+    reader, writer = await server.connect(sent)
     _, fields, _ = await answer(reader)
     said = (b"keep-alive" if b"/1.0" in sent else None) if kept else b"close"
     assert fields.get(b"connection") == said
@@ -319,8 +318,7 @@ async def test_a_client_that_leaves_cancels_its_handler(server: Server) -> None:
         raise AssertionError
 
     server.handler = forever
-    _, writer = await server.connect()
-    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    _, writer = await server.connect(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     await asyncio.wait_for(started.wait(), SECONDS)
     writer.transport.abort()
     await asyncio.wait_for(ended.wait(), SECONDS)
@@ -354,8 +352,7 @@ async def test_a_reader_that_takes_nothing_is_cut_and_others_are_served(
         return Response(200, (), b"x" * 50_000_000)
 
     server.handler = large
-    reader, writer = await server.connect()
-    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    reader, _writer = await server.connect(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     await asyncio.wait_for(reader.readexactly(17), SECONDS)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     await until(lambda: not server.front.connections)
@@ -377,8 +374,7 @@ async def test_closing_ends_idle_connections_now_and_busy_ones_with_their_answer
     idle_writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     await answer(idle_reader)
     server.handler = slow
-    reader, writer = await server.connect()
-    writer.write(b"GET /busy HTTP/1.1\r\nhost: a\r\n\r\n")
+    reader, writer = await server.connect(b"GET /busy HTTP/1.1\r\nhost: a\r\n\r\n")
     await until(lambda: len(server.seen) >= 2)
     server.front.close_keepalive()
     assert await asyncio.wait_for(idle_reader.read(), SECONDS) == b""
@@ -474,8 +470,7 @@ async def test_many_idle_connections_are_held_and_one_too_many_is_closed(server:
 
 async def test_who_is_refused_while_sending_still_reads_why(server: Server) -> None:
     """A body that goes on behind its refusal does not reset the connection before the answer was read."""
-    reader, writer = await server.connect()
-    writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5000000\r\n\r\n")
+    reader, writer = await server.connect(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5000000\r\n\r\n")
     for _ in range(50):
         writer.write(b"x" * 100_000)
         await writer.drain()
@@ -520,8 +515,7 @@ async def test_after_a_long_answer_a_connection_may_idle_as_long_as_after_a_shor
 
     server.handler = slow
     monkeypatch.setattr(limits, "IDLE_SECONDS", 0.0)
-    reader, writer = await server.connect()
-    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    reader, _writer = await server.connect(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     await until(lambda: len(server.seen) >= 1)
     (connection,) = server.front.connections
     monkeypatch.undo()

@@ -130,8 +130,7 @@ async def test_a_stream_that_fails_is_never_taken_for_the_whole(
 ) -> None:
     """RFC 9112 section 8: no last chunk, fewer bytes than announced, or a reset."""
     server.work = answering(make)
-    reader, writer = await server.connect()
-    writer.write(b"GET / HTTP/%b\r\nhost: a\r\n\r\n" % version)
+    reader, writer = await server.connect(b"GET / HTTP/%b\r\nhost: a\r\n\r\n" % version)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
         await asyncio.wait_for(reader.readexactly(10_000), SECONDS)
     writer.close()
@@ -160,8 +159,7 @@ async def test_a_stream_waits_for_its_reader_and_hears_of_its_end(server: Server
     """Back-pressure from the client; when it goes away the stream is closed, and `gone` is not called."""
     stream = Endless()
     server.work = answering(lambda: Response(200, stream=stream))
-    reader, writer = await server.connect()
-    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    reader, writer = await server.connect(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     await asyncio.wait_for(reader.readexactly(100), SECONDS)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     (connection,) = server.front.connections
@@ -179,8 +177,7 @@ async def test_a_stream_whose_reader_takes_nothing_is_cut(
     monkeypatch.setattr(limits, "WRITE_SECONDS", 0.1)
     stream = Endless()
     server.work = answering(lambda: Response(200, stream=stream))
-    reader, writer = await server.connect()
-    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    reader, _writer = await server.connect(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     await asyncio.wait_for(reader.readexactly(100), SECONDS)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     await until(lambda: stream.closed)
@@ -281,8 +278,7 @@ async def test_a_client_that_leaves_while_others_wait_behind_is_told_once(server
         exchange.answer(Response(200))
 
     server.work = forever
-    _, writer = await server.connect()
-    writer.write(post("/1", b"") + post("/2", b"") + post("/3", b""))
+    _, writer = await server.connect(post("/1", b"") + post("/2", b"") + post("/3", b""))
     await until(lambda: len(server.exchanges) == 1)
     writer.transport.abort()
     await until(lambda: server.gone == 1)
@@ -303,8 +299,7 @@ async def test_a_second_answer_is_none(server: Server) -> None:
     answer = await server.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
     assert answer.count(b"HTTP/1.1") == 1
     assert answer.endswith(b"1")
-    reader, writer = await server.connect()
-    writer.write(post("/whole", b""))
+    reader, writer = await server.connect(post("/whole", b""))
     assert await body(reader) == b"1"
     server.work = server.echo
     writer.write(post("/whole", b"next"))
@@ -320,8 +315,7 @@ async def test_a_stream_for_a_client_that_is_gone_is_closed(server: Server) -> N
         exchange.answer(Response(200, stream=stream))
 
     server.work = late
-    _, writer = await server.connect()
-    writer.write(post("/1", b""))
+    _, writer = await server.connect(post("/1", b""))
     await until(lambda: len(server.exchanges) == 1)
     writer.transport.abort()
     await until(lambda: server.gone == 1)

@@ -36,7 +36,6 @@ async def test_a_stream_is_closed_though_its_client_leaves_before_a_first_piece_
 
     async with serving() as server:
         server.work = leaving
-        _, writer = await server.connect()
-        writer.write(f"{method} / HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+        _, writer = await server.connect(f"{method} / HTTP/1.1\r\nhost: a\r\n\r\n".encode())
         await asyncio.wait_for(closed.wait(), SECONDS)
         writer.close()

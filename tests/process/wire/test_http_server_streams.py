@@ -44,8 +44,7 @@ async def test_a_streamed_body_is_read_while_it_comes(server: Server) -> None:
         exchange.answer(Response(200, (), b"".join(got)))
 
     server.work = keep
-    reader, writer = await server.connect()
-    writer.write(post("/s", b"abcdef")[:-6])
+    reader, writer = await server.connect(post("/s", b"abcdef")[:-6])
     await until(lambda: len(server.exchanges) == 1)
     for part in (b"ab", b"cd", b"ef"):
         writer.write(part)
@@ -91,8 +90,7 @@ async def test_a_streamed_chunked_body_has_no_length_and_no_trailers(server: Ser
 async def test_a_large_body_passes_whole_in_both_framings(server: Server) -> None:
     """Larger than what is taken whole, in one connection, followed by another request."""
     data = bytes(range(256)) * 8000
-    reader, writer = await server.connect()
-    writer.write(post("/s", data))
+    reader, writer = await server.connect(post("/s", data))
     assert await body(reader) == data
     chunks = b"".join(
         b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:1], data[1:70_000], data[70_000:])
@@ -113,8 +111,7 @@ async def test_who_reads_slowly_slows_the_sender_down(server: Server) -> None:
 
     server.work = slow
     data = b"x" * 30_000_000
-    reader, writer = await server.connect()
-    writer.write(post("/s", data))
+    reader, _writer = await server.connect(post("/s", data))
     await until(lambda: len(server.exchanges) == 1)
     stream = server.exchanges[0].request.stream
     (connection,) = server.front.connections
@@ -159,8 +156,7 @@ async def test_less_is_taken_of_a_body_that_nobody_has_begun_to_read(begun: bool
 
 async def test_a_body_that_ends_early_says_so(server: Server) -> None:
     """`read` raises ClientGone, and `gone` is called, once."""
-    reader, writer = await server.connect()
-    writer.write(post("/s", b"abcdef")[:-3])
+    reader, writer = await server.connect(post("/s", b"abcdef")[:-3])
     await until(lambda: len(server.exchanges) == 1)
     writer.close()
     await until(lambda: len(server.errors) == 1)
@@ -197,8 +193,7 @@ async def test_the_client_is_told_to_go_on_when_somebody_reads(server: Server) -
         await server.echo(exchange)
 
     server.work = wait
-    reader, writer = await server.connect()
-    writer.write(post("/s", b"abc", b"expect: 100-continue")[:-3])
+    reader, writer = await server.connect(post("/s", b"abc", b"expect: 100-continue")[:-3])
     await until(lambda: len(server.exchanges) == 1)
     go.set()
     assert (await head(reader)).startswith(b"HTTP/1.1 100 ")
@@ -215,8 +210,7 @@ async def test_the_time_for_a_body_begins_when_its_client_is_told_to_go_on(serve
         await server.echo(exchange)
 
     server.work = wait
-    reader, writer = await server.connect()
-    writer.write(post("/s", b"abc", b"expect: 100-continue")[:-3])
+    reader, writer = await server.connect(post("/s", b"abc", b"expect: 100-continue")[:-3])
     await until(lambda: len(server.exchanges) == 1)
     (connection,) = server.front.connections
     connection._since -= 10 * limits.BODY_SECONDS  # type: ignore[attr-defined]
@@ -270,8 +264,7 @@ async def test_an_answer_before_a_short_rest_keeps_the_connection(server: Server
 
     server.work = early
     rest = b"GET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n" * 100
-    reader, writer = await server.connect()
-    writer.write(post("/s", rest)[: -len(rest)])
+    reader, writer = await server.connect(post("/s", rest)[: -len(rest)])
     assert await body(reader) == b"early"
     writer.write(rest + post("/whole", b"next"))
     assert await body(reader) == b"next"
@@ -286,8 +279,7 @@ async def test_an_answer_before_a_long_rest_closes_and_is_read(server: Server, f
         exchange.answer(Response(200, (), b"early"))
 
     server.work = early
-    reader, writer = await server.connect()
-    writer.write(b"POST /s HTTP/1.1\r\nhost: a\r\n%b\r\n\r\n" % framing)
+    reader, writer = await server.connect(b"POST /s HTTP/1.1\r\nhost: a\r\n%b\r\n\r\n" % framing)
     await until(lambda: len(server.exchanges) == 1)
     for _ in range(20):
         writer.write(b"ffff\r\n" + b"x" * 0xFFFF + b"\r\n")
@@ -308,8 +300,7 @@ async def test_a_large_body_that_nobody_reads_does_not_stop_the_connection(serve
         exchange.answer(Response(200, (), exchange.request.target.encode()))
 
     server.work = unread
-    reader, writer = await server.connect()
-    writer.write(post("/s", b"x" * (limits.UNREAD_BYTES + 1)))
+    reader, writer = await server.connect(post("/s", b"x" * (limits.UNREAD_BYTES + 1)))
     assert await body(reader) == b"/s"
     writer.write(post("/whole", b"next"))
     assert await body(reader) == b"/whole"

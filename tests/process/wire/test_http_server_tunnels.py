@@ -49,8 +49,7 @@ async def test_a_tunnel_carries_bytes_both_ways_from_the_first_behind_the_head(
     switching = Switching(server)
     if waits:
         switching.go.clear()
-    reader, writer = await server.connect()
-    writer.write(UPGRADE + b"early ")
+    reader, writer = await server.connect(UPGRADE + b"early ")
     await until(lambda: len(server.exchanges) == 1)
     writer.write(b"GET / late")
     switching.go.set()
@@ -66,8 +65,7 @@ async def test_a_tunnel_carries_bytes_both_ways_from_the_first_behind_the_head(
 async def test_each_half_of_a_tunnel_ends_by_itself(server: Server) -> None:
     """After the client's end it still reads, and after our end it still sends."""
     switching = Switching(server)
-    reader, writer = await server.connect()
-    writer.write(UPGRADE)
+    reader, writer = await server.connect(UPGRADE)
     await head(reader)
     (tunnel,) = switching.tunnels
     writer.write(b"last")
@@ -80,8 +78,7 @@ async def test_each_half_of_a_tunnel_ends_by_itself(server: Server) -> None:
     await until(lambda: not server.front.connections)
     writer.close()
 
-    reader, writer = await server.connect()
-    writer.write(UPGRADE)
+    reader, writer = await server.connect(UPGRADE)
     await head(reader)
     tunnel = switching.tunnels[1]
     tunnel.end()
@@ -96,8 +93,7 @@ async def test_each_half_of_a_tunnel_ends_by_itself(server: Server) -> None:
 async def test_a_tunnel_has_back_pressure_both_ways(server: Server) -> None:
     """Who does not read slows the other one down."""
     switching = Switching(server)
-    reader, writer = await server.connect()
-    writer.write(UPGRADE)
+    reader, writer = await server.connect(UPGRADE)
     await head(reader)
     (tunnel,) = switching.tunnels
     writer.write(b"x" * 20_000_000)
@@ -118,8 +114,7 @@ async def test_a_tunnel_has_back_pressure_both_ways(server: Server) -> None:
 async def test_a_tunnel_whose_client_resets_raises(server: Server) -> None:
     """Readers and writers get the error."""
     switching = Switching(server)
-    reader, writer = await server.connect()
-    writer.write(UPGRADE)
+    reader, writer = await server.connect(UPGRADE)
     await head(reader)
     (tunnel,) = switching.tunnels
     reading = asyncio.create_task(tunnel.read())
@@ -144,8 +139,7 @@ async def test_a_service_may_answer_instead_of_switching(server: Server, waits: 
         exchange.answer(Response(200, (), exchange.request.target.encode()))
 
     server.work = ignore
-    reader, writer = await server.connect()
-    writer.write(UPGRADE + post("/whole", b"")[:20])
+    reader, writer = await server.connect(UPGRADE + post("/whole", b"")[:20])
     await until(lambda: len(server.exchanges) == 1)
     go.set()
     assert await body(reader) == b"/ws"
@@ -169,8 +163,7 @@ async def test_who_cannot_switch_is_not_said_to_ask(server: Server, sent: bytes)
 
     Nor one to a protocol of the whole connection: a proxy that passed it on would check no further request.
     """
-    reader, writer = await server.connect()
-    writer.write(sent)
+    reader, _writer = await server.connect(sent)
     await head(reader)
     assert server.exchanges[0].request.upgrade == b""
     with pytest.raises((ValueError, ClientGone)):

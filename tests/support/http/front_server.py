@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 from penstock_wire.http import BodyReader, ClientGone, Exchange, Request, Response
 from penstock_wire.http.server.server import H1Front
@@ -23,9 +22,10 @@ class Clients:
         self.writers: list[asyncio.StreamWriter] = []
         self.address = ("", 0)
 
-    async def connect(self, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection(*self.address, **options)
+    async def connect(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*self.address)
         self.writers.append(writer)
+        writer.write(sent)
         return reader, writer
 
     async def exchange(self, sent: bytes) -> bytes:

@@ -46,10 +46,7 @@ def _version(harness: Harness, name: str) -> int:
 
 
 async def _started(**spec: Any) -> Harness:
-    harness = Harness()
-    harness.apply(backend(**spec))
-    await harness.run()
-    return harness
+    return await Harness().applied(backend(**spec))
 
 
 async def _silent() -> Harness:
@@ -82,8 +79,7 @@ async def _serving() -> Harness:
 async def _impatient() -> Harness:
     """The same, and the endpoint is given more time than its backend gives a request."""
     harness = await _serving()
-    harness.apply(endpoint(timeout="2m"))
-    await harness.run()
+    await harness.applied(endpoint(timeout="2m"))
     return await _changed(harness, _router_reports)
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from penstock_operator.apply import Applier
 from penstock_operator.desired.config import RenderConfig
@@ -168,6 +168,13 @@ class Harness:
     def apply(self, obj: Obj) -> Obj:
         """Kubectl apply."""
         return self.cluster.user_applies(copy.deepcopy(obj))
+
+    async def applied(self, *objs: Obj) -> Self:
+        """Kubectl apply, then `run`."""
+        for obj in objs:
+            self.apply(obj)
+        await self.run()
+        return self
 
     def condition(
         self, kind: Kind, name: str, condition: str, namespace: str = "n"

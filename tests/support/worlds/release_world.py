@@ -94,8 +94,7 @@ class World:
         world = cls(harness, router="e-dedicated-router" if dedicated else "penstock-router")
         for _ in range(3):
             await world.second()
-        harness.apply(resource)
-        await harness.run()
+        await harness.applied(resource)
         return world
 
     # -- what there is -------------------------------------------------------------------------------------

@@ -85,8 +85,7 @@ async def test_without_reports_the_number_stays_and_a_condition_says_so_within_3
     """
     operator = Harness()
     quick = {"maxReplicas": 40, "stableWindow": "10s", "downscaleDelay": "5s"}
-    operator.apply(backend(replicas=PODS, autoscaling=quick | scaling, batching=BATCHING))
-    await operator.run()
+    await operator.applied(backend(replicas=PODS, autoscaling=quick | scaling, batching=BATCHING))
     world = World(operator)
     for _ in range(60):
         await world.turn(wrong={})
@@ -110,8 +109,7 @@ async def test_a_clock_that_jumps_changes_nothing(hours: int, monkeypatch: pytes
     """Reports carry no time, and the operator measures by the clock that does not jump."""
     operator = Harness()
     quick = {"maxReplicas": 40, "stableWindow": "10s", "downscaleDelay": "5s"}
-    operator.apply(backend(replicas=PODS, autoscaling=quick, batching=BATCHING))
-    await operator.run()
+    await operator.applied(backend(replicas=PODS, autoscaling=quick, batching=BATCHING))
     world = World(operator)
     for _ in range(60):
         await world.turn(wrong={})

@@ -20,9 +20,7 @@ async def serving() -> Harness:
     harness = Harness()
     for name in "ab":
         harness.apply(backend(name))
-    harness.apply(endpoint("e", backend="a"))
-    harness.apply(split("s", a=1, b=1))
-    await harness.run()
+    await harness.applied(endpoint("e", backend="a"), split("s", a=1, b=1))
     for name in "ab":
         harness.pods_ready(f"{name}-backend", 1)
     harness.pods_ready("penstock-router", 1)
@@ -108,14 +106,11 @@ async def test_what_is_missing_is_named() -> None:
 
 async def test_a_service_account_stays_until_no_pod_names_it() -> None:
     """Who moves to an account of his own keeps the reports of the pods that still have the old one."""
-    harness = Harness()
-    harness.apply(backend())
-    await harness.run()
+    harness = await Harness().applied(backend())
     old = harness.pods_ready("m-backend", 2)
     for name in old:
         harness.cluster.edit(POD, "n", name, lambda live: live["spec"].update(serviceAccountName="m-backend"))
-    harness.apply(backend(podTemplate={"serviceAccountName": "mine"}))
-    await harness.run()
+    await harness.applied(backend(podTemplate={"serviceAccountName": "mine"}))
     assert harness.cluster.names(SERVICE_ACCOUNT, "n") == ["m-backend"]
     harness.cluster.remove(POD, "n", old[0])
     await harness.run()

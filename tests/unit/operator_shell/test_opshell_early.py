@@ -135,9 +135,7 @@ async def test_with_the_report_channel_cut_a_change_is_not_ready_at_once() -> No
     await harness.run()
     for kind, name in ((ENDPOINT, "e"), (SPLIT, "s")):
         assert claimed(harness, kind, name), kind.kind
-    harness.apply(endpoint(timeout="9s"))
-    harness.apply(split(m=7))
-    await harness.run()
+    await harness.applied(endpoint(timeout="9s"), split(m=7))
     for kind, name in ((ENDPOINT, "e"), (SPLIT, "s")):
         assert harness.condition(kind, name, "Ready") == ("Unknown", "NoReports"), kind.kind
 
@@ -145,15 +143,13 @@ async def test_with_the_report_channel_cut_a_change_is_not_ready_at_once() -> No
 async def test_a_backends_hot_change_is_ready_when_its_pods_have_it() -> None:
     """For its own generation; a change of its policy leaves Ready, and changes SettingsApplied."""
     harness = await serving()
-    harness.apply(policy(maxBatchSize=4))
-    await harness.run()
+    await harness.applied(policy(maxBatchSize=4))
     assert harness.condition(BACKEND, "m", "Ready") == ("True", "Serving")
     assert harness.condition(BACKEND, "m", "SettingsApplied") == ("False", "Waiting")
     assert harness.condition(POLICY, "p", "Ready") == ("False", "Applying")
     harness.report("m", "m-backend-0", version=settings(harness)["version"])
     await harness.run()
-    harness.apply(backend(batching={"maxBatchSize": 2}))
-    await harness.run()
+    await harness.applied(backend(batching={"maxBatchSize": 2}))
     assert harness.condition(BACKEND, "m", "Ready") == ("False", "Waiting")
     harness.report("m", "m-backend-0", version=settings(harness)["version"])
     await harness.run()

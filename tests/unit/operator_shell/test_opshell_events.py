@@ -55,8 +55,7 @@ async def test_a_reconcile_does_not_wait_for_its_events() -> None:
     out = Recorder(cluster, NoObserver(), lambda *_, **__: None)
     harness = Harness(cluster, emit=out.put)
     task = asyncio.create_task(out.run())
-    harness.apply(backend())
-    await harness.run()
+    await harness.applied(backend())
     assert harness.condition(BACKEND, "m", "Ready") is not None
     harness.pods_ready("m-backend", 1)
     await harness.run()
@@ -69,9 +68,7 @@ async def test_a_reconcile_does_not_wait_for_its_events() -> None:
 
 async def test_a_new_resource_on_its_way_is_no_news() -> None:
     """The first Event reports that it serves; a thousand new resources add no more."""
-    harness = Harness()
-    harness.apply(backend())
-    await harness.run()
+    harness = await Harness().applied(backend())
     assert ready(harness) == "False"
     assert harness.cluster.names(EVENT, "n") == []
     harness.pods_ready("m-backend", 1)
@@ -85,9 +82,7 @@ async def test_a_new_resource_on_its_way_is_no_news() -> None:
 
 
 async def test_a_new_resource_that_cannot_be_as_asked_is_told_at_once() -> None:
-    harness = Harness()
-    harness.apply(backend(batchPolicyRef="nobody"))
-    await harness.run()
+    harness = await Harness().applied(backend(batchPolicyRef="nobody"))
     assert ready(harness) == "False"
     assert harness.cluster.names(EVENT, "n") != []
 
@@ -126,9 +121,7 @@ async def test_of_too_many_the_oldest_are_dropped() -> None:
 
 async def test_one_cause_in_several_conditions_is_one_event() -> None:
     """A crash makes Ready, ModelLoaded and Stalled say the same; the Event is Ready's."""
-    harness = Harness()
-    harness.apply(backend())
-    await harness.run()
+    harness = await Harness().applied(backend())
     (name,) = harness.pods_ready("m-backend", 1)
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
     harness.cluster.edit(

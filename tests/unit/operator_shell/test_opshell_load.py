@@ -105,8 +105,7 @@ async def test_what_is_written_anyway_shows_the_load_and_a_new_operator_waits_fo
     harness = await serving()
     version = settings(harness)["version"]
     harness.report("m", "m-backend-0", version=version, load=5)
-    harness.apply(backend(replicas=2))
-    await harness.run()
+    await harness.applied(backend(replicas=2))
     assert shown(harness) == 5
     harness = await harness.restart()
     for second in range(int(LOAD_SETTLES) + 5):
@@ -147,9 +146,7 @@ async def test_a_thousandfold_neighbour_costs_a_bounded_number_of_writes_and_nob
 
 
 async def test_pods_that_outlive_their_backend_leave_nothing_behind() -> None:
-    harness = Harness()
-    harness.apply(backend("m"))
-    await harness.run()
+    harness = await Harness().applied(backend("m"))
     harness.cluster.remove(BACKEND, "n", "m")
     await harness.run()
     harness.manager.reported("n", "m", notable=False)

@@ -46,8 +46,7 @@ async def test_the_level_of_copies_follows_the_mirrors_policy() -> None:
         return mirror["priorityHeader"], mirror["priorityLevel"]
 
     assert level() == ("", 1)
-    harness.apply(policy(priority={"levels": 3}))
-    await harness.run()
+    await harness.applied(policy(priority={"levels": 3}))
     assert level() == ("x-penstock-priority", 3)
     harness.apply(policy("q", priority={"levels": 5, "header": "X-Own"}))
     harness.apply(backend("other", batchPolicyRef="q"))
@@ -58,9 +57,7 @@ async def test_the_level_of_copies_follows_the_mirrors_policy() -> None:
 async def test_a_split_shows_what_routers_count_now_and_then() -> None:
     """Not with each report, and nothing is written where nothing moved."""
     harness = await serving()
-    harness.apply(backend("other"))
-    harness.apply(mirrored())
-    await harness.run()
+    await harness.applied(backend("other"), mirrored())
     report(harness, 100, 1000)
     await harness.run()
     harness.clock.turn(TRAFFIC_INTERVAL)

@@ -17,9 +17,7 @@ SCALING = {"targetLoad": 10, "maxReplicas": 5}
 
 async def loaded() -> Harness:
     """An autoscaled backend under a load that asks for more than it may have."""
-    harness = Harness()
-    harness.apply(backend(autoscaling=SCALING))
-    await harness.run()
+    harness = await Harness().applied(backend(autoscaling=SCALING))
     pods = harness.pods_ready("m-backend", 1)
     for _ in range(10):
         harness.report("m", pods[0], version=1, load=500)
@@ -64,9 +62,7 @@ async def test_a_number_never_lands_in_a_namesake() -> None:
 @pytest.mark.parametrize("skew", [-7200.0, 7200.0], ids=["ahead", "behind"])
 async def test_another_scalers_number_stands_for_its_time_whatever_the_clocks_say(skew: float) -> None:
     """The API server's clock may differ from ours by hours; the time counts from when we saw the write."""
-    harness = Harness()
-    harness.apply(backend(autoscaling=SCALING))
-    await harness.run()
+    harness = await Harness().applied(backend(autoscaling=SCALING))
     harness.cluster.scale(BACKEND, "n", "m", 4)
     written = harness.clock.now() - datetime.timedelta(seconds=skew)
 

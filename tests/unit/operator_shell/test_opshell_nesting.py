@@ -165,10 +165,7 @@ async def test_an_object_of_too_many_values_is_unreadable(path: str, shape: str)
         "map": {str(number): 1 for number in range(VALUES)},
         "square": [[1] * 250] * (VALUES // 250),
     }
-    harness = Harness()
-    harness.apply(poisoned(path, {"a": shapes[shape]}))
-    harness.apply(backend("good"))
-    await harness.run()
+    harness = await Harness().applied(poisoned(path, {"a": shapes[shape]}), backend("good"))
     assert not harness.errors
     assert harness.condition(BACKEND, "bad", "Ready") == ("False", "Unreadable")
     message = harness.cluster.find(BACKEND, "n", "bad")["status"]["conditions"][0]["message"]
@@ -193,8 +190,7 @@ async def test_a_backend_that_serves_and_becomes_unreadable_keeps_what_scale_rea
     """Its pods are counted, and an HPA finds them; of its load nothing is said that would grow old."""
     harness = await serving()
     before = harness.cluster.find(BACKEND, "n", "m")["status"]
-    harness.apply(backend(userConfig=nested(LEVELS)))
-    await harness.run()
+    await harness.applied(backend(userConfig=nested(LEVELS)))
     assert harness.condition(BACKEND, "m", "Ready") == ("False", "Unreadable")
     status = harness.cluster.find(BACKEND, "n", "m")["status"]
     assert (status["replicas"], status["readyReplicas"]) == (1, 1)
@@ -220,18 +216,15 @@ async def test_the_deepest_value_that_is_read_is_followed(path: str, above: int)
     harness = Harness()
     deep: Any = nested(LEVELS - above)
     deep = deep if isinstance(deep, dict) else {"a": nested(LEVELS - above - 1)}
-    harness.apply(poisoned(path, deep))
-    await harness.run()
+    await harness.applied(poisoned(path, deep))
     assert not harness.errors
     assert "bad-backend" in harness.cluster.names(DEPLOYMENT, "n")
     if path.endswith("userConfig"):
         assert settings(harness, "bad-backend-settings")["userConfig"] == deep
-    harness.apply(poisoned(path, {"a": deep}))
-    await harness.run()
+    await harness.applied(poisoned(path, {"a": deep}))
     assert harness.condition(BACKEND, "bad", "Ready") == ("False", "Unreadable")
     assert "bad-backend" in harness.cluster.names(DEPLOYMENT, "n"), "what runs is left as it is"
-    harness.apply(poisoned(path, {"b": 1}))
-    await harness.run()
+    await harness.applied(poisoned(path, {"b": 1}))
     assert harness.condition(BACKEND, "bad", "Ready") != ("False", "Unreadable")
 
 

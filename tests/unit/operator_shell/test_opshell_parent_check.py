@@ -74,8 +74,7 @@ async def test_a_namesake_made_meanwhile_is_served() -> None:
 async def test_one_of_two_endpoints_leaves_the_router_alone() -> None:
     """The garbage collector strikes a dead owner out; it is not written back."""
     harness = await serving()
-    harness.apply(endpoint("f"))
-    await harness.run()
+    await harness.applied(endpoint("f"))
     harness.stalled = {ENDPOINT.kind}
     dead = harness.uid(ENDPOINT, "f")
     harness.cluster.remove(ENDPOINT, "n", "f")
@@ -132,10 +131,7 @@ async def test_a_child_that_was_deleted_costs_one_look() -> None:
             lists.append(kind)
 
     harness.cluster.fail = note
-    harness.apply(policy(maxBatchSize=8))
-    harness.apply(backend(batchPolicyRef="p"))
-    harness.apply(endpoint())
-    await harness.run()
+    await harness.applied(policy(maxBatchSize=8), backend(batchPolicyRef="p"), endpoint())
     assert lists == []
     for kind in (SERVICE, CONFIG_MAP):
         harness.cluster.remove(kind, "n", "m-backend" if kind is SERVICE else "m-backend-settings")

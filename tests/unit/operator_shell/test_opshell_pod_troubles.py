@@ -67,10 +67,7 @@ def says(harness: Harness, name: str, state: dict[str, Any]) -> None:
 async def test_a_container_that_does_not_start_is_named_at_once_and_stays_so(story: str) -> None:
     """No time passes between the pod's status and the backend's; other words for one trouble change none."""
     states, reason, cause = STORIES[story]
-    harness = Harness()
-    harness.apply(backend())
-    harness.apply(endpoint())
-    await harness.run()
+    harness = await Harness().applied(backend(), endpoint())
     (name,) = harness.pods_ready("m-backend", 1)
     says(harness, name, {"waiting": {"reason": "PodInitializing"}})
     harness.cluster.edit(

@@ -34,9 +34,7 @@ def children(harness: Harness) -> list[tuple[str, str]]:
 
 async def test_a_backend_gets_its_children_in_one_run() -> None:
     """Deployment, Service, ServiceAccount and settings, owned by the backend, with our label."""
-    harness = Harness()
-    harness.apply(backend())
-    await harness.run()
+    harness = await Harness().applied(backend())
     assert children(harness) == [
         ("ConfigMap", "m-backend-settings"),
         ("Deployment", "m-backend"),
@@ -139,8 +137,7 @@ async def test_a_field_taken_out_of_the_spec_leaves_the_child() -> None:
     harness = Harness()
     wanted = backend()
     wanted["spec"]["model"]["container"]["env"] = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
-    harness.apply(wanted)
-    await harness.run()
+    await harness.applied(wanted)
 
     def env() -> list[str]:
         containers = harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["template"]["spec"][
@@ -151,20 +148,16 @@ async def test_a_field_taken_out_of_the_spec_leaves_the_child() -> None:
 
     assert {"A", "B"} <= set(env())
     del wanted["spec"]["model"]["container"]["env"][1]
-    harness.apply(wanted)
-    await harness.run()
+    await harness.applied(wanted)
     assert "A" in env()
     assert "B" not in env()
 
 
 async def test_the_disruption_budget_goes_with_the_second_replica() -> None:
     """Objects that are no longer desired are pruned, by owner uid."""
-    harness = Harness()
-    harness.apply(backend(replicas=2))
-    await harness.run()
+    harness = await Harness().applied(backend(replicas=2))
     assert harness.cluster.names(DISRUPTION_BUDGET, "n") == ["m-backend"]
-    harness.apply(backend(replicas=1))
-    await harness.run()
+    await harness.applied(backend(replicas=1))
     assert harness.cluster.names(DISRUPTION_BUDGET, "n") == []
 
 
@@ -177,8 +170,7 @@ async def test_a_strangers_service_is_left_alone_and_told() -> None:
     }  # fmt: skip
     harness.apply(foreign)
     before = copy.deepcopy(harness.cluster.find(SERVICE, "n", "m-backend"))
-    harness.apply(backend())
-    await harness.run()
+    await harness.applied(backend())
     assert harness.cluster.find(SERVICE, "n", "m-backend") == before
     assert harness.condition(BACKEND, "m", "Ready") == ("False", "NameTaken")
     assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")
@@ -212,32 +204,24 @@ async def test_a_missing_policy_is_told_and_the_last_settings_stay() -> None:
     assert settings(harness)["version"] == version
     assert settings(harness)["batching"]["maxBatchSize"] == 8
     assert harness.condition(BACKEND, "m", "Ready") == ("False", "BatchPolicyMissing")
-    harness.apply(policy(maxBatchSize=16))
-    await harness.run()
+    await harness.applied(policy(maxBatchSize=16))
     assert settings(harness)["version"] == version + 1
     assert settings(harness)["batching"]["maxBatchSize"] == 16
 
 
 async def test_a_policy_that_was_never_there_leaves_the_defaults() -> None:
     """The pods start; the condition says what is missing."""
-    harness = Harness()
-    harness.apply(backend(batchPolicyRef="nope"))
-    await harness.run()
+    harness = await Harness().applied(backend(batchPolicyRef="nope"))
     assert settings(harness)["batching"]["maxBatchSize"] == 32
     assert harness.condition(BACKEND, "m", "Ready") == ("False", "BatchPolicyMissing")
 
 
 async def test_a_missing_backend_is_told_by_the_endpoint_and_mended_by_its_arrival() -> None:
     """BackendMissing on the endpoint and on the split, until the backend is there."""
-    harness = Harness()
-    harness.apply(endpoint())
-    harness.apply(split(m=1, other=1))
-    await harness.run()
+    harness = await Harness().applied(endpoint(), split(m=1, other=1))
     assert "BackendMissing" in str(harness.cluster.find(ENDPOINT, "n", "e")["status"])
     assert "BackendMissing" in str(harness.cluster.find(SPLIT, "n", "s")["status"])
-    harness.apply(backend("m"))
-    harness.apply(backend("other"))
-    await harness.run()
+    await harness.applied(backend("m"), backend("other"))
     assert "BackendMissing" not in str(harness.cluster.find(ENDPOINT, "n", "e")["status"])
     assert "BackendMissing" not in str(harness.cluster.find(SPLIT, "n", "s")["status"])
 
@@ -245,14 +229,12 @@ async def test_a_missing_backend_is_told_by_the_endpoint_and_mended_by_its_arriv
 async def test_a_split_changes_the_routers_settings_and_not_its_pods() -> None:
     """Weights are hot: a higher version, the same Deployment."""
     harness = await serving()
-    harness.apply(backend("other"))
-    await harness.run()
+    await harness.applied(backend("other"))
     harness.pods_ready("other-backend", 1)
     await harness.run()
     version = settings(harness, "penstock-router-settings")["version"]
     generation = harness.cluster.find(DEPLOYMENT, "n", "penstock-router")["metadata"]["generation"]
-    harness.apply(split(m=90, other=10))
-    await harness.run()
+    await harness.applied(split(m=90, other=10))
     document = settings(harness, "penstock-router-settings")
     assert document["version"] == version + 1
     assert {backend["name"]: backend["weight"] for backend in document["endpoints"][0]["backends"]} == {
@@ -266,10 +248,7 @@ async def test_a_split_changes_the_routers_settings_and_not_its_pods() -> None:
 
 async def test_every_endpoint_owns_the_router_and_the_last_one_takes_it_along() -> None:
     """Deletion is by owner references alone."""
-    harness = Harness()
-    harness.apply(endpoint("a"))
-    harness.apply(endpoint("b"))
-    await harness.run()
+    harness = await Harness().applied(endpoint("a"), endpoint("b"))
     refs = harness.cluster.find(DEPLOYMENT, "n", "penstock-router")["metadata"]["ownerReferences"]
     assert [ref["name"] for ref in refs] == ["a", "b"]
     harness.cluster.remove(ENDPOINT, "n", "a")
@@ -299,8 +278,7 @@ async def test_the_drain_secret_survives_and_the_pods_are_not_rolled() -> None:
     """A new process takes the secret from the live Deployment."""
     harness = await serving()
     template = copy.deepcopy(harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["template"])
-    harness.apply(policy(maxBatchSize=4))
-    await harness.run()
+    await harness.applied(policy(maxBatchSize=4))
     fresh = await harness.restart()
     assert fresh.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["template"] == template
     assert "PENSTOCK_DRAIN_SECRET" in json.dumps(template)
@@ -309,22 +287,18 @@ async def test_the_drain_secret_survives_and_the_pods_are_not_rolled() -> None:
 async def test_a_suspended_backend_is_left_as_it_is() -> None:
     """Neither drift nor changes of the spec are acted on, until it is resumed."""
     harness = await serving()
-    harness.apply(backend(batchPolicyRef="p", suspend=True, replicas=3))
-    await harness.run()
+    await harness.applied(backend(batchPolicyRef="p", suspend=True, replicas=3))
     harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["spec"].update(replicas=5))
     await harness.run()
     assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 5
-    harness.apply(backend(batchPolicyRef="p", replicas=3))
-    await harness.run()
+    await harness.applied(backend(batchPolicyRef="p", replicas=3))
     assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 3
 
 
 async def test_an_unreadable_resource_is_told_and_stops_nobody() -> None:
     """A stored object that the schema would refuse has Ready=False with the path."""
     harness = await serving()
-    harness.apply({**backend("bad"), "spec": {"model": {"port": "many"}}})
-    harness.apply(endpoint("e2"))
-    await harness.run()
+    await harness.applied({**backend("bad"), "spec": {"model": {"port": "many"}}}, endpoint("e2"))
     assert harness.condition(BACKEND, "bad", "Ready") == ("False", "Unreadable")
     assert harness.cluster.find(SERVICE, "n", "e2")
     assert harness.errors == []
@@ -339,8 +313,7 @@ async def test_a_refused_child_is_told_in_the_servers_words_and_tried_again() ->
             raise Rejected(403, "exceeded quota: pods=10")
 
     harness.cluster.fail = refuse
-    harness.apply(backend())
-    await harness.run()
+    await harness.applied(backend())
     assert harness.condition(BACKEND, "m", "Ready") == ("False", "QuotaExceeded")
     assert "exceeded quota: pods=10" in str(harness.cluster.find(BACKEND, "n", "m")["status"])
     harness.cluster.fail = lambda *_: None
@@ -358,9 +331,7 @@ async def test_a_namespace_that_goes_away_is_left_in_peace() -> None:
                                 "because it is being terminated")  # fmt: skip
 
     harness.cluster.fail = refuse
-    harness.apply(backend())
-    harness.apply(endpoint())
-    await harness.run()
+    await harness.applied(backend(), endpoint())
     assert harness.errors == []
     assert [message for message, _ in harness.log if message == "child refused"] == []
 
@@ -374,11 +345,9 @@ async def test_the_settings_version_rises_only_when_the_bytes_change() -> None:
     version = settings(harness)["version"]
     changed = backend(batchPolicyRef="p")
     changed["spec"]["model"]["container"]["image"] = "model:2"
-    harness.apply(changed)
-    await harness.run()
+    await harness.applied(changed)
     assert settings(harness)["version"] == version
-    harness.apply(policy(maxBatchSize=9))
-    await harness.run()
+    await harness.applied(policy(maxBatchSize=9))
     assert settings(harness)["version"] == version + 1
     assert harness.cluster.find(BACKEND, "n", "m")["status"]["settingsVersion"] == version + 1
 
@@ -388,8 +357,7 @@ async def test_a_lost_record_is_made_again(restarted: bool) -> None:
     """The ConfigMap deleted: it holds what pods have; after a restart under a version above the status's."""
     harness = await serving()
     for size in (9, 10, 11):
-        harness.apply(policy(maxBatchSize=size))
-        await harness.run()
+        await harness.applied(policy(maxBatchSize=size))
     before = settings(harness)
     harness.events = not restarted
     harness.cluster.remove(CONFIG_MAP, "n", "m-backend-settings")
@@ -410,8 +378,7 @@ async def test_settings_applied_follows_the_reports() -> None:
     """True only when every ready pod has reported the current version."""
     harness = await serving()
     assert (harness.condition(BACKEND, "m", "SettingsApplied") or ("",))[0] == "True"
-    harness.apply(policy(maxBatchSize=9))
-    await harness.run()
+    await harness.applied(policy(maxBatchSize=9))
     assert (harness.condition(BACKEND, "m", "SettingsApplied") or ("",))[0] == "False"
     harness.report("m", "m-backend-0", version=settings(harness)["version"])
     await harness.run()
@@ -439,8 +406,7 @@ async def test_the_autoscaler_follows_the_load_up_and_later_down() -> None:
         "stableWindow": "10s",
         "downscaleDelay": "30s",
     }
-    harness.apply(backend(autoscaling=scaling))
-    await harness.run()
+    await harness.applied(backend(autoscaling=scaling))
 
     async def live_for(seconds: int, load: int) -> int:
         for _ in range(seconds):
@@ -465,12 +431,10 @@ async def test_the_autoscaler_adopts_the_current_number_on_its_first_look() -> N
     """Taking replicas out of Git afterwards does not drop the backend to one."""
     harness = Harness()
     wanted = backend(replicas=3, autoscaling={"targetLoad": 10, "maxReplicas": 5})
-    harness.apply(wanted)
-    await harness.run()
+    await harness.applied(wanted)
     assert ("scale", "ModelBackend", "n", "m") in harness.cluster.writes
     del wanted["spec"]["replicas"]
-    harness.apply(wanted)
-    await harness.run()
+    await harness.applied(wanted)
     assert harness.cluster.find(BACKEND, "n", "m")["spec"]["replicas"] == 3
     harness.cluster.writes.clear()
     await harness.turn(2)
@@ -480,9 +444,7 @@ async def test_the_autoscaler_adopts_the_current_number_on_its_first_look() -> N
 @pytest.mark.parametrize("pods", [0, 2])
 async def test_a_restart_writes_nothing_to_a_backend_that_scales_by_itself(pods: int) -> None:
     """What the autoscaler said stands until it looked again, at reports of the pods that there are."""
-    harness = Harness()
-    harness.apply(backend(replicas=2, autoscaling={"minReplicas": 2, "targetLoad": 10}))
-    await harness.run()
+    harness = await Harness().applied(backend(replicas=2, autoscaling={"minReplicas": 2, "targetLoad": 10}))
 
     async def second(operator: Harness) -> None:
         for pod in operator.pods_ready("m-backend", pods) if pods else ():
@@ -502,9 +464,7 @@ async def test_a_restart_writes_nothing_to_a_backend_that_scales_by_itself(pods:
 
 async def test_another_scaler_is_told_and_not_fought() -> None:
     """ForeignScaler: another client writes /scale, too."""
-    harness = Harness()
-    harness.apply(backend(autoscaling={"targetLoad": 10, "maxReplicas": 5}))
-    await harness.run()
+    harness = await Harness().applied(backend(autoscaling={"targetLoad": 10, "maxReplicas": 5}))
     harness.cluster.scale(BACKEND, "n", "m", 4)
     await harness.turn(4)
     assert harness.condition(BACKEND, "m", "ScalingActive") == ("False", "ForeignScaler")
@@ -525,8 +485,7 @@ async def test_beside_a_scaler_that_insists_the_number_changes_less_and_less() -
     """An HPA writes its 4 within 15 s, a person writes 3 once, GitOps applies now and then; all is told."""
     harness = Harness()
     manifest = backend(autoscaling={"targetLoad": 10, "maxReplicas": 5, "downscaleDelay": "0s"})
-    harness.apply(manifest)
-    await harness.run()
+    await harness.applied(manifest)
     takeovers: list[int] = []
     reasons = []
     for step in range(2 * 3600 // 15):
@@ -563,8 +522,7 @@ async def test_an_external_scaler_is_recommended_to_and_never_written_over() -> 
     """For an hour in which it follows late, or not at all; nothing is said against it."""
     harness = Harness()
     external = {"mode": "External", "targetLoad": 10, "maxReplicas": 5, "minReplicas": 0}
-    harness.apply(backend(autoscaling=external | {"scaleToZero": {"after": "10s"}}))
-    await harness.run()
+    await harness.applied(backend(autoscaling=external | {"scaleToZero": {"after": "10s"}}))
     for replicas, load in ((1, 35), (4, 35), (2, 0), (0, 0)):
         harness.cluster.scale(BACKEND, "n", "m", replicas)
         await harness.run()
@@ -585,9 +543,7 @@ async def test_an_external_scaler_is_recommended_to_and_never_written_over() -> 
 
 async def test_pods_that_were_evicted_are_no_silent_ones() -> None:
     """They stay as Failed objects for long; counted as silent they would hold the replicas for good."""
-    harness = Harness()
-    harness.apply(backend(replicas=3, autoscaling={"targetLoad": 10, "maxReplicas": 5}))
-    await harness.run()
+    harness = await Harness().applied(backend(replicas=3, autoscaling={"targetLoad": 10, "maxReplicas": 5}))
     pods = harness.pods_ready("m-backend", 3)
     for pod in pods:
         harness.report("m", pod, version=settings(harness)["version"])

@@ -56,8 +56,7 @@ async def test_a_child_that_is_not_taken_is_told_and_taken_back(
     """The server's own words in Ready, the right flag for kstatus, and nothing of it left afterwards."""
     harness = Harness()
     harness.cluster.fail = refusing(error, "apply", "Deployment", "m-backend")
-    harness.apply(backend())
-    await harness.run()
+    await harness.applied(backend())
     await tries(harness)
     assert harness.condition(BACKEND, "m", "Ready") == ("False", reason)
     assert flags(harness, BACKEND, "m") == {flag}
@@ -88,8 +87,7 @@ async def test_one_child_that_fails_does_not_hold_the_others() -> None:
     """A webhook on Services does not stop the change of the Deployment."""
     harness = Harness()
     harness.cluster.fail = refusing(WEBHOOK_DOWN, "apply", "Service", "m-backend")
-    harness.apply(backend())
-    await harness.run()
+    await harness.applied(backend())
     assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")
 
 
@@ -104,20 +102,16 @@ async def test_an_apiserver_that_is_away_is_not_asked_for_every_child() -> None:
             raise Unavailable(0, "no answer")
 
     harness.cluster.fail = fail
-    harness.apply(backend())
-    await harness.run()
+    await harness.applied(backend())
     assert len(calls) == 1
 
 
 async def test_a_refused_deletion_is_told() -> None:
     """A webhook that keeps an object we no longer want."""
-    harness = Harness()
-    harness.apply(backend(replicas=2))
-    await harness.run()
+    harness = await Harness().applied(backend(replicas=2))
     assert harness.cluster.find(DISRUPTION_BUDGET, "n", "m-backend")
     harness.cluster.fail = refusing(DENIED, "delete", "PodDisruptionBudget", "m-backend")
-    harness.apply(backend(replicas=1))
-    await harness.run()
+    await harness.applied(backend(replicas=1))
     assert harness.condition(BACKEND, "m", "Ready") == ("False", "WebhookDenied")
     harness.cluster.fail = lambda *_: None
     await tries(harness, 31)
@@ -137,13 +131,10 @@ async def test_an_endpoint_tells_of_its_own_service_and_of_its_router(
     name: str, condition: str, error: ClusterError, reason: str, flag: str
 ) -> None:
     """In the condition that it concerns; cleared when it is taken."""
-    harness = Harness()
-    harness.apply(backend())
-    await harness.run()
+    harness = await Harness().applied(backend())
     harness.pods_ready("m-backend", 1)
     harness.cluster.fail = refusing(error, "apply", "Service", name)
-    harness.apply(endpoint())
-    await harness.run()
+    await harness.applied(endpoint())
     await tries(harness)
     assert harness.condition(ENDPOINT, "e", condition) == ("False", reason)
     assert harness.condition(ENDPOINT, "e", "Ready") == ("False", reason)
@@ -158,8 +149,7 @@ async def test_a_refused_number_is_told() -> None:
     """The autoscaler's write is refused: ScalingActive says by whom, and is True again once it passes."""
     harness = Harness()
     harness.cluster.fail = refusing(DENIED, "scale", "ModelBackend", "m")
-    harness.apply(backend(autoscaling={"targetLoad": 10, "maxReplicas": 5}))
-    await harness.run()
+    await harness.applied(backend(autoscaling={"targetLoad": 10, "maxReplicas": 5}))
     assert harness.condition(BACKEND, "m", "ScalingActive") == ("False", "WebhookDenied")
     harness.cluster.fail = lambda *_: None
     await tries(harness, 31)

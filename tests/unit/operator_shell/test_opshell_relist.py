@@ -80,9 +80,7 @@ async def test_a_periodic_list_that_failed_is_made_up_for_with_its_look() -> Non
 
 async def test_what_a_stalled_watch_did_not_tell_is_fetched() -> None:
     """A list of metadata has the versions: what is newer or unknown is read, and looked at."""
-    harness = Harness()
-    harness.apply(backend())
-    await harness.run()
+    harness = await Harness().applied(backend())
     harness.events = False
     harness.cluster.edit(BACKEND, "n", "m", lambda live: live["spec"].update(replicas=3))
     harness.apply(backend("other"))

@@ -65,8 +65,7 @@ async def test_a_version_that_a_pod_makes_up_leaves_room_for_changes() -> None:
     for made_up in (2**52 - 1, 2**52, 2**53 - 2, highest):
         harness.report("m", "m-backend-0", version=made_up)
         await harness.run()
-    harness.apply(policy(maxBatchSize=9))
-    await harness.run()
+    await harness.applied(policy(maxBatchSize=9))
     sent = settings(harness)
     assert (sent["version"] < highest - 2**51, sent["batching"]["maxBatchSize"]) == (True, 9)
     taken_up = SidecarReport(pod="p", uid="u", seq=1, state="ready", settings_version=sent["version"])

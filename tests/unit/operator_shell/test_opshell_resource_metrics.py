@@ -23,10 +23,7 @@ def scrape(harness: Harness) -> dict[tuple[str, ...], float]:
 
 async def test_conditions_and_replicas_follow_the_statuses() -> None:
     """A scrape agrees with what kubectl shows; Unknown is neither True nor False."""
-    harness = Harness()
-    harness.apply(backend(replicas=2))
-    harness.apply(endpoint(backend="nobody"))
-    await harness.run()
+    harness = await Harness().applied(backend(replicas=2), endpoint(backend="nobody"))
     values = scrape(harness)
     assert values["condition", "Ready", "ModelBackend", "m", "n"] == 0
     assert values["condition", "SettingsApplied", "ModelBackend", "m", "n"] == -1
@@ -43,9 +40,7 @@ async def test_conditions_and_replicas_follow_the_statuses() -> None:
 
 async def test_reports_make_load_and_one_service_curve_a_backend() -> None:
     """However many paths clients choose, a backend has one curve: that of the most batches."""
-    harness = Harness()
-    harness.apply(backend())
-    await harness.run()
+    harness = await Harness().applied(backend())
     for number, pod in enumerate(harness.pods_ready("m-backend", 2)):
         harness.ctx.reports.sidecar(
             "n",
@@ -69,9 +64,7 @@ async def test_reports_make_load_and_one_service_curve_a_backend() -> None:
 
 async def test_the_report_age_is_that_of_the_pod_that_is_silent_for_longest() -> None:
     """It grows while a pod is silent, though its report counts no more; a pod that is gone has none."""
-    harness = Harness()
-    harness.apply(backend())
-    await harness.run()
+    harness = await Harness().applied(backend())
     assert ("backend_report_age_seconds", "m", "n") not in scrape(harness)
     first, second = harness.pods_ready("m-backend", 2)
     harness.report("m", first)
@@ -89,9 +82,7 @@ async def test_every_term_of_the_recommendation_is_told_of_backends_that_scale()
     """What the autoscaler would write, and what it made that from; of no other backend there is any."""
     harness = Harness()
     scaling = {"minReplicas": 1, "maxReplicas": 4, "targetLoad": 10, "stableWindow": "10s"}
-    harness.apply(backend(autoscaling=scaling))
-    harness.apply(backend("fixed"))
-    await harness.run()
+    await harness.applied(backend(autoscaling=scaling), backend("fixed"))
     for _ in range(20):
         for pod in harness.pods_ready("m-backend", 1):
             harness.report("m", pod, load=75, processor_wait=0.04)
@@ -117,9 +108,7 @@ async def test_every_term_of_the_recommendation_is_told_of_backends_that_scale()
 
 async def test_a_deleted_backend_leaves_no_series() -> None:
     """Nor does anything of it that pods reported."""
-    harness = Harness()
-    harness.apply(backend())
-    await harness.run()
+    harness = await Harness().applied(backend())
     harness.cluster.remove(BACKEND, "n", "m")
     await harness.run()
     assert scrape(harness) == {}

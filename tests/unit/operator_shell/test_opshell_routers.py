@@ -87,8 +87,7 @@ async def test_an_endpoint_that_asks_from_the_start_has_its_own_routers_alone() 
 async def test_its_conditions_are_of_its_own_routers() -> None:
     """Those of the namespace are all well, and have nothing to say of it; nor of the split's weights."""
     harness = await serving()
-    harness.apply(endpoint(router={"dedicated": True}))
-    await harness.run()
+    await harness.applied(endpoint(router={"dedicated": True}))
     assert harness.condition(ENDPOINT, "e", "RouterReady") == ("False", "RouterStarting")
     assert harness.condition(SPLIT, "s", "Ready") == ("False", "RouterStarting")
     harness.pods_ready(OWN, 1)
@@ -110,8 +109,7 @@ async def test_its_conditions_are_of_its_own_routers() -> None:
 async def test_a_change_over_ends_nothing_before_its_successor_serves() -> None:
     """There and back: the Service is led over when all listen; who served stays until nodes have learned."""
     harness = await serving()
-    harness.apply(endpoint(router={"dedicated": True}))
-    await harness.run()
+    await harness.applied(endpoint(router={"dedicated": True}))
     harness.pods_ready(OWN, 2)
     await harness.run()
     report(harness, dedicated="e")  # and the second has not
@@ -132,8 +130,7 @@ async def test_a_change_over_ends_nothing_before_its_successor_serves() -> None:
 
     harness.pods_ready(OWN, 1)
     harness.pods_ready(SHARED, 0)
-    harness.apply(endpoint())
-    await harness.run()
+    await harness.applied(endpoint())
     assert (served(harness), replicas(harness)) == (["e"], 2)
     assert not settings(harness, SHARED_SETTINGS)["endpoints"][0]["leaving"]
     for count in (1, 2):
@@ -151,12 +148,9 @@ async def test_a_change_over_ends_nothing_before_its_successor_serves() -> None:
 
 async def test_a_namespace_has_shared_routers_while_an_endpoint_needs_them() -> None:
     """None if all endpoints have their own from the start; all of them with the first that has not."""
-    harness = Harness()
-    harness.apply(endpoint(router={"dedicated": True}))
-    await harness.run()
+    harness = await Harness().applied(endpoint(router={"dedicated": True}))
     assert replicas(harness) == 0
-    harness.apply(endpoint("other"))
-    await harness.run()
+    await harness.applied(endpoint("other"))
     assert replicas(harness) == 2
     assert harness.errors == []
 
@@ -164,8 +158,7 @@ async def test_a_namespace_has_shared_routers_while_an_endpoint_needs_them() -> 
 async def test_a_restart_in_the_middle_of_a_change_over_changes_nothing() -> None:
     """The successor takes up where it stands, and writes nothing while there is nothing new."""
     harness = await serving()
-    harness.apply(endpoint(router={"dedicated": True}))
-    await harness.run()
+    await harness.applied(endpoint(router={"dedicated": True}))
     fresh = await harness.restart()
     assert not leads_to_own(fresh)
     assert (served(fresh), replicas(fresh)) == (["e"], 2)
@@ -179,13 +172,11 @@ async def test_a_restart_in_the_middle_of_a_change_over_changes_nothing() -> Non
 
 async def test_weights_reach_the_routers_of_the_endpoint_and_no_others() -> None:
     harness = await serving()
-    harness.apply(endpoint(router={"dedicated": True}))
-    await harness.run()
+    await harness.applied(endpoint(router={"dedicated": True}))
     await ready_apart(harness)
     await harness.turn(LINGER_SECONDS + 1)
     before = settings(harness)["version"], settings(harness, OWN_SETTINGS)["version"]
-    harness.apply(endpoint(router={"dedicated": True}, timeout="7s"))
-    await harness.run()
+    await harness.applied(endpoint(router={"dedicated": True}, timeout="7s"))
     after = settings(harness, OWN_SETTINGS)
     assert after["version"] == before[1] + 1
     assert after["endpoints"][0]["timeoutMs"] == 7000
@@ -197,8 +188,7 @@ async def test_an_autoscaled_router_keeps_what_the_autoscaler_wrote(live: int | 
     """Within its limits: another change of the Deployment does not take it back, nor does its first apply."""
     scaling = RouterAutoscaling(min_replicas=3, max_replicas=8, target=70)
     harness = Harness(render=dataclasses.replace(RENDER, router_autoscaling=scaling))
-    harness.apply(endpoint())
-    await harness.run()
+    await harness.applied(endpoint())
     if live is not None:
 
         def scale(obj: dict[str, Any]) -> None:
@@ -218,8 +208,7 @@ async def test_an_autoscaled_router_keeps_what_the_autoscaler_wrote(live: int | 
 async def test_without_autoscaling_its_object_goes_and_the_number_is_the_installations() -> None:
     scaling = RouterAutoscaling(min_replicas=3, max_replicas=8, target=70)
     harness = Harness(render=dataclasses.replace(RENDER, router_autoscaling=scaling))
-    harness.apply(endpoint())
-    await harness.run()
+    await harness.applied(endpoint())
     harness.ctx.memory.render = RENDER
     fresh = await harness.restart()
     assert fresh.cluster.names(POD_AUTOSCALER, "n") == []

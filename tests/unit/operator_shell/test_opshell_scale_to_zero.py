@@ -276,10 +276,7 @@ async def test_the_last_pod_stays_while_a_router_would_not_hold(cause: str) -> N
 
 async def test_an_endpoints_own_routers_hold_its_requests() -> None:
     """They are those that must be there, not the namespace's; and what they hold wakes the backend."""
-    harness = Harness()
-    harness.apply(backend(autoscaling=SCALING))
-    harness.apply(endpoint(router={"dedicated": True}))
-    await harness.run()
+    harness = await Harness().applied(backend(autoscaling=SCALING), endpoint(router={"dedicated": True}))
     world_ = World(harness, dedicated="e")
     await world_.second(40)
     assert world_.replicas == 0
@@ -395,10 +392,7 @@ def test_only_what_is_held_for_a_backend_that_exists_is_kept() -> None:
 
 async def test_a_backend_that_is_made_at_zero_is_left_alone_until_requests_wait() -> None:
     """Its 0 is not written again, which the apiserver answers with 500 each time."""
-    harness = Harness()
-    harness.apply(backend(replicas=0, autoscaling=SCALING))
-    harness.apply(endpoint())
-    await harness.run()
+    harness = await Harness().applied(backend(replicas=0, autoscaling=SCALING), endpoint())
     made = World(harness)
     await made.second(10)
     assert [write for write in harness.cluster.writes if write[0] == "scale"] == []

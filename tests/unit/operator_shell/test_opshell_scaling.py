@@ -40,9 +40,7 @@ class Gate:
 
 async def reporting(load: int = 5) -> Harness:
     """An autoscaled backend with one pod whose reports are some seconds old."""
-    harness = Harness()
-    harness.apply(backend(autoscaling=SCALING))
-    await harness.run()
+    harness = await Harness().applied(backend(autoscaling=SCALING))
     harness.pods_ready("m-backend", 1)
     for _ in range(10):
         await second(harness, load)
@@ -229,8 +227,7 @@ async def test_without_target_load_the_arrivals_and_the_policys_objective_decide
     """From the report to `/scale` and the status: L(26) = 0.65 s, so that a pod answers 40 items a second."""
     harness = Harness()
     batching = {"maxBatchSize": 32, "latencyObjective": "1s"}
-    harness.apply(backend(autoscaling={"maxReplicas": 9}, batching=batching))
-    await harness.run()
+    await harness.applied(backend(autoscaling={"maxReplicas": 9}, batching=batching))
     harness.pods_ready("m-backend", 1)
     fit = {"/predict": Fit(a_ms=100, b_ms=20, n=50)}
     for number in range(10):
@@ -298,8 +295,7 @@ async def test_a_schedule_raises_the_replicas_when_it_begins() -> None:
     start, day = harness.clock.now(), {"end": "59 23 31 12 *", "minReplicas": 3}
     begin = start.replace(second=0) + datetime.timedelta(minutes=2)
     soon = {"name": "soon", "start": f"{begin.minute} {begin.hour} * * *"} | day
-    harness.apply(backend(autoscaling={"targetLoad": 10, "schedules": [soon]}))
-    await harness.run()
+    await harness.applied(backend(autoscaling={"targetLoad": 10, "schedules": [soon]}))
     assert (replicas(harness), condition(harness, "Accepted")["status"]) == (1, "True")
     for _ in range(130):
         await harness.turn(1)
@@ -320,8 +316,7 @@ async def test_who_applies_replicas_again_and_again_is_told() -> None:
     """ForeignScaler: GitOps sets the number anew every minute; from the third time on it stands."""
     harness = Harness()
     manifest = backend(replicas=4, autoscaling={"targetLoad": 10, "maxReplicas": 5, "downscaleDelay": "0s"})
-    harness.apply(manifest)
-    await harness.run()
+    await harness.applied(manifest)
     for step in range(4 * 8):
         if not step % 4:
             harness.apply(manifest)
@@ -342,8 +337,7 @@ async def test_pods_that_no_node_takes_are_told_and_not_asked_for_again(scaling:
     """Four are wanted, and one serves and refuses what it has no room for: four it stays."""
     harness = Harness()
     batching = {"maxBatchSize": 32, "latencyObjective": "1s"}
-    harness.apply(backend(autoscaling={"maxReplicas": 40} | scaling, batching=batching))
-    await harness.run()
+    await harness.applied(backend(autoscaling={"maxReplicas": 40} | scaling, batching=batching))
     harness.pods_ready("m-backend", 1)
     fit, seen = {"/predict": Fit(a_ms=100, b_ms=20, n=50)}, []
     for number in range(300):

@@ -93,10 +93,8 @@ async def test_a_suspended_backend_keeps_its_settings_by_their_digest(changed: b
     harness = await serving()
     ours = settings(harness)
     suspended = backend(batchPolicyRef="p", suspend=True)
-    harness.apply(suspended)
-    await harness.run()
-    harness.apply(policy(maxBatchSize=9))
-    await harness.run()
+    await harness.applied(suspended)
+    await harness.applied(policy(maxBatchSize=9))
     assert json.loads(harness.ctx.memory.made["n", "m-backend-settings"].document) == ours
     harness.events = False
     if changed:

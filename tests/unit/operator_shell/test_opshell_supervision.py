@@ -97,9 +97,7 @@ async def test_an_object_that_cannot_be_rendered_is_told_and_its_neighbours_are_
         return real(wanted, **more)
 
     monkeypatch.setattr(deployment, "pinned_template", pinned_template)
-    harness.apply(backend("bad"))
-    harness.apply(backend("good"))
-    await harness.run()
+    await harness.applied(backend("bad"), backend("good"))
     assert harness.cluster.names(DEPLOYMENT, "n") == ["good-backend"]
     assert harness.condition(BACKEND, "bad", "Ready") is None
     for _ in range(4):
@@ -125,9 +123,7 @@ async def test_a_change_that_cannot_be_followed_is_looked_at_all_the_same(
         return real(view, change)
 
     monkeypatch.setattr(managing, "keys_for", keys_for)
-    harness.apply(backend("bad"))
-    harness.apply(backend("good"))
-    await harness.run()
+    await harness.applied(backend("bad"), backend("good"))
     assert ("change not followed", "ModelBackend n/bad") in [
         (message, fields.get("key")) for message, fields in harness.log
     ]

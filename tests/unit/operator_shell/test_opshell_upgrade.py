@@ -35,10 +35,7 @@ async def upgraded(harness: Harness) -> Harness:
 
 
 async def served() -> Harness:
-    harness = Harness()
-    harness.apply(backend())
-    await harness.run()
-    return harness
+    return await Harness().applied(backend())
 
 
 async def test_an_upgrade_writes_one_status_and_no_deployment() -> None:
@@ -95,11 +92,9 @@ async def test_the_next_change_that_rolls_brings_the_upgrade() -> None:
     """Scaling does not; a new variable does; the drain secret stays."""
     harness = await upgraded(await served())
     before = template(harness)
-    harness.apply(backend(replicas=3))
-    await harness.run()
+    await harness.applied(backend(replicas=3))
     assert template(harness) == before
-    harness.apply(backend(replicas=3, drain={"timeout": "7s"}))
-    await harness.run()
+    await harness.applied(backend(replicas=3, drain={"timeout": "7s"}))
     sidecars = [each["spec"]["initContainers"][0] for each in (before, template(harness))]
     assert [container["image"] for container in sidecars] == ["sidecar:1", "sidecar:2"]
     assert sidecars[0]["env"] == sidecars[1]["env"]
@@ -109,24 +104,20 @@ async def test_the_next_change_that_rolls_brings_the_upgrade() -> None:
 async def test_upgrade_now() -> None:
     """`sidecar.upgrade: Now` brings it at once, and nothing else is needed."""
     harness = await upgraded(await served())
-    harness.apply(backend(sidecar={"upgrade": "Now"}))
-    await harness.run()
+    await harness.applied(backend(sidecar={"upgrade": "Now"}))
     assert sidecar_status(harness) == {"image": "sidecar:2"}
     harness.cluster.writes.clear()
-    harness.apply(backend(sidecar={"upgrade": "OnNextChange"}))
-    await harness.run()
+    await harness.applied(backend(sidecar={"upgrade": "OnNextChange"}))
     assert {verb for verb, *_ in harness.cluster.writes} <= {"status"}
 
 
 async def test_a_suspended_backend_tells_what_waits_and_is_left_alone() -> None:
     """Neither kept nor upgraded: nothing is written but its status."""
     harness = await served()
-    harness.apply(backend(suspend=True, sidecar={"upgrade": "Now"}))
-    await harness.run()
+    await harness.applied(backend(suspend=True, sidecar={"upgrade": "Now"}))
     before = template(harness)
     harness = await upgraded(harness)
     assert template(harness) == before
     assert sidecar_status(harness) == {"image": "sidecar:1", "upgradePending": True}
-    harness.apply(backend(sidecar={"upgrade": "Now"}))
-    await harness.run()
+    await harness.applied(backend(sidecar={"upgrade": "Now"}))
     assert sidecar_status(harness) == {"image": "sidecar:2"}

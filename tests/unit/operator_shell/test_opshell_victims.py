@@ -16,9 +16,7 @@ WRITE = ("annotate", "Pod", "n")
 
 async def three_pods(*loads: int, **spec: Any) -> Harness:
     """A backend of three ready pods of these loads."""
-    harness = Harness()
-    harness.apply(backend(replicas=3, **spec))
-    await harness.run()
+    harness = await Harness().applied(backend(replicas=3, **spec))
     for pod, load in zip(harness.pods_ready("m-backend", 3), loads, strict=False):
         harness.report("m", pod, version=settings(harness)["version"], load=load)
     await harness.run()

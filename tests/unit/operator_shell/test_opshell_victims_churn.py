@@ -103,9 +103,7 @@ async def test_the_least_busy_pods_go_while_loads_change(busy: float, exactly: f
     begin and end within the second since a report.
     """
     draw = random.Random(1)
-    operator = Harness()
-    operator.apply(backend(replicas=2))
-    await operator.run()
+    operator = await Harness().applied(backend(replicas=2))
     fleet, found = Fleet(operator, draw), Counter[str]()
     for _ in range(DECISIONS):
         replicas = draw.randint(2, 10)

@@ -101,9 +101,7 @@ async def test_readiness_that_our_own_apply_brought_back_is_told() -> None:
 
 async def test_a_status_that_met_a_conflict_is_written_again() -> None:
     """After a 409 on an object that is still the same one its status is written all the same."""
-    harness = Harness()
-    harness.apply(backend())
-    await harness.run()
+    harness = await Harness().applied(backend())
 
     def fail(verb: str, *_call: str) -> None:
         if verb == "status":
@@ -119,10 +117,7 @@ async def test_a_status_that_met_a_conflict_is_written_again() -> None:
 
 async def test_the_router_follows_the_port_of_an_endpoints_service() -> None:
     """The Service's targetPort is the record: whichever client changes it, the routers get the same port."""
-    harness = Harness()
-    harness.apply(backend())
-    harness.apply(endpoint())
-    await harness.run()
+    harness = await Harness().applied(backend(), endpoint())
     harness.cluster.edit(SERVICE, "n", "e", lambda live: live["spec"]["ports"][0].update(targetPort=20007))
     await harness.run()
     live = harness.cluster.find(SERVICE, "n", "e")["spec"]["ports"][0]["targetPort"]
@@ -131,12 +126,8 @@ async def test_the_router_follows_the_port_of_an_endpoints_service() -> None:
 
 async def test_an_endpoint_whose_port_an_older_one_took_moves() -> None:
     """A hand edit puts one endpoint on another's port: both serve, on ports of their own."""
-    harness = Harness()
-    harness.apply(backend())
-    harness.apply(endpoint("a"))
-    await harness.run()
-    harness.apply(endpoint("b"))
-    await harness.run()
+    harness = await Harness().applied(backend(), endpoint("a"))
+    await harness.applied(endpoint("b"))
     other = harness.cluster.find(SERVICE, "n", "b")["spec"]["ports"][0]["targetPort"]
     harness.cluster.edit(SERVICE, "n", "a", lambda live: live["spec"]["ports"][0].update(targetPort=other))
     await harness.run()
@@ -147,11 +138,7 @@ async def test_an_endpoint_whose_port_an_older_one_took_moves() -> None:
 
 async def test_a_router_pod_that_becomes_ready_last_is_told_to_splits_too() -> None:
     """Reports come first, readiness a moment later: endpoint and split do not wait for the next re-list."""
-    harness = Harness()
-    harness.apply(backend())
-    harness.apply(endpoint())
-    harness.apply(split(m=1))
-    await harness.run()
+    harness = await Harness().applied(backend(), endpoint(), split(m=1))
     harness.pods_ready("m-backend", 1)
     routers = harness.pods_ready("penstock-router", 1)
     harness.cluster.edit(POD, "n", routers[0], lambda pod: pod["status"].pop("conditions"))
@@ -168,10 +155,7 @@ async def test_a_router_pod_that_becomes_ready_last_is_told_to_splits_too() -> N
 
 async def test_why_a_router_does_not_start_is_told_at_once() -> None:
     """An image that cannot be pulled, pods that a quota refuses: the endpoint says so."""
-    harness = Harness()
-    harness.apply(backend())
-    harness.apply(endpoint())
-    await harness.run()
+    harness = await Harness().applied(backend(), endpoint())
     refused = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
     harness.cluster.edit(
         DEPLOYMENT, "n", "penstock-router", lambda live: live.update(status={"conditions": [refused]})
@@ -197,8 +181,7 @@ async def test_used_by_follows_splits_that_come_and_go() -> None:
     harness = Harness()
     for name in ("m", "one", "two"):
         harness.apply(backend(name))
-    harness.apply(endpoint())
-    await harness.run()
+    await harness.applied(endpoint())
 
     def used_by() -> dict[str, list[str]]:
         return {
@@ -206,11 +189,9 @@ async def test_used_by_follows_splits_that_come_and_go() -> None:
             for name in ("m", "one", "two")
         }
 
-    harness.apply(split("s", one=1))
-    await harness.run()
+    await harness.applied(split("s", one=1))
     assert used_by() == {"m": ["ModelEndpoint/e"], "one": ["TrafficSplit/s"], "two": []}
-    harness.apply(split("younger", two=1))
-    await harness.run()
+    await harness.applied(split("younger", two=1))
     harness.cluster.remove(SPLIT, "n", "s")
     await harness.run()
     assert used_by() == {"m": ["ModelEndpoint/e"], "one": [], "two": ["TrafficSplit/younger"]}
@@ -221,9 +202,7 @@ async def test_used_by_follows_the_weights_that_a_deleted_split_left() -> None:
     harness = Harness()
     for name in ("m", "one"):
         harness.apply(backend(name))
-    harness.apply(endpoint())
-    harness.apply(split(one=1))
-    await harness.run()
+    await harness.applied(endpoint(), split(one=1))
     harness.pods_ready("one-backend", 1)
     await harness.run()
     harness.cluster.remove(SPLIT, "n", "s")
@@ -237,22 +216,17 @@ async def test_used_by_follows_the_weights_that_a_deleted_split_left() -> None:
 
 async def test_an_endpoint_whose_new_backend_is_not_there_says_so() -> None:
     """The old one serves on; Ready would be a claim about the new one, which is missing, or not ready yet."""
-    harness = Harness()
-    harness.apply(backend())
-    harness.apply(endpoint())
-    await harness.run()
+    harness = await Harness().applied(backend(), endpoint())
     harness.pods_ready("m-backend", 1)
     routers = harness.pods_ready("penstock-router", 1)
     await harness.run()
     harness.router_report(routers[0], ["e"], version=document_of(harness)["version"])
     await harness.run()
     assert harness.condition(ENDPOINT, "e", "Ready") == ("True", "Serving")
-    harness.apply(endpoint(backend="new"))
-    await harness.run()
+    await harness.applied(endpoint(backend="new"))
     assert harness.condition(ENDPOINT, "e", "Ready") == ("False", "BackendMissing")
     assert [backend["name"] for backend in document_of(harness)["endpoints"][0]["backends"]] == ["m"]
-    harness.apply(backend("new"))
-    await harness.run()
+    await harness.applied(backend("new"))
     assert harness.condition(ENDPOINT, "e", "Ready") == ("False", "BackendNotReady")
     harness.pods_ready("new-backend", 1)
     await harness.run()
@@ -275,8 +249,7 @@ async def test_settings_that_are_not_recorded_do_not_count_on(cause: str) -> Non
     if cause == "taken":
         harness.apply({"apiVersion": "v1", "kind": "ConfigMap", "data": {"settings.json": "mine"},
                        "metadata": {"namespace": "n", "name": "m-backend-settings"}})  # fmt: skip
-    harness.apply(backend(suspend=cause == "suspended"))
-    await harness.run()
+    await harness.applied(backend(suspend=cause == "suspended"))
     harness.cluster.writes.clear()
     for _ in range(5):
         harness.manager.enqueue_all()
@@ -288,10 +261,7 @@ async def test_settings_that_are_not_recorded_do_not_count_on(cause: str) -> Non
 
 async def test_a_shared_object_that_lost_its_label_is_mended() -> None:
     """Owner references decide that it is one of our objects, whatever its labels."""
-    harness = Harness()
-    harness.apply(backend())
-    harness.apply(endpoint())
-    await harness.run()
+    harness = await Harness().applied(backend(), endpoint())
     harness.cluster.edit(SERVICE, "n", "penstock-router", lambda live: live["metadata"].pop("labels"))
     await harness.run()
     labels = harness.cluster.find(SERVICE, "n", "penstock-router")["metadata"].get("labels") or {}
@@ -301,11 +271,7 @@ async def test_a_shared_object_that_lost_its_label_is_mended() -> None:
 
 async def test_nothing_is_kept_of_a_namespace_that_is_gone() -> None:
     """Namespaces come and go for weeks: neither plans nor parsed resources of them stay."""
-    harness = Harness()
-    harness.apply(backend())
-    harness.apply(endpoint())
-    harness.apply(split(m=1))
-    await harness.run()
+    harness = await Harness().applied(backend(), endpoint(), split(m=1))
     for kind, name in ((SPLIT, "s"), (ENDPOINT, "e"), (BACKEND, "m")):
         harness.cluster.remove(kind, "n", name)
     await harness.run()
@@ -360,8 +326,7 @@ async def test_an_endpoint_whose_backends_service_is_a_strangers_says_so(watch: 
     stranger = {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "n", "name": "m-backend"}}
     for obj in (stranger | {"spec": {"ports": [{"port": 1}]}}, backend(), backend("other"), endpoint()):
         harness.apply(obj)
-    harness.apply(split(m=1, other=1))
-    await harness.run()
+    await harness.applied(split(m=1, other=1))
     harness.pods_ready("m-backend", 1)
     harness.pods_ready("other-backend", 1)
     harness.pods_ready("penstock-router", 1)
@@ -409,17 +374,12 @@ async def test_the_routers_follow_where_a_model_takes_its_user_config() -> None:
         }
         return {"model": container | more}
 
-    harness = Harness()
-    harness.apply(backend())
-    harness.apply(endpoint())
-    await harness.run()
+    harness = await Harness().applied(backend(), endpoint())
     assert document_of(harness)["endpoints"][0]["closed"] == []
     for path in ("/conf", "/other"):
-        harness.apply(backend(**model(reconfigurePath=path)))
-        await harness.run()
+        await harness.applied(backend(**model(reconfigurePath=path)))
         assert document_of(harness)["endpoints"][0]["closed"] == [path]
-    harness.apply(backend(**model(reconfigurePath="/conf", protocol="envelope")))
-    await harness.run()
+    await harness.applied(backend(**model(reconfigurePath="/conf", protocol="envelope")))
     assert document_of(harness)["endpoints"][0]["closed"] == ["/-/cancel", "/conf"]
 
 
@@ -432,8 +392,7 @@ async def test_an_events_note_is_cut_in_bytes() -> None:
             raise Rejected(422, "é" * 2000)
 
     harness.cluster.fail = refuse
-    harness.apply(backend())
-    await harness.run()
+    await harness.applied(backend())
     notes = [live["note"] for key, live in harness.cluster.objects.items() if key[0] == "Event"]
     assert notes
     assert max(len(note.encode()) for note in notes) <= 1024
@@ -451,8 +410,7 @@ async def test_an_endpoint_follows_the_default_timeout_of_its_backend(source: st
     harness.apply(gives("30s"))
     if source == "policy":
         harness.apply(backend(batchPolicyRef="p"))
-    harness.apply(endpoint(timeout="2m"))
-    await harness.run()
+    await harness.applied(endpoint(timeout="2m"))
     for pod in harness.pods_ready("m-backend", 1):
         harness.report("m", pod, version=1)
     harness.pods_ready("penstock-router", 1)
@@ -465,6 +423,5 @@ async def test_an_endpoint_follows_the_default_timeout_of_its_backend(source: st
         return found
 
     assert ready()["reason"] == "TimeoutUnreachable", ready()
-    harness.apply(gives("2m"))
-    await harness.run()
+    await harness.applied(gives("2m"))
     assert ready()["reason"] == "Serving", ready()
