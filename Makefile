@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help quick check test compiled unit mutants demo bench release audit crds fmt lock clean
+.PHONY: help quick check test compiled unit mutants demo bench release docs audit crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -26,6 +26,8 @@ lock: # Write requirements/*.lock from pyproject.toml
 	@for extra in cli operator router sidecar tracing sdk compile dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --no-emit-package penstock-serving --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-header --no-annotate -o requirements/docs.lock site/requirements.in
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate -o requirements/build.lock -
 
@@ -85,6 +87,10 @@ bench: $(VENV)/.ready ## Measure the sidecar and its peers on this machine (15 m
 # VERSION must be what pyproject.toml and the chart say; REGISTRY=host/path [KEY=cosign.key] pushes and signs, too.
 release: $(VENV)/.ready ## Build a release into dist/: packages, images, chart, bills of material (VERSION=0.1.0)
 	@$(BIN)/python -m release "$(VERSION)" $(STEPS) $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(KEY),--key $(KEY)) $(RELEASE)
+
+docs: $(VENV)/.ready ## Build the documentation's site in dist/site; dead links and anchors fail it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/uv run --quiet --isolated --no-project --with-requirements requirements/docs.lock \
+	  mkdocs build --config-file site/mkdocs.yml && echo "[docs] dist/site/index.html"
 
 audit: $(VENV)/.ready # known vulnerabilities in what the locks pin (where PyPI's data can be had), faults in the workflows
 	@code=0; for lock in operator router sidecar sdk cli tracing; do echo "[audit] requirements/$$lock.lock"; \
