@@ -12,7 +12,7 @@ import pytest
 from penstock_wire.http import ClientGone, ConnectionLost, Request, UpstreamTimeout
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.clocks.waiting import SECONDS
-from tests.support.http.stream_peer import Scripted, Wire
+from tests.support.http.stream_peer import Scripted, Wire, says
 from tests.support.http.upstream_exchange import CHUNKED, OK, Given, ask, check_pool, get, good, rest
 
 
@@ -81,12 +81,7 @@ async def test_a_body_that_breaks_is_told_in_the_answer(upstream: H1Upstream, pe
 async def test_a_peer_may_be_silent_while_nothing_is_sent_to_it(upstream: H1Upstream, peer: Scripted) -> None:
     """It may have nothing to answer; once the body has ended, it is the peer that is late."""
     gate = asyncio.Event()
-
-    async def mute(wire: Wire) -> None:
-        await wire.head()
-        await wire.send(CHUNKED)
-        await wire.gone()
-
+    mute = says(CHUNKED, then=Wire.gone)
     peer.scripts = [mute, mute, good]
     answer = await ask(upstream, peer, get("POST", stream=Given(gate)), idle=0.5)
     waiting = asyncio.create_task(answer.stream.read())

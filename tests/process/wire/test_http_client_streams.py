@@ -22,7 +22,7 @@ from penstock_wire.http.client.head import MAX_HEAD_BYTES
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.clocks.still_time import StillTime
 from tests.support.clocks.waiting import SECONDS, until
-from tests.support.http.stream_peer import Scripted, Wire
+from tests.support.http.stream_peer import Scripted, Wire, says
 from tests.support.http.upstream_exchange import CHUNKED, LONG, OK, Given, ask, check_pool, get, good, rest
 
 
@@ -98,10 +98,7 @@ class TestBodiesIn:
         await check_pool(upstream, peer, 2)
 
     async def test_bodies_that_end_with_the_connection(self, upstream: H1Upstream, peer: Scripted) -> None:
-        async def play(wire: Wire) -> None:
-            await wire.head()
-            await wire.send(b"HTTP/1.1 200 OK\r\n\r\nto the", b" end")
-
+        play = says(b"HTTP/1.1 200 OK\r\n\r\nto the", b" end")
         peer.scripts = [play, good]
         answer = await ask(upstream, peer)
         assert (answer.length, await rest(answer)) == (None, b"to the end")
@@ -120,11 +117,7 @@ class TestBodiesIn:
     async def test_answers_without_a_body_end_at_once_and_keep_the_connection(
         self, upstream: H1Upstream, peer: Scripted, method: str, head: bytes, length: int | None
     ) -> None:
-        async def play(wire: Wire) -> None:
-            await wire.head()
-            await wire.send(head)
-            await good(wire)
-
+        play = says(head, then=good)
         peer.scripts = [play]
         answer = await ask(upstream, peer, get(method))
         assert (answer.length, await answer.stream.read()) == (length, b"")
@@ -180,10 +173,7 @@ class TestBroken:
     async def test_no_answer_fails_and_its_connection_is_not_used_again(
         self, upstream: H1Upstream, peer: Scripted, bytes_: bytes, error: type[UpstreamError]
     ) -> None:
-        async def play(wire: Wire) -> None:
-            await wire.head()
-            await wire.send(bytes_)
-
+        play = says(bytes_)
         peer.scripts = [play, good]
         with pytest.raises(error) as caught:
             await ask(upstream, peer)
@@ -219,11 +209,7 @@ class TestBroken:
 
     @pytest.mark.parametrize("chunk", [b"xyz\r\n", b"3\r\nabcd\r\n", b"ffffffffffffffffff\r\n", b"-1\r\n"])
     async def test_bad_chunks_are_told(self, upstream: H1Upstream, peer: Scripted, chunk: bytes) -> None:
-        async def play(wire: Wire) -> None:
-            await wire.head()
-            await wire.send(CHUNKED + chunk)
-            await wire.gone()
-
+        play = says(CHUNKED + chunk, then=Wire.gone)
         peer.scripts = [play, good]
         answer = await ask(upstream, peer)
         with pytest.raises(AnswerUnreadable):
@@ -236,17 +222,8 @@ class TestBroken:
     ) -> None:
         """The answer counts; bytes behind it do not belong to any answer."""
         body = b"b" * 300_000
-
-        async def play(wire: Wire) -> None:
-            await wire.head()
-            await wire.send(b"HTTP/1.1 200 OK\r\ncontent-length: 300000\r\n\r\n", body + surplus)
-            await wire.gone()
-
-        async def short(wire: Wire) -> None:
-            await wire.head()
-            await wire.send(OK + surplus)
-            await wire.gone()
-
+        play = says(b"HTTP/1.1 200 OK\r\ncontent-length: 300000\r\n\r\n", body + surplus, then=Wire.gone)
+        short = says(OK + surplus, then=Wire.gone)
         peer.scripts = [play, short, good]
         assert await rest(await ask(upstream, peer)) == body
         assert await rest(await ask(upstream, peer)) == b"ok"
@@ -518,12 +495,7 @@ class TestBodiesOut:
     async def test_an_early_answer_ends_the_sending(self, upstream: H1Upstream, peer: Scripted) -> None:
         """What follows would be read as the body's rest: the connection is not used again."""
         never = asyncio.Event()
-
-        async def play(wire: Wire) -> None:
-            await wire.head()
-            await wire.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno")
-            await wire.gone()
-
+        play = says(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno", then=Wire.gone)
         peer.scripts = [play, good]
         answer = await ask(upstream, peer, get("POST", stream=Given(b"a", never)))
         assert (answer.status, await rest(answer)) == (413, b"no")

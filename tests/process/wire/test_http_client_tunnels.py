@@ -15,7 +15,7 @@ from penstock_wire.http import (
 from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.clocks.waiting import SECONDS, until
-from tests.support.http.stream_peer import Scripted, Wire
+from tests.support.http.stream_peer import Scripted, Wire, says
 from tests.support.http.upstream_exchange import ask, check_pool, get, good, rest
 
 
@@ -83,11 +83,7 @@ class TestTunnels:
         await check_pool(upstream, peer, 1)
 
     async def test_a_switch_to_nothing_is_no_answer(self, upstream: H1Upstream, peer: Scripted) -> None:
-        async def play(wire: Wire) -> None:
-            await wire.head()
-            await wire.send(b"HTTP/1.1 101 S\r\n\r\n")
-            await wire.gone()
-
+        play = says(b"HTTP/1.1 101 S\r\n\r\n", then=Wire.gone)
         peer.scripts = [play]
         with pytest.raises(AnswerUnreadable):
             await self.open(upstream, peer)

@@ -50,6 +50,18 @@ Server = TypeVar("Server", bound="Scripted")
 Script = Callable[[Wire], Awaitable[None]]
 
 
+def says(*parts: bytes, then: Script | None = None) -> Script:
+    """A script that takes a request, sends the parts, and goes on with `then`."""
+
+    async def play(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(*parts)
+        if then is not None:
+            await then(wire)
+
+    return play
+
+
 class Scripted:
     """A server whose connections are played by `scripts`, one each, the last for all further ones."""
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from tests.support.clocks.waiting import SECONDS
-from tests.support.http.stream_peer import Scripted, Wire, scripted
+from tests.support.http.stream_peer import Scripted, Wire, says, scripted
 from tests.support.processes.router_process import RouterProcess, backend, endpoint
 from tests.unit.router.choice.test_router_affinity import HASHED, shares
 
@@ -38,12 +38,7 @@ def test_every_process_chooses_alike() -> None:
 
 async def test_a_client_whose_first_request_is_a_websocket_gets_a_cookie_too(router: Any) -> None:
     """With the switch, its only answer: without it, each of its WebSockets would go to any pod."""
-
-    async def switch(wire: Wire) -> None:
-        await wire.head()
-        await wire.send(b"HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n")
-        await wire.gone()
-
+    switch = says(b"HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n", then=Wire.gone)
     async with scripted(Scripted()) as server:
         server.scripts = [switch]
         process: RouterProcess = await router().start(

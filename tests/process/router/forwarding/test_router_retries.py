@@ -14,7 +14,7 @@ from penstock_router.forwarding.retry import MAX_MOVES
 from penstock_wire.headers import get
 from tests.support.clocks import fake_loop
 from tests.support.http.router_upstream import Answer, Seen, UpstreamServer, cut, echo, hang, refuse
-from tests.support.http.stream_peer import Scripted, Wire, scripted, unread
+from tests.support.http.stream_peer import Scripted, Wire, says, scripted, unread
 from tests.support.processes.ports import free_port
 from tests.support.processes.router_process import backend, endpoint, until
 from tests.support.worlds.router_world import World
@@ -115,10 +115,7 @@ async def test_a_request_that_a_pod_ended_its_connection_before_is_tried_again(
         assert await unread(wire)
         wire.reset()
 
-    async def serve(wire: Wire) -> None:
-        await wire.head()
-        await wire.send(OK)
-
+    serve = says(OK)
     async with scripted(Scripted()) as peer:
         peer.scripts = [end_unread, serve]
         pod = backend("b", f"127.0.0.1:{peer.port}")
