@@ -41,7 +41,7 @@ check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeate
 
 quick: $(VENV)/.ready ## The loop while you write, a minute: lint, types, tests without a process or a port
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . && $(BIN)/mypy --no-error-summary
-	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not long" tests/unit
+	@$(BIN)/pytest -q -n 2 --dist loadfile --hypothesis-profile quick -m "not long" tests/unit
 
 # A file's tests run in one worker, since many share what their module starts. Of three workers that run processes too
 # one usually waits, so that two cores are busy.

@@ -11,6 +11,8 @@ from hypothesis import settings
 settings.register_profile("penstock", deadline=None, derandomize=True)
 # Others each time, until one is found: `--hypothesis-profile explore`.
 settings.register_profile("explore", deadline=None)
+# A fourth of the examples: `make quick`.
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("penstock")
 
 

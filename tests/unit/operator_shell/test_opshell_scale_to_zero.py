@@ -316,6 +316,7 @@ async def test_an_endpoint_that_waits_for_its_first_pod_wakes_it() -> None:
     assert world_.replicas == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("least", [0, 1])
 async def test_a_zero_that_somebody_else_has_set_stays(least: int) -> None:
     """Whatever is held: until he sets another number."""

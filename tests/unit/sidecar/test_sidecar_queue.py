@@ -177,6 +177,7 @@ def test_nobody_starves_under_a_flood_of_urgent_requests(levels: int, flood: int
     assert now <= (levels - 1) * AGEING + service
 
 
+@pytest.mark.long
 @given(
     weights=st.lists(st.integers(1, 6), min_size=2, max_size=6),
     size=st.integers(1, 16),
@@ -234,6 +235,7 @@ def test_memory_of_shares_is_bounded():
     assert sum(len(ranking._heap) for ranking in queue._levels) < 300
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("deadlines", [(30.0, 30.0, 30.0), (30.0, 20.0, 10.0)], ids=["in order", "reversed"])
 def test_what_leaves_is_forgotten_at_once(level: int, deadlines: tuple[float, ...]):

@@ -139,6 +139,7 @@ def _many_fields(number: int) -> Headers:
     return ((b"n", b"%d" % number), *[(b"%d" % place, b"%d" % number) for place in range(190)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [_many_slots, _listeners])
 def test_heads_of_many_short_fields_are_not_kept(make: Callable[[], Callable[[int], object]]) -> None:
     """One of 2 kB takes more than ten times as much in memory, for each pod or port that it comes to."""

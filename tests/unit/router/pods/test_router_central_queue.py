@@ -204,6 +204,7 @@ async def test_no_request_waits_long_while_another_pod_has_room_though_routers_d
         network.world.check_nothing_is_left()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("routers", [1, 3])
 def test_among_unlike_pods_the_slowest_answers_come_nearly_as_soon_as_from_one_central_queue(
     routers: int,
@@ -224,6 +225,7 @@ def test_among_pods_of_unlike_slots_the_slowest_answers_come_nearly_as_soon_as_f
     assert quantile(sorted(routed.latencies), 0.99) < 1.5 * quantile(sorted(central), 0.99)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("routers", [1, 3])
 @pytest.mark.parametrize(
     ("added", "share"), [(simulated_growth.PODS, 0.7), (3 * simulated_growth.PODS, 0.36)]
