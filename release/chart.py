@@ -5,6 +5,7 @@ import io
 import tarfile
 from pathlib import Path
 
+from devcluster.images import TARGETS
 from release.errors import ReleaseError
 from release.version import CHART, Commit
 
@@ -34,12 +35,20 @@ def package(into: Path, commit: Commit, prefix: str) -> Path:
                 data = path.read_bytes()
                 if path == CHART / "values.yaml":
                     data = _with_prefix(data.decode(), prefix).encode()
+                if path == CHART / "Chart.yaml":
+                    data += _images(prefix, commit.version).encode()
                 entry = tarfile.TarInfo(f"penstock/{path.relative_to(CHART)}")
                 entry.size, entry.mtime, entry.mode = len(data), commit.epoch, 0o644
                 tar.addfile(entry, io.BytesIO(data))
     with archive.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=commit.epoch) as packed:
         packed.write(written.getvalue())
     return archive
+
+
+def _images(prefix: str, version: str) -> str:
+    """The last of the annotations: which images the chart uses, as Artifact Hub shows and scans them."""
+    lines = (f"    - name: {name}\n      image: {prefix}/{name}:{version}\n" for name in TARGETS)
+    return "  artifacthub.io/images: |\n" + "".join(lines)
 
 
 def _with_prefix(values: str, prefix: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -54,6 +55,27 @@ def resolve(future: Future[list[str]], work: Callable[[], list[str]]) -> None:
         future.set_exception(error)
 
 
+OTHERS = {
+    "kind": "kind create cluster; kind load docker-image IMAGE for each of the five images",
+    "k3d": "k3d cluster create; k3d image import IMAGE for each of the five images",
+    "minikube": "minikube start; minikube image load IMAGE for each of the five images",
+    "docker": "kind or k3d make a cluster in Docker, into which images are loaded",
+}
+"""How clusters that other programs make get images, by the program."""
+
+
+def others() -> list[str]:
+    """What else could be used here, a line each: programs that make clusters, a kubeconfig."""
+    usual = Path.home() / ".kube" / "config"
+    lines = [f"{name} is here: {how}" for name, how in OTHERS.items() if shutil.which(name)]
+    config = str(usual) if usual.exists() else "$HOME/.kube/config"
+    if lines or usual.exists():
+        lines.append(
+            f"then make demo KUBECONFIG={config} PENSTOCK_IMAGES=registry.example/penstock PENSTOCK_TAG=0.1.0"
+        )
+    return lines
+
+
 class Target:
     """Where the demo runs: a cluster with kubectl and helm, and the images that it finds there."""
 
@@ -75,6 +97,19 @@ class Target:
             self.digits = f"{prefix}/digits:{tag}"
             self.chart_values = ["--set", f"images.prefix={prefix}", "--set", f"images.tag={tag}"]
             self.command = "kubectl"
+
+    def begin(self) -> None:
+        """Say how long it will take, and which clusters that are here could be used instead."""
+        if self.cluster is None:
+            say(f"the cluster of {self.kubeconfig} is used; this takes some 2 minutes")
+            return
+        first = bool(programs.missing())
+        say(
+            "a Kubernetes is built from source and started: "
+            + ("a quarter of an hour this first time, 2 minutes later" if first else "some 2 minutes")
+        )
+        for line in others():
+            say(f"  instead: {line}")
 
     def up(self) -> None:
         """Have a cluster; where it is ours, its images are built beside its programs."""
@@ -479,6 +514,7 @@ def main() -> int:
     """Run the demo; returns the exit code."""
     try:
         demo = Demo(Target())
+        demo.target.begin()
         demo.install()
         demo.apply()
         demo.accuracy()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from devcluster import images as builder
 from devcluster import machine, programs
@@ -175,8 +176,14 @@ def test_the_chart_names_the_images_of_its_release(tmp_path: Path) -> None:
     assert again.read_bytes() == archive.read_bytes()
     helm = [str(programs.program("helm", "helm")), "template", "penstock", str(archive)]
     rendered = subprocess.run(helm, capture_output=True, text=True, check=True).stdout
-    for name in ("operator", "router", "sidecar"):
-        assert f'"registry.example/penstock/{name}:{COMMIT.version}"' in rendered
+    shown = subprocess.run(
+        [helm[0], "show", "chart", str(archive)], capture_output=True, text=True, check=True
+    )
+    listed = yaml.safe_load(yaml.safe_load(shown.stdout)["annotations"]["artifacthub.io/images"])
+    assert [image["name"] for image in listed] == ["operator", "router", "sidecar", "python-model"]
+    for image in listed:
+        assert image["image"] == f"registry.example/penstock/{image['name']}:{COMMIT.version}"
+        assert f'"{image["image"]}"' in rendered
 
 
 def test_the_notes_are_the_section_of_the_version(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import penstock
+from examples.digits import demo
 from penstock_operator.api import KINDS
 
 EXAMPLE = Path(__file__).parents[3] / "examples/digits"
@@ -42,6 +43,20 @@ def modules() -> Iterator[tuple[Any, Any]]:
     for name in ("model", "digits_data"):
         sys.modules.pop(name, None)
     patch.undo()
+
+
+def test_the_demo_says_which_clusters_could_be_used_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs that make clusters, and a kubeconfig in its usual place; nothing where there is none."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert demo.others() == []
+    (tmp_path / "kind").touch(mode=0o755)
+    assert demo.others()[0].startswith("kind is here: kind create cluster; kind load docker-image")
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").touch()
+    assert f"make demo KUBECONFIG={tmp_path}/.kube/config" in demo.others()[-1]
 
 
 def test_the_parts_are_disjoint_and_always_the_same(modules: tuple[Any, Any]) -> None:
