@@ -158,7 +158,10 @@ def deploy(documents: Sequence[Mapping[str, Any]], cluster: Kubectl, *, seconds:
     _own(cluster, code["name"], backends)
     for name in backends:
         _wait(cluster, name, until=began + seconds)
-    _delete_unused(cluster, code["labels"][export.CODE_LABEL], keep=code["name"])
+    try:
+        _delete_unused(cluster, code["labels"][export.CODE_LABEL], keep=code["name"])
+    except ClusterError as error:  # such as without the right to list ReplicaSets
+        print(f"earlier code stays: {error}", file=sys.stderr)
     print(f"{front} serves after {time.monotonic() - began:.1f} s")
     print(f"  in the cluster  http://{front}")
     print(f"  from here       kubectl port-forward service/{front} 8080:80")
