@@ -221,16 +221,16 @@ async def test_held_requests_move_to_the_backend_that_a_new_split_names(upstream
 
 async def test_the_endpoints_time_begins_when_a_request_leaves_the_hold(upstream: Any, router: Any) -> None:
     server = await upstream()
-    process = await router().start(endpoint("e", backend("b"), timeoutMs=5000))
+    process = await router().start(endpoint("e", backend("b"), timeoutMs=2000))
     asking = asyncio.create_task(process.ask())
     timed = asyncio.create_task(process.ask(headers={"x-penstock-timeout-ms": "30000"}))
     await held(process, 2)
     # This one's end says that all were held for longer than the endpoint's time.
-    assert (await process.ask(headers={"x-penstock-timeout-ms": "5100"})).status == 504
-    process.settle(endpoint("e", backend("b", server.target), timeoutMs=5000))
+    assert (await process.ask(headers={"x-penstock-timeout-ms": "2100"})).status == 504
+    process.settle(endpoint("e", backend("b", server.target), timeoutMs=2000))
     assert {reply.status for reply in await asyncio.gather(asking, timed)} == {200}
     assert len(server.seen) == 2
-    assert all(0 < int(seen.header("x-penstock-timeout-ms") or 0) <= 5000 for seen in server.seen)
+    assert all(0 < int(seen.header("x-penstock-timeout-ms") or 0) <= 2000 for seen in server.seen)
 
 
 async def test_a_draining_only_pod_holds_requests_until_another_appears(upstream: Any, router: Any) -> None:
