@@ -34,7 +34,7 @@ ALIKE_BITS: Final = 2
 """Connections whose sizes differ by less than a factor of 4 keep about as much."""
 LOG_SECONDS: Final = 1.0
 MEASURE_SECONDS: Final = 0.1
-"""Time between two measurements for what is announced: it costs its client nothing."""
+"""Time between two measurements for what is announced, which costs its client nothing, while little comes."""
 RETRY_AFTER_SECONDS: Final = 1.0
 
 
@@ -70,7 +70,17 @@ class MemoryBound:
         trim: called at each look; it returns free memory to the machine.
     """
 
-    __slots__ = ("_logged", "_measured", "_trim", "connections", "gave_way", "most", "others", "room")
+    __slots__ = (
+        "_logged",
+        "_measured",
+        "_measured_room",
+        "_trim",
+        "connections",
+        "gave_way",
+        "most",
+        "others",
+        "room",
+    )
 
     def __init__(self, most: int = 0, trim: Callable[[], object] = lambda: None) -> None:
         self.most = most
@@ -83,6 +93,7 @@ class MemoryBound:
         self.gave_way = 0
         """Connections, and requests on shared ones, that had to make way."""
         self._logged = self._measured = 0.0
+        self._measured_room = self.room
         self._trim = trim
 
     def came(self, size: int) -> None:
@@ -97,9 +108,11 @@ class MemoryBound:
         if size <= self.room:
             return True
         now = time.monotonic()
-        if now - self._measured >= MEASURE_SECONDS:
+        # What came since the last measurement may be gone again; it cost its clients something.
+        came = self._measured_room - self.room
+        if now - self._measured >= MEASURE_SECONDS or came >= self.most // LOOK_SHARE:
             self._measured = now
-            self.room = max(self.room, self.most - self.kept())
+            self.room = self._measured_room = max(self.room, self.most - self.kept())
         return size <= self.room
 
     def kept(self) -> int:
@@ -125,7 +138,7 @@ class MemoryBound:
         kept = sum([size for size, _ in sizes]) + sum([other() for other in self.others])
         wanted = self.most // LOOK_SHARE
         missing = kept + wanted - self.most
-        self.room = self.most - kept
+        self.room = self._measured_room = self.most - kept
         if missing <= 0:
             return
         count = 0
@@ -137,7 +150,7 @@ class MemoryBound:
                 count += 1
         self.gave_way += count
         # NB: even if too much is kept outside of connections, the next look must not come sooner.
-        self.room = wanted
+        self.room = self._measured_room = wanted
         now = time.monotonic()
         if now - self._logged >= LOG_SECONDS:
             self._logged = now
