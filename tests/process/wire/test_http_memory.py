@@ -284,6 +284,14 @@ async def test_what_keeps_only_its_place_gives_way_last(holding: Holding) -> Non
     assert (await asyncio.wait_for(reader.read(1 << 16), SECONDS)).startswith(b"HTTP/1.1 200 ")
 
 
+def test_what_came_and_is_gone_again_leaves_room_at_once() -> None:
+    """However fast one client's large bodies follow each other, the next one fits while nothing is kept."""
+    memory = MemoryBound(4 * 1024 * KIB)
+    for _ in range(30):
+        assert memory.fits(1024 * KIB)
+        memory.came(1024 * KIB)
+
+
 @pytest.mark.parametrize(
     ("group", "limits", "expected"),
     [
@@ -296,14 +304,6 @@ async def test_what_keeps_only_its_place_gives_way_last(holding: Holding) -> Non
         ("", {}, None),
     ],
 )
-def test_what_came_and_is_gone_again_leaves_room_at_once() -> None:
-    """However fast one client's large bodies follow each other, the next one fits while nothing is kept."""
-    memory = MemoryBound(4 * 1024 * KIB)
-    for _ in range(30):
-        assert memory.fits(1024 * KIB)
-        memory.came(1024 * KIB)
-
-
 def test_the_limit_is_the_least_of_the_cgroup_and_those_above(
     tmp_path: Path, group: str, limits: dict[str, str], expected: int | None
 ) -> None:
