@@ -35,7 +35,9 @@ def on_files(files, config):
 
 def _front_page(index):
     """What the README says until it comes to this repository, and then all pages."""
-    text = (ROOT / "README.md").read_text().partition("\n## The whole of it")[0]
+    text, heading, _ = (ROOT / "README.md").read_text().partition("\n## The whole of it")
+    if not heading:
+        raise ValueError("README.md: expected the heading 'The whole of it', found none")
     return text.replace("(docs/", "(") + "\n" + index.partition("\n")[2]
 
 

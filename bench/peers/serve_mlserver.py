@@ -3,7 +3,7 @@
 `parallel_workers: 0`: no hop to a worker process (with one core it only costs); the batch sleeps in a
 thread, so that the loop reads on meanwhile. `max_batch_time` is its window: a batch goes when that is over,
 whether the model is free or not, so the window must be as long as a full batch takes, or batches of one queue
-up; 1 ms for a quick model (0 turns batching off). gzip, gRPC's share, metrics and the access log are off as
+up (0 turns batching off). gzip, gRPC's share, metrics and the access log are off as
 far as they can be. It speaks v2 alone.
 """
 
@@ -50,7 +50,7 @@ async def main():
         name="bench",
         implementation=Model,
         max_batch_size=MAX_BATCH,
-        max_batch_time=FULL_BATCH_SECONDS if FULL_BATCH_SECONDS > 0.03 else 0.001,
+        max_batch_time=FULL_BATCH_SECONDS,
     )
     await server.start([model])
 

@@ -232,7 +232,7 @@ class Config(BaseModel):
     ] = "localhost/penstock/python-model"
     image_pull_policy: Annotated[
         Literal["", "Always", "IfNotPresent", "Never"],
-        Field(description="Pull policy of both; empty: Kubernetes' own."),
+        Field(description="Pull policy of these; empty: Kubernetes' own."),
     ] = ""
     image_pull_secrets: Annotated[
         str, Field(description="Names, by commas, of Secrets in each pod's namespace to pull images with.")

@@ -33,11 +33,9 @@ class CodeArchive:
 
     Args:
         data: the ZIP archive.
-        files: the paths in it.
     """
 
     data: bytes
-    files: tuple[str, ...]
 
     @property
     def digest(self) -> str:
@@ -122,7 +120,7 @@ def pack(files: Mapping[str, Path], *, requirements: str | None = None) -> CodeA
             f"expected code of at most {MOST_BYTES // 1024} KiB compressed, found {len(data) // 1024} KiB: "
             f"{sizes}; put data into an image or a volume"
         )
-    return CodeArchive(data, tuple(sorted(contents)))
+    return CodeArchive(data)
 
 
 def locked(path: Path) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -64,10 +65,9 @@ def run(options: argparse.Namespace, argv: Sequence[str]) -> int:
         The exit code.
     """
     if options.watch:
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_watch([argument for argument in argv if argument != "--watch"]))
-        except KeyboardInterrupt:
-            return 0
+        return 0
     cluster = Kubectl(context=options.context, namespace=options.namespace)
     try:
         documents = export.documents_of(options, code=True)
@@ -75,6 +75,9 @@ def run(options: argparse.Namespace, argv: Sequence[str]) -> int:
     except (ClusterError, CompositionError, LoadError, OSError) as error:
         print(f"penstock deploy: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("penstock deploy: interrupted; what was applied stays", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -85,18 +88,20 @@ async def _watch(argv: Sequence[str]) -> None:
         process = await asyncio.create_subprocess_exec(sys.executable, "-m", "penstock", "deploy", *argv)
         done = asyncio.create_task(process.wait())
         change = asyncio.create_task(source_files.changed(Path.cwd(), files))
-        await asyncio.wait((done, change), return_when=asyncio.FIRST_COMPLETED)
-        if not done.done():
-            process.terminate()  # the next version replaces this one, ready or not
-        elif done.result():
-            print("the version before serves on; save a change to try again", file=sys.stderr)
-        await done
+        try:
+            await asyncio.wait((done, change), return_when=asyncio.FIRST_COMPLETED)
+            if done.done() and done.result():
+                print("the version before serves on; save a change to try again", file=sys.stderr)
+        finally:
+            if process.returncode is None:
+                process.terminate()  # the next version replaces this one, ready or not; or Ctrl-C came
+            await process.wait()
         names = await change
         print(f"changed: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}", file=sys.stderr)
 
 
 class Kubectl:
-    """kubectl, with the user's own rights.
+    """kubectl, with the user's own rights; `penstock.Client` has only resources of ours, and needs an extra.
 
     Args:
         context: of the kubeconfig; None = the current one.

@@ -75,14 +75,14 @@ class Entry:
 
 
 @contextlib.contextmanager
-def _waiting(load: _Load, entry: Entry) -> Iterator[None]:
+def _waiting(load: _Load) -> Iterator[None]:
     """Note that the load which the running code is part of, if any, waits for another.
 
     Raises:
         RuntimeError: the other waits for it already, so that both would wait for good.
     """
     own = _LOADING.get()
-    if own is None or entry.loaded:
+    if own is None:
         yield
         return
     with _WAITS_LOCK:
@@ -154,7 +154,9 @@ class Models:
 
     def _blocking(self, model_id: str) -> Any:
         entry, first = self._take(model_id)
-        with _waiting((self, model_id), entry):
+        if entry.loaded:
+            return entry.model.result()
+        with _waiting((self, model_id)):
             return self._loaded(entry, model_id, first=first)
 
     def _loaded(self, entry: Entry, model_id: str, *, first: bool) -> Any:
@@ -184,7 +186,9 @@ class Models:
             alone.run(_LOADING.set, (self, model_id))
             entry.task = asyncio.get_running_loop().create_task(self._load(entry), context=alone)
             entry.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        with _waiting((self, model_id), entry):
+        if entry.loaded:
+            return await asyncio.shield(entry.task)
+        with _waiting((self, model_id)):
             return await asyncio.shield(entry.task)
 
     async def _load(self, entry: Entry) -> Any:

@@ -11,10 +11,12 @@ import argparse
 import hashlib
 import io
 import os
+import shutil
 import site
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -57,7 +59,8 @@ def unpack(archive: bytes, folder: Path, *, digest: str) -> None:
             left = MOST_BYTES
             for member in members:
                 left -= _write(opened, member, folder, most=left)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    # NB: NotImplementedError and RuntimeError are zipfile's, for methods it lacks and for encrypted files.
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise BadArchive(f"expected a ZIP archive: {error}") from error
 
 
@@ -84,6 +87,8 @@ def install(folder: Path) -> int:
     """Install the requirements of an unpacked archive, if it lists any; return pip's exit code."""
     if not (folder / REQUIREMENTS).exists():
         return 0
+    # Of a step that was killed: pip passes over each package of which anything is there already.
+    shutil.rmtree(folder / INSTALLED, ignore_errors=True)
     command = [
         *(sys.executable, "-m", "pip", "install", "--require-hashes", "--only-binary", ":all:"),
         *("--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--no-input", "--quiet"),

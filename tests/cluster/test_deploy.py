@@ -18,7 +18,7 @@ from tests.support.cluster.k8s import ROOT, Load, Namespace, assert_nothing_lost
 pytestmark = pytest.mark.together
 
 CODE = """
-import os
+import os, pathlib
 from words.values import COLLECTOR, LABEL
 
 os.environ["COLLECTOR"] = COLLECTOR
@@ -26,7 +26,7 @@ from ledger_model import Ledger
 
 class Words(Ledger):
     def __init__(self) -> None:
-        super().__init__(label=LABEL)
+        super().__init__(label=LABEL + pathlib.Path("words/none.txt").read_text())
 """
 
 
@@ -84,6 +84,7 @@ def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
     package.mkdir(parents=True)
     shutil.copy(ROOT / "tests/support/ledger/ledger_model.py", folder)
     (package / "__init__.py").touch()
+    (package / "none.txt").touch()  # data of the package, which the model finds where it is here
     (package / "model.py").write_text(CODE)
     values = package / "values.py"
     collector = f"{FIRST.address}:{load.port}"
@@ -94,6 +95,10 @@ def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
     url = namespace.url("words")
     before = namespace.get("modelbackend", "words")["spec"]["model"]["python"]["code"]
 
+    stray = {"name": "words-code-stray", "labels": {"penstock.dev/code": "words"}}
+    namespace.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": stray})
+    namespace.patch("modelbackend", "words", {"spec": {"batching": {"maxBatchSize": 7}}})
+
     load.start(url, rate=50)
     values.write_text(f"COLLECTOR, LABEL = {collector!r}, 'second'\n")
 
@@ -103,6 +108,11 @@ def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
     wait_for("an answer of the edit", answers)
     watching.wait_printed("changed: words/values.py")
     assert_nothing_lost(load.stop())
+    # What the user has set stays.
+    assert namespace.get("modelbackend", "words")["spec"]["batching"]["maxBatchSize"] == 7
+    # Code that no ReplicaSet names goes, what a rollback needs stays.
+    wait_for("the end of unused code", lambda: namespace.get("configmap", "words-code-stray") is None)
+    assert namespace.get("configmap", before["configMapRef"]["name"]) is not None
     values.write_text("COLLECTOR = \n")
     watching.wait_printed("the version before serves on")
     assert watching.interrupt() == 0

@@ -52,12 +52,6 @@ RECONFIGURE_PATH: Final = f"{OWN_PATHS}reconfigure"
 CANCEL_PATH: Final = f"{OWN_PATHS}cancel"
 """Path at which the sidecar reports clients that left to a model of the `envelope` protocol; only the sidecar
 may use it: routers and sidecars close the path to clients."""
-CODE_KEY: Final = "code.zip"
-"""Key of a code ConfigMap that holds the archive."""
-CODE_FOLDER: Final = "/penstock/code"
-"""Where a model container finds that code; its first step fills the folder."""
-CODE_ENV: Final = "PENSTOCK_CODE"
-"""Variable that has this folder, for the SDK's server."""
 LIVE_PATH: Final = "/livez"
 """On each admin port, for the kubelet: fails when the process must be restarted."""
 READY_PATH: Final = "/readyz"
@@ -66,6 +60,13 @@ DRAIN_PATH: Final = "/drain"
 """On the sidecar's admin port, for the kubelet's preStop: answers when the sidecar has drained."""
 REPORTS_PATH: Final = "/reports/"
 """On the operator, followed by `sidecar` or `router`: the path to which each of these POSTs its reports."""
+
+# -- code that is not in an image ----------------------------------------------------------------------------
+
+CODE_KEY: Final = "code.zip"
+"""Key of a ConfigMap of code that holds the archive."""
+CODE_FOLDER: Final = "/penstock/code"
+"""Where a model container finds that code; its first step fills the folder."""
 
 # -- environment variables -----------------------------------------------------------------------------------
 
@@ -81,6 +82,8 @@ DRAIN_SECRET_ENV: Final = "PENSTOCK_DRAIN_SECRET"  # noqa: S105 - a variable's n
 """Likewise, for the sidecar alone: the value that the kubelet's preStop sends in `x-penstock-drain`."""
 RECONFIGURE_SECRET_ENV: Final = "PENSTOCK_RECONFIGURE_SECRET"  # noqa: S105 - a variable's name
 """Likewise, for sidecar and model: the value of `x-penstock-reconfigure` that accompanies a userConfig."""
+CODE_ENV: Final = "PENSTOCK_CODE"
+"""Likewise, for a model whose code is not in its image: `CODE_FOLDER`."""
 LOCAL_ONLY_ENV: Final = "PENSTOCK_LOCAL_ONLY"
 """Set by `penstock run`: all ports refuse other sites' pages and names (`http.server.local_clients`)."""
 ENDPOINTS_ENV: Final = "PENSTOCK_ENDPOINTS"

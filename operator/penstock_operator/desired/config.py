@@ -27,7 +27,7 @@ class RenderConfig:
 
     Args:
         python_image: image of Python backends that bring code and name no image.
-        image_pull_policy: imagePullPolicy of sidecar and router; "" leaves it to Kubernetes.
+        image_pull_policy: imagePullPolicy of these; "" leaves it to Kubernetes.
         report_url: where sidecars and routers report, such as
             `https://penstock-operator.penstock-system.svc:8016`.
         authorities: certificates by which they verify the operator, PEM; they change while it runs.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.code_archive import local_files, locked, pack
-from penstock.unpack import REQUIREMENTS
+from penstock.unpack import INSTALLED, REQUIREMENTS
 from penstock_wire import contract
 
 METADATA = "Metadata-Version: 2.1\nName: tinydep\nVersion: 1.5\n"
@@ -43,7 +43,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def first_step(folder: Path, archive: bytes) -> subprocess.CompletedProcess[str]:
     """Run the step as a pod does."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder.parent / "code.zip").write_bytes(archive)
     digest = f"sha256:{hashlib.sha256(archive).hexdigest()}"
     command = [sys.executable, "-m", "penstock.unpack", str(folder.parent / "code.zip"), str(folder)]
@@ -53,7 +53,7 @@ def first_step(folder: Path, archive: bytes) -> subprocess.CompletedProcess[str]
 
 
 def test_requirements_are_locked_here_and_installed_there(index: Path, tmp_path: Path) -> None:
-    """By uv the hashes are found, pip demands them, and the server imports what was installed."""
+    """By uv the hashes are found, pip demands them, and the server imports what was installed, whole."""
     wanted = tmp_path / "requirements.txt"
     wanted.write_text("tinydep>=1\n")
     lines = locked(wanted)
@@ -66,6 +66,10 @@ def test_requirements_are_locked_here_and_installed_there(index: Path, tmp_path:
     (source / "shop.py").write_text(MODEL)
     archive = pack({"shop.py": source / "shop.py"}, requirements=lines)
     code = tmp_path / "code"
+    # A step that was killed has left half of what it installs.
+    half = code / INSTALLED / "tinydep.py"
+    half.parent.mkdir(parents=True)
+    half.write_text("VALUE = ")
     done = first_step(code, archive.data)
     assert done.returncode == 0, done.stderr
     # What the server does before it serves: it imports the target, and says what it found.

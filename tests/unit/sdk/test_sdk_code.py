@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from penstock import export, unpack
-from penstock.code_archive import CodeArchive, local_files, locked, pack
+from penstock.code_archive import local_files, locked, pack
 from penstock.errors import LoadError
 from penstock_operator.api.modelbackend import ModelBackend
 from penstock_wire import contract
@@ -130,6 +130,12 @@ def link(name: str) -> zipfile.ZipInfo:
     return entry
 
 
+def damaged(archive: bytes) -> bytes:
+    """The archive with other bytes in the middle of its first member's data."""
+    at = archive.index(b"a.py") + len("a.py") + 2
+    return archive[:at] + b"\xff" * 8 + archive[at + 8 :]
+
+
 @pytest.mark.parametrize(
     ("archive", "words"),
     [
@@ -141,8 +147,9 @@ def link(name: str) -> zipfile.ZipInfo:
         (archive_of(*((f"{n}", b"") for n in range(unpack.MOST_FILES + 1))), "at most 10000 files"),
         (b"PK\x03\x04 no archive", "expected a ZIP archive"),
         (archive_of(("a", b"abc" * 99))[:-40], "expected a ZIP archive"),
+        (damaged(archive_of(("a.py", random.Random(1).randbytes(99)))), "expected a ZIP archive"),
     ],
-    ids=["up", "up-below", "absolute", "link", "bomb", "many", "garbage", "cut"],
+    ids=["up", "up-below", "absolute", "link", "bomb", "many", "garbage", "cut", "damaged"],
 )
 def test_a_hostile_archive_leaves_nothing_outside(tmp_path: Path, archive: bytes, words: str) -> None:
     folder = tmp_path / "code"
@@ -157,7 +164,7 @@ def test_other_code_than_the_spec_names_is_not_unpacked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = tmp_path / "code.zip"
-    archive.write_bytes(CodeArchive(archive_of(("a.py", b"")), ("a.py",)).data)
+    archive.write_bytes(archive_of(("a.py", b"")))
     (tmp_path / "code").mkdir()
     wrong = f"sha256:{'0' * 64}"
     assert unpack.main([str(archive), str(tmp_path / "code"), "--digest", wrong]) == 1
