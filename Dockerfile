@@ -1,4 +1,5 @@
-# Penstock's four images: `--target operator|router|sidecar|python-model`.
+# Penstock's images: `--target operator|router|sidecar|python-model`, and one for each format of model files:
+# `--target format-model --build-arg FORMAT=huggingface|lightgbm|mlflow|onnx|sklearn|xgboost`.
 #
 # Each is the base, a virtual environment at /opt/penstock with what its requirements/*.lock pins, and our
 # packages in a layer of their own on top: after a change of code only that layer is new. The processes run
@@ -52,11 +53,14 @@ RUN mkdir /compiled && case "${COMPILE}" in \
 
 # The environments have no pip of their own: `pip --python` installs from outside. The .pth file is how an
 # environment finds our packages, which a later layer brings.
+# Of Kubernetes' client the operator uses neither the classes of APIs nor, with asyncio, those of objects: 94 MB.
 FROM tools AS operator-environment
 COPY requirements/operator.lock /requirements/
 RUN python3 -m venv --without-pip /opt/penstock \
     && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --no-compile --require-hashes -r /requirements/operator.lock \
-    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth" \
+    && cd /opt/penstock/lib/python3*/site-packages && echo /opt/penstock/packages > penstock.pth \
+    && rm -r kubernetes/client/api kubernetes/aio/client/api \
+    && find kubernetes/aio/client/models -type f ! -name __init__.py -delete \
     && $BYTECODE /opt/penstock/lib
 
 FROM tools AS router-environment
@@ -68,10 +72,10 @@ RUN python3 -m venv --without-pip /opt/penstock \
     && $BYTECODE /opt/penstock/lib
 
 FROM tools AS sidecar-environment
-COPY requirements/sidecar.lock requirements/tracing.lock /requirements/
+COPY requirements/sidecar.lock requirements/tracing.lock requirements/artifact.lock /requirements/
 RUN python3 -m venv --without-pip /opt/penstock \
     && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --no-compile --require-hashes \
-      -r /requirements/sidecar.lock -r /requirements/tracing.lock \
+      -r /requirements/sidecar.lock -r /requirements/tracing.lock -r /requirements/artifact.lock \
     && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth" \
     && $BYTECODE /opt/penstock/lib
 
@@ -80,6 +84,21 @@ FROM tools AS python-model-environment
 COPY requirements/sdk.lock /requirements/
 RUN python3 -m venv /opt/penstock \
     && /opt/penstock/bin/pip install --quiet --no-compile --require-hashes -r /requirements/sdk.lock \
+    && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth" \
+    && $BYTECODE /opt/penstock/lib
+
+FROM tools AS format-environment
+ARG FORMAT
+# LightGBM's wheel leaves OpenMP's library to the system. --no-deps: tokenizers' lock leaves out what only
+# downloads, and pip would look for it.
+RUN mkdir -p /opt/penstock/lib && test "${FORMAT}" != lightgbm -a "${FORMAT}" != mlflow \
+    || { apt-get -o APT::Sandbox::User=root update -qq \
+         && apt-get -o APT::Sandbox::User=root install -qq --no-install-recommends libgomp1 \
+         && cp /usr/lib/*/libgomp.so.1 /opt/penstock/lib/ && rm -rf /var/lib/apt/lists /var/cache/apt; } >/dev/null
+COPY requirements/${FORMAT}.lock /requirements/
+RUN python3 -m venv --without-pip /opt/penstock \
+    && /opt/tools/bin/pip --python /opt/penstock/bin/python install --quiet --no-compile --no-deps --require-hashes \
+      -r /requirements/${FORMAT}.lock \
     && echo /opt/penstock/packages > "$(echo /opt/penstock/lib/python3*/site-packages)/penstock.pth" \
     && $BYTECODE /opt/penstock/lib
 
@@ -109,6 +128,12 @@ ENTRYPOINT ["python", "-m", "penstock_sidecar"]
 COPY --from=sidecar-environment /opt/penstock /opt/penstock
 COPY --from=packages /packages /opt/penstock/packages
 COPY --from=compiled /compiled /opt/penstock/packages
+
+FROM runtime AS format-model
+ENV LD_LIBRARY_PATH=/opt/penstock/lib
+ENTRYPOINT ["python", "-m", "penstock.serve"]
+COPY --from=format-environment /opt/penstock /opt/penstock
+COPY --from=packages /packages /opt/penstock/packages
 
 FROM runtime AS python-model
 ENTRYPOINT ["python", "-m", "penstock.serve"]

@@ -23,11 +23,13 @@ $(VENV)/.ready: requirements/dev.lock pyproject.toml
 	@touch $@
 
 lock: # Write requirements/*.lock from pyproject.toml
-	@for extra in cli operator router sidecar tracing sdk compile dev; do \
+	@for extra in artifact cli huggingface lightgbm mlflow onnx operator router sidecar sklearn tracing xgboost sdk compile dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate --no-emit-package penstock-serving --extra $$extra -o requirements/$$extra.lock pyproject.toml || exit 1; done
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate -o requirements/docs.lock site/requirements.in
+	@printf '%s\n' 'moto[s3]>=5.2,<6' flask flask-cors | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-header --no-annotate -o requirements/s3.lock -
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate -o requirements/build.lock -
 
@@ -60,7 +62,7 @@ test: check ## Everything: `check`, all tests without a cluster, the tests on a 
 	$(SELF) --no-print-directory compiled; first=$$?; \
 	$(BIN)/pytest -q $(BESIDE) tests/unit tests/process $$(test -f $(COMPILED) && echo --without-compiled); second=$$?; \
 	wait $$beside; cluster=$$?; cat $(LOG); rm -f $(LOG); exit $$((first | second | cluster))
-	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations 25 --durations-min 10 --fight-seconds 600 tests/cluster
+	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations 25 --durations-min 10 --fight-seconds 520 tests/cluster
 
 # Without a compiler the target says so and does not fail: images then contain Python, on which all other tests run.
 compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire, sidecar and router on the compiled modules
@@ -93,7 +95,7 @@ docs: $(VENV)/.ready ## Build the documentation's site in dist/site; dead links 
 	  mkdocs build --config-file site/mkdocs.yml && echo "[docs] dist/site/index.html"
 
 audit: $(VENV)/.ready # known vulnerabilities in what the locks pin (where PyPI's data can be had), faults in the workflows
-	@code=0; for lock in operator router sidecar sdk cli tracing; do echo "[audit] requirements/$$lock.lock"; \
+	@code=0; for lock in artifact huggingface lightgbm mlflow onnx operator router sidecar sdk sklearn xgboost cli tracing; do echo "[audit] requirements/$$lock.lock"; \
 	  $(BIN)/uv tool run --quiet pip-audit==2.10.1 --strict --disable-pip --require-hashes -r requirements/$$lock.lock || code=1; done; exit $$code
 	@$(BIN)/uv tool run --quiet zizmor==1.32.0 --offline .github
 

@@ -34,7 +34,9 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent
 CACHE = ROOT / ".mypyc_cache"
@@ -45,14 +47,18 @@ PACKAGES = {
 MODULES: dict[str, Sequence[str]] = {
     "penstock_wire": (
         "closed_paths",
+        "framing.bodies",
+        "framing.call",
+        "framing.client",
+        "framing.connection",
+        "framing.served",
         "headers",
         "hop.bodies",
-        "hop.call",
         "hop.client",
         "hop.exchange",
         "hop.frames",
         "hop.heads",
-        "hop.link",
+        "hop.end",
         "hop.server",
         "hop.upstream",
         "http.client.answer",
@@ -62,10 +68,28 @@ MODULES: dict[str, Sequence[str]] = {
         "http.head_cache",
         "http.memory",
         "http.messages",
+        "http.sending",
         "http.server.connection",
-        "http.server.connection_base",
+        "http.server.exchange",
         "http.server.head",
-        "http.server.seat",
+        "http.server.reader",
+        "http.server.writer",
+        "http2.asking",
+        "http2.call",
+        "http2.client",
+        "http2.connection",
+        "http2.exchange",
+        "http2.fields",
+        "http2.frames",
+        "http2.head",
+        "http2.end",
+        "http2.inference",
+        "http2.members",
+        "http2.passed_call",
+        "http2.protobuf",
+        "http2.rest_upstream",
+        "http2.status",
+        "http2.tensors",
         "instances_form",
         "json_slices",
         "request_ids",
@@ -83,8 +107,11 @@ MODULES: dict[str, Sequence[str]] = {
         "batching.dispatcher",
         "batching.fault_tracker",
         "batching.item_responses",
+        "batching.reuse",
         "batching.runner",
         "batching.turns",
+        "estimators.cost_fit",
+        "estimators.robust_line",
         "estimators.hold_policy",
         "estimators.latency_model",
         "estimators.model_pace",
@@ -105,10 +132,12 @@ MODULES: dict[str, Sequence[str]] = {
         "queue.eviction",
         "queue.fair_queueing",
         "queue.group_size",
+        "queue.grouping",
         "queue.key",
         "queue.queue",
         "queue.request",
         "queue.structures",
+        "work",
     ),
     "penstock_router": (
         "choice.affinity",
@@ -139,7 +168,7 @@ MODULES: dict[str, Sequence[str]] = {
     ),
 }
 """What is compiled. Not: what runs once a connection or less often, whose coroutines use `async with`
-(`http.server.server`, `http.server.streams`, `http.client.pool`, the router's `forwarding.proxy`);
+(`http.server.server`, `http.server.streams`, `http.client.connecting`, the router's `forwarding.proxy`);
 `http` and `errors`, which are Protocols and exceptions; `queue.lazy_heap`, which is generic."""
 UNABLE = 3
 """Exit code where nothing can be compiled here."""
@@ -316,6 +345,28 @@ def _build() -> None:
     """Compile in the working folder."""
     from mypyc.build import mypycify
     from setuptools import setup
+    from setuptools.command.build_ext import build_ext
+
+    class Parallel(build_ext):  # type: ignore[misc]  # setuptools has no types
+        """Compiles as many files of C at once as there are processors; setuptools one after another."""
+
+        def build_extensions(self) -> None:
+            compiler = self.compiler
+            compile_file, compile_files = compiler._compile, compiler.compile  # noqa: SLF001 - no other way
+            running: list[Future[None]] = []
+
+            def compile_and_wait(*arguments: Any, **options: Any) -> list[str]:
+                objects: list[str] = compile_files(*arguments, **options)
+                while running:
+                    running.pop().result()
+                return objects
+
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                compiler._compile = lambda *each: running.append(  # noqa: SLF001
+                    pool.submit(compile_file, *each)
+                )
+                compiler.compile = compile_and_wait
+                super().build_extensions()
 
     paths = [f"{name.replace('.', '/')}.py" for name in texts()]
     # NB: one file of C for all takes gcc seven times as long, and gives the same number of instructions.
@@ -326,7 +377,8 @@ def _build() -> None:
         group_name=SHARED,
         multi_file=True,
     )
-    setup(name=SHARED, ext_modules=extensions, script_args=["--quiet", "build_ext", "--inplace"])
+    arguments = ["--quiet", "build_ext", "--inplace"]
+    setup(name=SHARED, ext_modules=extensions, cmdclass={"build_ext": Parallel}, script_args=arguments)
 
 
 def cached() -> Path:

@@ -1,9 +1,12 @@
 """Measures the cost of reports for the operator: 2 000 pods, a report a second, TLS, kept connections.
 
-`python -m bench.control_reports` starts the control server in a process of its own (`--serve`) and as many
-real reporters here. TokenReviews are answered in the process: they cost one call to the apiserver a pod and
-minute, which is not in the figure. `--bare` measures a server that reads the body and gives a constant
-answer: what our front and TLS cost alone, in the same minute on the same machine.
+`python -m bench.control_reports` starts the control server in a process of its own (`--serve`), and real
+reporters in others (`--play`), each with a token and a connection of its own; a player begins further ones as
+fast as its own handshakes allow. TokenReviews are answered in the server's process after `_REVIEW_SECONDS`;
+their calls to the apiserver are not in the figure. The interval of reports follows the server's load, as an
+operator's does.
+`--bare` measures a server that reads the body and gives a constant answer: what our front and TLS cost alone,
+in the same minute on the same machine.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import uvloop
 
@@ -31,6 +34,7 @@ from bench.figures import Figures
 from bench.processes import cpu_seconds, rss_mb
 from penstock_operator.clock import LoopClock
 from penstock_operator.control.auth import ReportAuthenticator
+from penstock_operator.control.load_monitor import LoadMonitor
 from penstock_operator.control.rate_limit import RateLimit
 from penstock_operator.control.recommendation import Recommendations
 from penstock_operator.control.server import ControlServer
@@ -44,10 +48,16 @@ from penstock_wire.control.documents import digest
 from penstock_wire.control.report import Fit, Items, SidecarReport, Totals, encode
 from penstock_wire.control.reporter import Reporter
 from penstock_wire.http import Exchange, Response
-from penstock_wire.process import set_log_level
+from penstock_wire.process import raise_file_limit, set_log_level
 
 PODS_OF_A_BACKEND = 4
+PODS_OF_A_PLAYER = 2500
 _SETTLE = 8.0
+_REVIEW_SECONDS = 0.02
+_BEGINNING = 32
+"""Pods of a player that have not reported yet."""
+_TAKEN = 'penstock_operator_reports_total{kind="sidecar",outcome="taken"}'
+_FIRST = 'penstock_operator_reports_total{kind="pod",outcome="first"}'
 _ANSWER = Response(200, ((b"content-type", b"application/json"),), b'{"v":1,"nextReportMs":1000}')
 
 
@@ -55,6 +65,7 @@ class _Reviews:
     """Of a cluster only what the authenticator asks: a token is its pod's."""
 
     async def create(self, _kind: Kind, obj: Obj) -> Obj:
+        await asyncio.sleep(_REVIEW_SECONDS)
         pod = _claims(obj["spec"]["token"])["pod"]
         extra = {
             "authentication.kubernetes.io/pod-name": [pod],
@@ -118,8 +129,10 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
     from penstock_operator.control import server as listening
     from penstock_operator.control.certificates import server_context, show
 
-    listening.MAX_PER_ADDRESS = listening.MAX_CONNECTIONS  # as below
+    listening.MAX_PER_ADDRESS = listening.MAX_REPORTERS  # as below
+    raise_file_limit()
     clock, store, metrics = LoopClock(), Store(), Metrics()
+    load = LoadMonitor(clock, changed=metrics.report_interval.set)
     for number in range(pods):
         store.put(_pod(number))
     for number in range((pods + PODS_OF_A_BACKEND - 1) // PODS_OF_A_BACKEND):
@@ -134,8 +147,9 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
         store=store,
         settings=lambda _namespace, name: _settings(name.removesuffix("-backend-settings")),
         clock=clock,
-        reported=lambda _namespace, _backend, _notable: None,
+        reported=lambda _namespace, _backend, notable: metrics.report("pod", "first") if notable else None,
         leads=lambda: True,
+        interval=lambda: load.interval,
         observer=metrics,
         recommendation=Recommendations({}).answer,
         metrics=metrics.text,
@@ -150,7 +164,7 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
     reports = health if plain else await server.start_reports("127.0.0.1", 0, context)
     gc.freeze()
     print(f"{reports[1]} {health[1]}", flush=True)
-    await asyncio.Event().wait()
+    await load.run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +174,9 @@ class Cost:
     Args:
         reports: taken in the measured time.
         seconds: the measured time.
+        start_seconds: from the first connection until each pod has reported.
+        start_cpu: seconds of the server's CPU meanwhile.
+        interval: seconds between two reports of a pod, as the server asks at the end.
         cpu_us: microseconds of the server's CPU a report.
         cores: of the server, all in all.
         rss_mb: of the server at the end.
@@ -167,6 +184,9 @@ class Cost:
 
     reports: int
     seconds: float
+    start_seconds: float
+    start_cpu: float
+    interval: float
     cpu_us: float
     cores: float
     rss_mb: float
@@ -187,16 +207,15 @@ def _server(pods: int, folder: Path, *flags: str) -> Iterator[tuple[int, int, in
             process.kill()
 
 
-async def _taken(port: int) -> int:
+async def _metric(port: int, mark: str) -> float:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     text = (await reader.read()).decode()
     writer.close()
-    mark = 'penstock_operator_reports_total{kind="sidecar",outcome="taken"} '
-    return int(float(text.partition(mark)[2].split("\n", 1)[0] or 0))
+    return float(text.partition(f"\n{mark} ")[2].split("\n", 1)[0] or 0)
 
 
-def _reporter(number: int, port: int, folder: Path, *, plain: bool) -> Reporter:
+def _reporter(number: int, port: int, folder: Path, *, plain: bool, begun: Callable[[], None]) -> Reporter:
     pod = f"m-{number}"
     token = folder / f"token-{number}"
     token.write_text(_token(pod))
@@ -218,6 +237,12 @@ def _reporter(number: int, port: int, folder: Path, *, plain: bool) -> Reporter:
         )
         return encode(report)
 
+    first = [begun]
+
+    def answered(_turn: object) -> None:
+        if first:
+            first.pop()()
+
     return Reporter(
         url=f"{'http' if plain else 'https'}://127.0.0.1:{port}",
         kind="sidecar",
@@ -225,6 +250,7 @@ def _reporter(number: int, port: int, folder: Path, *, plain: bool) -> Reporter:
         authorities=folder / "ca.crt",
         make=make,
         on_settings=lambda _settings: None,
+        on_artifact=answered,
     )
 
 
@@ -240,24 +266,64 @@ async def measure(
         bare: of a server that does nothing with it.
     """
     flags = ["--plain"] * plain + ["--bare"] * bare
-    with tempfile.TemporaryDirectory() as name, _server(pods, Path(name), *flags) as (pid, port, metrics):
-        folder = Path(name)
-        tasks = []
-        for number in range(pods):
-            tasks.append(asyncio.create_task(_reporter(number, port, folder, plain=plain).run()))
-            if number % 20 == 19:
-                await asyncio.sleep(0.02)  # as pods come: not all in one moment
-        while await _taken(metrics) < 2 * pods:  # noqa: ASYNC110 - it happens in another process
-            await asyncio.sleep(0.5)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        pid, port, metrics = stack.enter_context(_server(pods, folder, *flags))
+        shares = [
+            range(first, min(first + PODS_OF_A_PLAYER, pods)) for first in range(0, pods, PODS_OF_A_PLAYER)
+        ]
+        players = [stack.enter_context(_players(share, port, folder, plain=plain)) for share in shares]
+        began, cpu = time.monotonic(), cpu_seconds(pid)
+        for stdin in players:
+            print("begin", file=stdin, flush=True)
+        while await _metric(metrics, _FIRST) < pods:  # noqa: ASYNC110 - it happens in another process
+            await asyncio.sleep(0.2)
+        start, start_cpu = time.monotonic() - began, cpu_seconds(pid) - cpu
         await asyncio.sleep(_SETTLE)
-        began, cpu, count = time.monotonic(), cpu_seconds(pid), await _taken(metrics)
+        began, cpu, count = time.monotonic(), cpu_seconds(pid), await _metric(metrics, _TAKEN)
         await asyncio.sleep(seconds)
-        took, used, reports = time.monotonic() - began, cpu_seconds(pid) - cpu, await _taken(metrics) - count
-        rss = rss_mb(pid)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return Cost(reports=reports, seconds=took, cpu_us=used / reports * 1e6, cores=used / took, rss_mb=rss)
+        took, used = time.monotonic() - began, cpu_seconds(pid) - cpu
+        reports = round(await _metric(metrics, _TAKEN) - count)
+        return Cost(
+            reports=reports,
+            seconds=took,
+            start_seconds=start,
+            start_cpu=start_cpu,
+            interval=await _metric(metrics, "penstock_operator_report_interval_seconds"),
+            cpu_us=used / reports * 1e6,
+            cores=used / took,
+            rss_mb=rss_mb(pid),
+        )
+
+
+@contextlib.contextmanager
+def _players(numbers: range, port: int, folder: Path, *, plain: bool) -> Iterator[IO[str]]:
+    """A process that plays these pods, once it reads a line; yields where it reads."""
+    command = [sys.executable, "-m", "bench.control_reports", "--play", str(folder), f"--port={port}"]
+    flags = [f"--first={numbers.start}", f"--pods={len(numbers)}", *["--plain"] * plain]
+    with subprocess.Popen(
+        [*command, *flags], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process.stdin
+        finally:
+            process.kill()
+
+
+async def _play(numbers: range, port: int, folder: Path, *, plain: bool) -> None:
+    raise_file_limit()
+    turn = asyncio.Semaphore(_BEGINNING)
+    made = [_reporter(number, port, folder, plain=plain, begun=turn.release) for number in numbers]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    tasks = []
+    for reporter in made:
+        await turn.acquire()
+        tasks.append(asyncio.create_task(reporter.run()))
+    await asyncio.gather(*tasks)
 
 
 def figures(pods: int, *, rounds: int = 2, seconds: float = 10.0) -> Figures:
@@ -273,6 +339,8 @@ def figures(pods: int, *, rounds: int = 2, seconds: float = 10.0) -> Figures:
     for _ in range(rounds):
         cost = uvloop.run(measure(pods=pods, seconds=seconds))
         figures.add("reports/cpu", cost.cpu_us, "µs")
+        figures.add("reports/start", cost.start_seconds, "s")
+        figures.add("reports/interval", cost.interval, "s")
         figures.add("reports/cores", cost.cores, "cores")
         figures.add("reports/rate", cost.reports / cost.seconds, "reports/s")
         figures.add("reports/rss", cost.rss_mb, "MB")
@@ -286,11 +354,16 @@ def main() -> int:
     flags.add_argument("--seconds", type=float, default=15.0)
     flags.add_argument("--plain", action="store_true", help="without TLS")
     flags.add_argument("--bare", action="store_true", help="a server that does nothing with it")
-    flags.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    for hidden, kind in (("--serve", Path), ("--play", Path), ("--first", int), ("--port", int)):
+        flags.add_argument(hidden, type=kind, help=argparse.SUPPRESS)
     asked = flags.parse_args()
     set_log_level("error")
     if asked.serve is not None:
         uvloop.run(_serve(asked.pods, asked.serve, plain=asked.plain, bare=asked.bare))
+        return 0
+    if asked.play is not None:
+        numbers = range(asked.first, asked.first + asked.pods)
+        uvloop.run(_play(numbers, asked.port, asked.play, plain=asked.plain))
         return 0
     cost = uvloop.run(measure(pods=asked.pods, seconds=asked.seconds, plain=asked.plain, bare=asked.bare))
     print(
@@ -302,6 +375,9 @@ def main() -> int:
                 "reports_per_second": round(cost.reports / cost.seconds),
                 "cpu_us_per_report": round(cost.cpu_us),
                 "cores": round(cost.cores, 3),
+                "interval": round(cost.interval, 2),
+                "start_seconds": round(cost.start_seconds, 1),
+                "start_cpu": round(cost.start_cpu, 1),
                 "rss_mb": round(cost.rss_mb, 1),
             }
         )

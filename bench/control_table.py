@@ -59,8 +59,8 @@ all that, from {asked["report_pods"]} pods every second, to the control server a
     ]
     lines += ["", "## Writes", "", "| when | writes to the apiserver, by verb and kind |", "| -- | -- |"]
     for when, writes in document["writes"].items():
-        told_writes = ", ".join(f"{what} {count:g}" for what, count in sorted(writes.items())) or "none"
-        lines.append(f"| {when} | {told_writes} |")
+        counts = ", ".join(f"{what} {count:g}" for what, count in sorted(writes.items())) or "none"
+        lines.append(f"| {when} | {counts} |")
     return "\n".join(lines) + "\n"
 
 

@@ -57,7 +57,11 @@ def parser() -> argparse.ArgumentParser:
     forward.add_argument("--port", help="the Service's port, by number or name (default: its first)")
     forward.add_argument("--local", type=int, default=0, help="the port on 127.0.0.1 (default: a free one)")
     build = add("images", _images, "build images: the four of this repository, or another Dockerfile")
-    build.add_argument("--target", action="append", help="a stage; may be given again (default: all four)")
+    build.add_argument(
+        "--target",
+        action="append",
+        help="a stage, or a format's image such as sklearn-model; may be given again (default: all four)",
+    )
     build.add_argument("--file", type=Path, help="another Dockerfile (default: this repository's)")
     build.add_argument("--context", type=Path, help="the folder that COPY reads (default: the Dockerfile's)")
     build.add_argument("--tag", help="the image's name (default: localhost/penstock/TARGET:dev)")
@@ -180,8 +184,13 @@ def _images(arguments: argparse.Namespace) -> int:
         raise DevclusterError("--tag names one image, so give a --target")
     for target in targets if not arguments.file else (arguments.target or [None]):
         tag = arguments.tag or images.image_name(target)
+        stage, given = (target, {}) if arguments.file else images.stage(target)
         new = images.build(
-            dockerfile=dockerfile, tag=tag, target=target, context=arguments.context, build_args=build_args
+            dockerfile=dockerfile,
+            tag=tag,
+            target=stage,
+            context=arguments.context,
+            build_args=given | build_args,
         )
         print(f"{tag}: {'built' if new else 'unchanged'}")
         if arguments.load:

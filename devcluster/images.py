@@ -22,6 +22,10 @@ from devcluster.paths import REPOSITORY, cache_dir
 from devcluster.processes import run_tethered, write_atomically
 
 TARGETS = ("operator", "router", "sidecar", "python-model")
+FORMATS = (
+    *("huggingface-model", "lightgbm-model", "mlflow-model", "onnx-model", "sklearn-model", "xgboost-model"),
+)
+"""Images that serve the files of a format; a cluster is given those that are asked for."""
 BASE_IMAGE = "localhost/python:3.13-slim"
 BASE_SUITE = "trixie"
 # With `python` and `pip`, as a Dockerfile that begins `FROM python:3.13-slim` expects them.
@@ -49,8 +53,19 @@ _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 def image_name(target: str) -> str:
-    """Return the name of the image of one of the Dockerfile's targets."""
+    """Return the name of one of the Dockerfile's images."""
     return f"localhost/penstock/{target}:dev"
+
+
+def stage(target: str | None) -> tuple[str | None, dict[str, str]]:
+    """Return the Dockerfile's stage and the build arguments of one of its images.
+
+    Args:
+        target: Of `TARGETS` or `FORMATS`; any other is a stage itself.
+    """
+    if target in FORMATS:
+        return "format-model", {"FORMAT": target.removesuffix("-model")}
+    return target, {}
 
 
 def _root() -> Path:
@@ -142,9 +157,9 @@ def _tool(program: str, *arguments: str | Path) -> None:
         )
         environment = {**os.environ, "CONTAINERS_STORAGE_CONF": str(run / "storage.conf"), "TMPDIR": str(run)}
         process = run_tethered(command, env=environment, cwd=root, output=subprocess.PIPE)
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         if process.returncode:
-            raise DevclusterError(f"{program} {subcommand} failed:\n{said.strip()[-4000:]}")
+            raise DevclusterError(f"{program} {subcommand} failed:\n{output.strip()[-4000:]}")
 
 
 def _make_base(into: Path) -> None:
@@ -160,9 +175,9 @@ def _make_base(into: Path) -> None:
             cwd=into,
             output=subprocess.PIPE,
         )
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         if process.returncode:
-            raise DevclusterError(f"debootstrap failed:\n{said.strip()[-2000:]}")
+            raise DevclusterError(f"debootstrap failed:\n{output.strip()[-2000:]}")
         for mark in rootfs.glob(_BASE_EXTERNALLY_MANAGED):
             mark.unlink()
         for unused in _BASE_UNUSED:
@@ -303,11 +318,17 @@ def build_targets(targets: Sequence[str] = TARGETS) -> list[str]:
     """Build targets of the repository's Dockerfile; return the images' names.
 
     Args:
-        targets: Of `TARGETS`.
+        targets: Of `TARGETS` and `FORMATS`.
     """
     names = []
     for target in targets:
-        build(dockerfile=REPOSITORY / "Dockerfile", tag=image_name(target), target=target)
+        name, arguments = stage(target)
+        build(
+            dockerfile=REPOSITORY / "Dockerfile",
+            tag=image_name(target),
+            target=name,
+            build_args=arguments,
+        )
         names.append(image_name(target))
     return names
 

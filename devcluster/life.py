@@ -199,9 +199,9 @@ def await_ready(state: State) -> None:
             return
         if status.phase in ("failed", "dead", "absent"):
             supervisor = state.logs / "supervisor.log"
-            said = supervisor.read_text(errors="replace").strip() if supervisor.exists() else ""
+            output = supervisor.read_text(errors="replace").strip() if supervisor.exists() else ""
             raise DevclusterError(
-                f"{state.title} did not start: {status.error or said or 'its process ended'}"
+                f"{state.title} did not start: {status.error or output or 'its process ended'}"
                 f"\nlogs: {state.logs}"
             )
         if time.monotonic() - begin > _UP_SECONDS:

@@ -81,10 +81,10 @@ def _importing(record: Record) -> Iterator[IO[bytes]]:
             yield process.stdin
         finally:
             process.stdin.close()
-    said = process.stderr.read().decode(errors="replace")
+    output = process.stderr.read().decode(errors="replace")
     process.stderr.close()
     if process.wait():
-        raise DevclusterError(f"containerd refused the image: {said.strip()[-1000:]}")
+        raise DevclusterError(f"containerd refused the image: {output.strip()[-1000:]}")
 
 
 def _load_built(state: State, record: Record, names: Sequence[str]) -> None:

@@ -18,6 +18,8 @@ from devcluster.programs import COMPONENTS, program
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 PAUSE_IMAGE = "localhost/penstock-devcluster/pause:1"
+VERIFIERS = "verifiers"
+"""The folder of containerd's with programs that may refuse a pull."""
 LOADING_TAINT = "devcluster.penstock.dev/loading"
 """On a further node until it has the images that the others have."""
 HIDDEN_FOLDERS = (Path("/run"), Path("/var/run"), Path("/var/log"), Path("/var/lib"))
@@ -122,6 +124,9 @@ disabled_plugins = {json.dumps(disabled)}
   address = '{CONTAINERD_SOCKET}'
 [plugins.'io.containerd.internal.v1.opt']
   path = '/var/lib/containerd/opt'
+[plugins.'io.containerd.image-verifier.v1.bindir']
+  bin_dir = '/var/lib/containerd/{VERIFIERS}'
+  per_verifier_timeout = '60s'
 [plugins.'io.containerd.cri.v1.images']
   snapshotter = 'overlayfs'
 [plugins.'io.containerd.cri.v1.images'.pinned_images]

@@ -350,7 +350,12 @@ def _compile(
             code = process.wait()
             reader.join()
         if code:
-            raise DevclusterError(f"building {component.name} failed:\n{''.join(lines[-30:])}")
+            output = "".join(lines[-30:])
+            if ': Get "http' in output:
+                output += (
+                    "expected a proxy of Go modules within reach: set GOPROXY, or connect to the network"
+                )
+            raise DevclusterError(f"building {component.name} failed:\n{output}")
 
 
 def _module(go: Path, component: Component, environment: Mapping[str, str]) -> Path:

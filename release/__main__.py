@@ -31,21 +31,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("version", help="what pyproject.toml and Chart.yaml say, such as 0.1.0")
     parser.add_argument("steps", nargs="*", metavar="step", help=", ".join(BUILD + PUBLISH))
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the folder (dist)")
-    parser.add_argument(
-        "--registry", default="", type=str.lower, help="host and path, such as ghcr.io/owner/penstock"
-    )
+    parser.add_argument("--registry", default="", help="host and path, such as ghcr.io/owner/penstock")
     parser.add_argument("--plain-http", action="store_true", help="the registry speaks HTTP")
     parser.add_argument("--key", type=Path, help="cosign's private key; for verify the public one")
     given = parser.parse_args(arguments)
     steps = given.steps or [*BUILD, *(("push", "sign") if given.registry else ())]
     if unknown := [name for name in steps if name not in BUILD + PUBLISH]:
         parser.error(f"step: expected one of {', '.join(BUILD + PUBLISH)}, found {unknown[0]!r}")
-    if not given.registry and {"chart", "push"} & set(given.steps):
-        parser.error(
-            "REGISTRY (--registry): expected host and path, such as ghcr.io/owner/penstock, found nothing; "
-            "push sends images there, and the chart's default images.prefix is that"
-        )
     try:
+        if given.registry or "push" in steps:
+            given.registry = registry.read_address(given.registry)
         run(steps, given)
     except (ReleaseError, DevclusterError) as error:
         print(f"release: {error}", file=sys.stderr)
@@ -68,7 +63,7 @@ def run(steps: list[str], given: argparse.Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)
     listed = out / "pushed.json"
     for name in steps:
-        with step(f"release {commit.version}: {name}"):
+        with step(f"{commit.version}: {name}", who="release"):
             if name == "packages":
                 packages.build_pure(out, commit.epoch)
                 packages.build_compiled(out, commit.epoch)
@@ -87,16 +82,15 @@ def run(steps: list[str], given: argparse.Namespace) -> None:
                 pushed = registry.push(out, commit, given.registry, plain=given.plain_http)
                 listed.write_text(json.dumps(pushed, indent=1) + "\n")
                 registry.write_sums(out, pushed)
-            elif not listed.is_file():
-                raise ReleaseError(f"{listed}: expected what `push` writes, found nothing")
+                # Last: what is signed is known by now, whatever becomes of this.
+                registry.push_metadata(given.registry, plain=given.plain_http)
             elif name == "sign":
-                registry.sign(
-                    json.loads(listed.read_text()), out, commit, key=given.key, plain=given.plain_http
-                )
+                pushed = registry.read_pushed(listed)
+                registry.sign(pushed, out, commit, key=given.key, plain=given.plain_http)
             elif not given.key:
                 raise ReleaseError("--key: expected cosign's public key, found nothing")
             else:
-                registry.verify(json.loads(listed.read_text()), commit, key=given.key, plain=given.plain_http)
+                registry.verify(registry.read_pushed(listed), commit, key=given.key, plain=given.plain_http)
 
 
 if __name__ == "__main__":

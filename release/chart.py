@@ -5,7 +5,9 @@ import io
 import tarfile
 from pathlib import Path
 
-from devcluster.images import TARGETS
+import yaml
+
+from devcluster.images import FORMATS, TARGETS
 from release.errors import ReleaseError
 from release.version import CHART, Commit
 
@@ -18,7 +20,7 @@ def package(into: Path, commit: Commit, prefix: str) -> Path:
     Args:
         into: a folder.
         commit: what is packed.
-        prefix: registry and path of the images: the default of `images.prefix`.
+        prefix: registry and path of the images: the default of `images.prefix`; "" = who installs it says so.
 
     Returns:
         The archive.
@@ -35,7 +37,7 @@ def package(into: Path, commit: Commit, prefix: str) -> Path:
                 data = path.read_bytes()
                 if path == CHART / "values.yaml":
                     data = _with_prefix(data.decode(), prefix).encode()
-                if path == CHART / "Chart.yaml":
+                if path == CHART / "Chart.yaml" and prefix:
                     data += _images(prefix, commit.version).encode()
                 entry = tarfile.TarInfo(f"penstock/{path.relative_to(CHART)}")
                 entry.size, entry.mtime, entry.mode = len(data), commit.epoch, 0o644
@@ -45,9 +47,18 @@ def package(into: Path, commit: Commit, prefix: str) -> Path:
     return archive
 
 
+def prefix_of(archive: Path) -> str:
+    """Read the default of `images.prefix` from a chart's archive."""
+    with tarfile.open(archive) as tar:
+        values = tar.extractfile("penstock/values.yaml")
+        assert values is not None  # noqa: S101 - for the type checker
+        prefix: str = yaml.safe_load(values)["images"]["prefix"]
+    return prefix
+
+
 def _images(prefix: str, version: str) -> str:
     """The last of the annotations: which images the chart uses, as Artifact Hub shows and scans them."""
-    lines = (f"    - name: {name}\n      image: {prefix}/{name}:{version}\n" for name in TARGETS)
+    lines = (f"    - name: {name}\n      image: {prefix}/{name}:{version}\n" for name in (*TARGETS, *FORMATS))
     return "  artifacthub.io/images: |\n" + "".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The four images, as an OCI layout that any tool can copy to a registry."""
+"""The images, as an OCI layout that any tool can copy to a registry."""
 
 import os
 from pathlib import Path
@@ -11,6 +11,12 @@ TITLES = {
     "router": "Penstock's router",
     "sidecar": "Penstock's batching sidecar",
     "python-model": "Python with Penstock's SDK: the base of images with a model",
+    "huggingface-model": "Penstock's server of encoders of the Hugging Face Hub",
+    "lightgbm-model": "Penstock's server of LightGBM files",
+    "mlflow-model": "Penstock's server of models that MLflow saved",
+    "onnx-model": "Penstock's server of ONNX files",
+    "sklearn-model": "Penstock's server of scikit-learn files",
+    "xgboost-model": "Penstock's server of XGBoost files",
 }
 
 
@@ -18,7 +24,7 @@ def build(target: str, into: Path, commit: Commit) -> str:
     """Build one image into the layout.
 
     Args:
-        target: of the Dockerfile; a key of `TITLES`.
+        target: a key of `TITLES`.
         into: the folder of the layout.
         commit: what is built; all files in the image have its time.
 
@@ -38,11 +44,12 @@ def build(target: str, into: Path, commit: Commit) -> str:
         labels["source"] = source
     tag = f"localhost/penstock-release/{target}:{commit.version}"
     options = [f"--label=org.opencontainers.image.{name}={value}" for name, value in labels.items()]
+    stage, given = images.stage(target)
     images.build(
         dockerfile=ROOT / "Dockerfile",
         tag=tag,
-        target=target,
-        build_args={"COMPILE": "yes"},
+        target=stage,
+        build_args={"COMPILE": "yes"} | given,
         # Without the cache: a layer that was cached has the time of its first build.
         options=[*options, f"--timestamp={commit.epoch}", "--no-cache"],
     )

@@ -13,7 +13,7 @@ from penstock_wire.version import ShowVersion
 
 with needs("kubectl-penstock", "cli"):
     from penstock_cli.cluster import Cluster, CommandError
-    from penstock_cli.commands import Command, abort, pause, promote, rollout, status, top, why
+    from penstock_cli.commands import Command, abort, adopt, pause, promote, rollout, status, top, ui, why
     from penstock_cli.text import Screen
 
 COMMANDS: dict[str, Command] = {
@@ -24,6 +24,8 @@ COMMANDS: dict[str, Command] = {
     "promote": promote,
     "pause": pause,
     "abort": abort,
+    "adopt": adopt,
+    "ui": ui,
 }
 
 

@@ -58,8 +58,8 @@ def ask(
     value = f"{verb}@{datetime.now(UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
     cluster.annotate("TrafficSplit", arguments.split, ANNOTATION, value)
     condition = release.condition_of(verb)
-    said = f"{release.name}: {will}{f', {condition}' if condition else ''}"
-    screen.show(fitted([said], screen.width))
+    outlook = f"{release.name}: {will}{f', {condition}' if condition else ''}"
+    screen.show(fitted([outlook], screen.width))
     if not arguments.wait:
         return 0
     until = time.monotonic() + SECONDS

@@ -24,7 +24,7 @@ _WITHOUT_LOAD = ("MetricsAvailable", "NoReports")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Shown:
     """The causes printed so far, for references to them.
 
     Args:
@@ -36,13 +36,13 @@ class Said:
     unready: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
-def lines(resource: Resource, name: str, said: Said, *, everything: bool) -> list[str]:
+def lines(resource: Resource, name: str, shown: Shown, *, everything: bool) -> list[str]:
     """Make the lines for the conditions of a resource, one for each cause.
 
     Args:
         resource: as the API has it.
         name: its name in references.
-        said: the causes printed so far; new ones are added.
+        shown: the causes printed so far; new ones are added.
         everything: whether conditions that are well are shown too, and all in full.
     """
     namespace = resource["metadata"]["namespace"]
@@ -50,22 +50,22 @@ def lines(resource: Resource, name: str, said: Said, *, everything: bool) -> lis
     ready: dict[str, Any] = next((each for each in conditions if each["type"] == "Ready"), {})
     without_pods = ready.get("status") == "False" or ready.get("reason") == _AT_ZERO
     if resource.get("kind") == "ModelBackend" and without_pods:
-        said.unready[namespace, resource["metadata"]["name"]] = ready["reason"]
+        shown.unready[namespace, resource["metadata"]["name"]] = ready["reason"]
     made = []
-    for reason, message, kinds in _grouped(conditions if everything else _telling(conditions, ready)):
+    for reason, message, kinds in _grouped(conditions if everything else _noteworthy(conditions, ready)):
         where = name
         if resource.get("kind") != "ModelBackend":
             # Backends share nothing: the same message at two of them has two causes.
-            where = said.causes.setdefault((namespace, reason, message), name)
+            where = shown.causes.setdefault((namespace, reason, message), name)
         if message and where != name and not everything:
             message = f"see {where}"
         elif reason in _EFFECTS:
-            message += _references(message, namespace, said)
+            message += _references(message, namespace, shown)
         made.append(f"{reason} ({', '.join(kinds)})" + (f": {message}" if message else ""))
     return made
 
 
-def _telling(conditions: Iterable[dict[str, Any]], ready: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _noteworthy(conditions: Iterable[dict[str, Any]], ready: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the conditions that are not well, and those that are well but have a message of interest."""
     for condition in conditions:
         well = condition["status"] == ("False" if condition["type"] in _WELL_FALSE else "True")
@@ -87,10 +87,10 @@ def _grouped(conditions: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[
     return [(reason, message, kinds) for (reason, message), kinds in groups.items()]
 
 
-def _references(message: str, namespace: str, said: Said) -> str:
+def _references(message: str, namespace: str, shown: Shown) -> str:
     """Make references to the causes of the unready backends that a message names."""
     words = {word.strip(".-") for word in re.findall(r"[a-z0-9.-]+", message)}
-    known = sorted(name for place, name in said.unready if place == namespace and name in words)
+    known = sorted(name for place, name in shown.unready if place == namespace and name in words)
     if not known:
         return ""
-    return "; see " + ", ".join(f"ModelBackend/{name} ({said.unready[namespace, name]})" for name in known)
+    return "; see " + ", ".join(f"ModelBackend/{name} ({shown.unready[namespace, name]})" for name in known)

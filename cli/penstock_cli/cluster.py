@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ from kubernetes.client.api_client import ApiClient
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
+from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
 Resource = dict[str, Any]
@@ -29,6 +32,17 @@ PLURALS = {
 SECONDS = 15.0
 """Timeout of a call, in seconds."""
 FIELD_MANAGER = "kubectl-penstock"
+_CONNECTIONS = 32
+"""The most connections to the apiserver that are kept; only `ui` has more than one."""
+_KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    ),
+]
+"""A watch of a cluster that is gone ends after 20 seconds."""
 
 
 class CommandError(Exception):
@@ -37,6 +51,10 @@ class CommandError(Exception):
 
 class NotFoundError(CommandError):
     """There is no such resource."""
+
+
+class ForbiddenError(CommandError):
+    """The user has not the right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +93,8 @@ class Cluster:
                 f"cannot log in by {kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION}: {cause}"
             ) from error
         configuration.retries = False
+        configuration.connection_pool_maxsize = _CONNECTIONS
+        configuration.socket_options = [*HTTPConnection.default_socket_options, *_KEEPALIVE]
         chosen = next((entry for entry in contexts if entry["name"] == context), active)
         own = (chosen.get("context") or {}).get("namespace") or "default"
         return cls(api=CustomObjectsApi(ApiClient(configuration)), namespace=namespace or own)
@@ -100,9 +120,57 @@ class Cluster:
                     GROUP, VERSION, self.namespace, PLURALS[kind], _request_timeout=SECONDS
                 )
         except (ApiException, HTTPError, OSError) as error:
-            raise CommandError(f"cannot read the {PLURALS[kind]} of {place}: {_cause(error)}") from error
+            raise CommandError(f"cannot read the {PLURALS[kind]} of {place}: {cause(error)}") from error
         items: list[Resource] = listed["items"]
         return sorted(items, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
+
+    def list_core(self, kind: str, selector: str = "", *, everywhere: bool = False) -> Resources:
+        """List objects of the core API.
+
+        Args:
+            kind: in lower case, such as pod.
+            selector: of labels; empty for all.
+            everywhere: whether of all namespaces.
+
+        Raises:
+            ForbiddenError: the user may not read them.
+            CommandError: they cannot be read.
+        """
+        from kubernetes.client.api.core_v1_api import CoreV1Api
+
+        core, more = CoreV1Api(self.api.api_client), {"_preload_content": False, "_request_timeout": SECONDS}
+        try:
+            if everywhere:
+                answer = getattr(core, f"list_{kind}_for_all_namespaces")(label_selector=selector, **more)
+            else:
+                answer = getattr(core, f"list_namespaced_{kind}")(
+                    self.namespace, label_selector=selector, **more
+                )
+            items: Resources = json.loads(answer.data)["items"]
+        except (ApiException, HTTPError, OSError) as error:
+            raise _failed(f"cannot read the {kind}s", error) from error
+        return items
+
+    def deployment(self, name: str) -> Resource:
+        """Return a Deployment of the namespace.
+
+        Args:
+            name: its name.
+
+        Raises:
+            NotFoundError: it is not there.
+            CommandError: it cannot be read.
+        """
+        from kubernetes.client.api.apps_v1_api import AppsV1Api
+
+        try:
+            answer: Any = AppsV1Api(self.api.api_client).read_namespaced_deployment(
+                name, self.namespace, _preload_content=False, _request_timeout=SECONDS
+            )
+            found: Resource = json.loads(answer.data)
+        except (ApiException, HTTPError, OSError) as error:
+            raise _failed(f"cannot read Deployment {self.namespace}/{name}", error) from error
+        return found
 
     def get(self, kind: str, name: str) -> Resource:
         """Return one resource of the namespace.
@@ -175,6 +243,25 @@ class Cluster:
         return sorted(items, key=event_time)
 
 
+def body(answer: Any, *, most: int, seconds: float) -> tuple[bytes, bool]:
+    """What came of an answer's body, and whether that is all of it; an answer may have no end.
+
+    Args:
+        answer: of urllib3, whose body is not read yet.
+        most: bytes that are read, about.
+        seconds: that this takes, beside the time of the last read.
+    """
+    ends, pieces, read = time.monotonic() + seconds, list[bytes](), 0
+    while read < most and time.monotonic() < ends:
+        if not (piece := answer.read1(most)):
+            answer.release_conn()
+            return b"".join(pieces), True
+        pieces.append(piece)
+        read += len(piece)
+    answer.close()
+    return b"".join(pieces), False
+
+
 def event_time(event: Resource) -> str:
     """When an Event happened last, RFC 3339.
 
@@ -187,12 +274,17 @@ def event_time(event: Resource) -> str:
 
 
 def _failed(what: str, error: Exception) -> CommandError:
-    absent = isinstance(error, ApiException) and error.status == 404
-    return (NotFoundError if absent else CommandError)(f"{what}: {_cause(error)}")
+    status = error.status if isinstance(error, ApiException) else None
+    kinds: dict[int | None, type[CommandError]] = {403: ForbiddenError, 404: NotFoundError}
+    return kinds.get(status, CommandError)(f"{what}: {cause(error)}")
 
 
-def _cause(error: Exception) -> str:
-    """The apiserver's own words, where it answered."""
+def cause(error: Exception) -> str:
+    """Why a call has failed: the apiserver's own words, where it answered.
+
+    Args:
+        error: what the client raised.
+    """
     if not isinstance(error, ApiException):
         return str(error)
     try:

@@ -162,8 +162,8 @@ class Release:
     @property
     def why(self) -> str:
         """The cause of the release's state, in words; a refusal of the split takes precedence."""
-        said = self.refused or self.stored or self.condition or self.obstacle
-        reason, message = said.get("reason", ""), said.get("message", "")
+        cause = self.refused or self.stored or self.condition or self.obstacle
+        reason, message = cause.get("reason", ""), cause.get("message", "")
         return f"{reason}: {message}" if reason and message else reason or message
 
     def condition_of(self, verb: str) -> str:

@@ -1,9 +1,9 @@
 """`make demo`: from an empty machine to batched predictions on a real Kubernetes, shown as it goes.
 
 Without KUBECONFIG it makes a cluster on this machine (devcluster/), builds the images and loads them. With
-KUBECONFIG it uses that cluster, with `kubectl` and `helm` from PATH, and needs only the images that
-PENSTOCK_IMAGES (`registry.example/penstock`, which holds operator, router, sidecar, python-model and digits)
-and PENSTOCK_TAG name.
+KUBECONFIG it uses that cluster, with `kubectl` and `helm` from PATH, and the images of a release, whose
+registry and path PENSTOCK_IMAGES names. The models are then code, as with `penstock deploy`, in the image
+that serves scikit-learn's files.
 """
 
 from __future__ import annotations
@@ -25,11 +25,19 @@ import yaml
 from devcluster import images, machine, programs
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
+from examples.digits.digits_data import held_out
+from penstock import __version__
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NAMESPACE = "digits"
 SYSTEM = "penstock-system"
+ENOUGH = "/tmp/enough"  # noqa: S108 — in the client's pod
+"""The file that ends the load of the last step."""
+
+LEAST_SECONDS, MOST_SECONDS = 25, 240
+"""How long that load lasts: until a second pod serves, which takes long where the image is pulled first."""
+
 DEV_DIGITS = "localhost/penstock-examples/digits:dev"
 
 
@@ -55,25 +63,21 @@ def resolve(future: Future[list[str]], work: Callable[[], list[str]]) -> None:
         future.set_exception(error)
 
 
-OTHERS = {
-    "kind": "kind create cluster; kind load docker-image IMAGE for each of the five images",
-    "k3d": "k3d cluster create; k3d image import IMAGE for each of the five images",
-    "minikube": "minikube start; minikube image load IMAGE for each of the five images",
-    "docker": "kind or k3d make a cluster in Docker, into which images are loaded",
-}
-"""How clusters that other programs make get images, by the program."""
+OTHERS = ("kind", "k3d", "minikube", "docker")
+"""Programs that make clusters, or in which others make them."""
 
 
 def others() -> list[str]:
     """What else could be used here, a line each: programs that make clusters, a kubeconfig."""
     usual = Path.home() / ".kube" / "config"
-    lines = [f"{name} is here: {how}" for name, how in OTHERS.items() if shutil.which(name)]
+    here = [name for name in OTHERS if shutil.which(name)]
+    if not here and not usual.exists():
+        return []
     config = str(usual) if usual.exists() else "$HOME/.kube/config"
-    if lines or usual.exists():
-        lines.append(
-            f"then make demo KUBECONFIG={config} PENSTOCK_IMAGES=registry.example/penstock PENSTOCK_TAG=0.1.0"
-        )
-    return lines
+    return [
+        *([f"{', '.join(here)}: docs/how-to/local-clusters.md has the commands"] if here else []),
+        f"make demo KUBECONFIG={config} PENSTOCK_IMAGES=registry.example/penstock",
+    ]
 
 
 class Target:
@@ -83,20 +87,21 @@ class Target:
         self.kubeconfig = os.environ.get("KUBECONFIG", "")
         self.cluster = None if self.kubeconfig else Cluster("penstock")
         self._built: Future[list[str]] = Future()
-        prefix, tag = os.environ.get("PENSTOCK_IMAGES", ""), os.environ.get("PENSTOCK_TAG", "")
         if self.cluster is not None:
-            self.digits = DEV_DIGITS
+            self.image = DEV_DIGITS
             self.chart_values = ["-f", str(ROOT / "devcluster/values.yaml")]
             self.command = "python -m devcluster kubectl"
-        else:
-            if not prefix or not tag:
-                raise DemoError(
-                    "KUBECONFIG is set, so the demo uses that cluster: expected PENSTOCK_IMAGES (such as "
-                    "registry.example/penstock) and PENSTOCK_TAG to name images that it can pull, found none"
-                )
-            self.digits = f"{prefix}/digits:{tag}"
-            self.chart_values = ["--set", f"images.prefix={prefix}", "--set", f"images.tag={tag}"]
-            self.command = "kubectl"
+            return
+        prefix = os.environ.get("PENSTOCK_IMAGES", "")
+        if not prefix:
+            raise DemoError(
+                "KUBECONFIG is set, so the demo uses that cluster: expected PENSTOCK_IMAGES (such as "
+                "registry.example/penstock) to name where it pulls the images of a release, found nothing"
+            )
+        tag = os.environ.get("PENSTOCK_TAG", __version__)
+        self.image = f"{prefix}/sklearn-model:{tag}"
+        self.chart_values = ["--set", f"images.prefix={prefix}", "--set", f"images.tag={tag}"]
+        self.command = "kubectl"
 
     def begin(self) -> None:
         """Say how long it will take, and which clusters that are here could be used instead."""
@@ -128,17 +133,42 @@ class Target:
     def images(self) -> None:
         """Load the images, once they are built, where the cluster is ours."""
         if self.cluster is None:
-            say(f"using {self.digits} and its siblings")
+            say(f"the cluster pulls {self.image} and its siblings")
             return
         self.cluster.load(*self._built.result())
         # The tag never changes: without this an operator that is there already would stay the old one.
         made_from = images.built()[images.image_name("operator")]
         self.chart_values += ["--set-string", f"operator.podAnnotations.made-from={made_from}"]
 
+    def model(self, python: dict[str, Any]) -> list[dict[str, Any]]:
+        """Fill in what a backend runs: the image with the models in it or, where there is none, code.
+
+        Args:
+            python: the backend's `spec.model.python`.
+
+        Returns:
+            The code's ConfigMap.
+        """
+        if self.cluster is not None:
+            python["image"] = self.image
+            return []
+        classifier = Path(python["initKwargs"]["path"]).stem
+        command = ["penstock", "export", "train:Trained", "--code", "--image", self.image]
+        say(f"$ {' '.join(command)}")
+        command += ["--init-kwargs", json.dumps({"name": classifier})]
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=HERE, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise DemoError(done.stderr.strip())
+        configmap, backend, _ = yaml.safe_load_all(done.stdout)
+        python |= backend["spec"]["model"]["python"]
+        return [configmap]
+
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
         """Run kubectl and return what it printed."""
         if self.cluster is not None:
-            done = self.cluster.kubectl(*arguments, input=input, check=False)
+            done = self.cluster.kubectl(*arguments, input=input, check=False, timeout=MOST_SECONDS + 60)
         else:
             done = subprocess.run(
                 ["kubectl", *arguments], input=input, capture_output=True, text=True, check=False
@@ -181,7 +211,7 @@ class Demo:
         for line in self.k(*arguments).rstrip().splitlines():
             say(f"  {line}")
 
-    def wait(self, what: str, look: Callable[[], bool], *, seconds: float = 120) -> float:
+    def wait(self, what: str, look: Callable[[], bool], *, seconds: float = 240) -> float:
         """Wait until `look` is true; returns the seconds that it took."""
         start = time.monotonic()
         while not look():
@@ -205,21 +235,23 @@ class Demo:
 
         self.wait(f"{kind}/{name} to be Ready", ready)
 
-    def load(self, *, connections: int, seconds: float, backend: str = "") -> dict[str, Any]:
+    def load(self, *, connections: int, seconds: float, until: str = "") -> dict[str, Any]:
         """Send held-out digits from the client pod; see load.py."""
-        selector = "app.kubernetes.io/name=penstock-backend" + (
-            f",penstock.dev/backend={backend}" if backend else ""
-        )
+        selector = "app.kubernetes.io/name=penstock-backend"
         pods = json.loads(self.k("get", "pods", "-l", selector, "-o", "json"))["items"]
+        pixels, labels = held_out()
         order = {
-            "url": "http://digits/predict",
+            "endpoint": "digits",
+            "images": pixels,
+            "labels": labels,
             "connections": connections,
             "seconds": seconds,
+            "until": until,
             "sidecars": [pod["status"]["podIP"] for pod in pods if pod["status"].get("podIP")],
         }
         output = self.k(
-            *("exec", "-i", "client", "--", "python", "-", json.dumps(order)),
-            input=(HERE / "load.py").read_text(),
+            *("exec", "-i", "client", "--", "python", "-c", (HERE / "load.py").read_text()),
+            input=json.dumps(order),
         )
         answer: dict[str, Any] = json.loads(output)
         if answer["errors"]:
@@ -267,15 +299,17 @@ class Demo:
         restricted = "pod-security.kubernetes.io/enforce=restricted"
         self.target.kubectl("label", "--overwrite", "namespace", NAMESPACE, restricted)
         documents = list(yaml.safe_load_all((HERE / "resources.yaml").read_text()))
+        code: list[dict[str, Any]] = []
         for document in documents:
             if document["kind"] == "ModelBackend":
-                document["spec"]["model"]["python"]["image"] = self.target.digits
+                code = self.target.model(document["spec"]["model"]["python"])
                 # Held back until step 8: pods that come and go would blur what batching does.
                 if scaled := document["spec"].pop("autoscaling", None):
                     self.autoscaling[document["metadata"]["name"]] = scaled
         start = time.monotonic()
         say("$ kubectl apply -f examples/digits/resources.yaml")
-        self.k("apply", "-f", "-", input=yaml.safe_dump_all([*documents, client_pod(self.target.digits)]))
+        client = client_pod(self.target.image)
+        self.k("apply", "-f", "-", input=yaml.safe_dump_all([*code, *documents, client]))
         self.backends = [
             document["metadata"]["name"] for document in documents if document["kind"] == "ModelBackend"
         ]
@@ -285,7 +319,7 @@ class Demo:
         for document in documents:
             if document["kind"] != "BatchPolicy":
                 self.wait_ready(document["kind"].lower(), document["metadata"]["name"])
-        self.k("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+        self.k("wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
         took = time.monotonic() - start
         say(f"  all Ready {took:.1f} s after the apply")
         self.fact("apply to Ready", f"{took:.1f} s")
@@ -381,7 +415,7 @@ class Demo:
             now = self.settings_versions()
             return all(now[name][0] > before[name][0] and now[name][1] for name in now)
 
-        return self.wait("the sidecars to obey the policy", obeyed, seconds=30)
+        return self.wait("the sidecars to obey the policy", obeyed)
 
     def settings_versions(self) -> dict[str, tuple[int, bool]]:
         """For each backend its settings' version and whether every ready pod obeys them."""
@@ -408,21 +442,17 @@ class Demo:
             f"  {name}: target {spec.get('targetLoad')} items a pod, "
             f"{spec['minReplicas']}..{spec['maxReplicas']} replicas"
         )
-        done = threading.Event()
         answers: list[dict[str, Any]] = []
-
-        def client() -> None:
-            try:
-                answers.append(self.load(connections=64, seconds=25))
-            finally:
-                done.set()
-
-        thread = threading.Thread(target=client, daemon=True)
+        self.k("exec", "client", "--", "rm", "-f", ENOUGH)
+        thread = threading.Thread(
+            target=lambda: answers.append(self.load(connections=64, seconds=MOST_SECONDS, until=ENOUGH)),
+            daemon=True,
+        )
         thread.start()
-        say(f"  {'':>8}64 connections for 25 s")
+        say(f"  {'':>8}64 connections until a second pod serves, for {LEAST_SECONDS} s or more")
         most, reported, start, seen_down = 1, "", time.monotonic(), False
-        reasons = 0
-        while time.monotonic() - start < 150:
+        loaded, reasons = True, 0
+        while time.monotonic() - start < MOST_SECONDS + 180:
             status = self.get("modelbackend", name)["status"]
             now = f"  {time.monotonic() - start:6.1f} s  "
             for decision in reversed(
@@ -436,7 +466,10 @@ class Demo:
             if line != reported:
                 reported = line
                 say(f"{now}{line:<16} {'#' * ready}")
-            if done.is_set() and replicas == ready == 1:
+            if loaded and most > 1 and time.monotonic() - start > LEAST_SECONDS:
+                self.k("exec", "client", "--", "touch", ENOUGH)
+                loaded = False
+            if not thread.is_alive() and replicas == ready == 1:
                 seen_down = True
                 break
             time.sleep(0.5)

@@ -1,13 +1,16 @@
-"""The demo's client: held-out digits through the endpoint, counted. It runs in a pod of the digits image.
+"""The demo's client: held-out digits through the endpoint, counted. Runs in a pod that has Penstock's SDK.
 
-Usage: `python - '<order as JSON>' < load.py`; it prints one JSON line. The order:
+Usage: `python -c "$(cat load.py)" < order.json`; it prints one JSON line. The order:
 
-    url           of the endpoint
+    endpoint      its host
+    images        one a request
+    labels        what they show
     connections   how many requests are under way at once (closed loop)
-    seconds       how long; 0 = each held-out digit exactly once
+    seconds       how long; 0 = each image exactly once
+    until         a file: the load ends once it is there; empty = by the seconds alone
     sidecars      pod addresses whose batch counters are read before and after
 
-The answer: requests, errors {status: n}, seconds, rate (requests/s), p50_ms, p99_ms, backends
+The answer: requests, errors {status or exception: n}, seconds, rate (requests/s), p50_ms, p99_ms, backends
 {name: {requests, correct}}, batches, batch_items.
 """
 
@@ -19,23 +22,26 @@ import itertools
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
-import aiohttp
-from digits_data import held_out
+from penstock_wire.headers import get
+from penstock_wire.http import Request, UpstreamError
+from penstock_wire.http.client.pool import H1Upstream
+from penstock_wire.http.sending import send
+
+JSON = ((b"content-type", b"application/json"),)
 
 
-async def counters(session: aiohttp.ClientSession, sidecars: list[str]) -> tuple[float, float]:
+async def counters(upstream: H1Upstream, sidecars: list[str]) -> tuple[float, float]:
     """Batches and items in them, summed over the sidecars; a pod that is gone counts nothing."""
     batches = items = 0.0
     for pod in sidecars:
         try:
-            url = f"http://{pod}:8013/metrics"
-            async with session.get(url, timeout=aiohttp.ClientTimeout(total=3)) as answer:
-                text = await answer.text()
-        except (aiohttp.ClientError, TimeoutError):
+            answer = await send(upstream, pod, 8013, Request("GET", "/metrics", (), b""), timeout=3)
+        except UpstreamError:
             continue
-        for line in text.splitlines():
+        for line in answer.body.decode().splitlines():
             if line.startswith("penstock_sidecar_batch_items_count"):
                 batches += float(line.rsplit(" ", 1)[1])
             elif line.startswith("penstock_sidecar_batch_items_sum"):
@@ -45,40 +51,42 @@ async def counters(session: aiohttp.ClientSession, sidecars: list[str]) -> tuple
 
 async def run(order: dict[str, Any]) -> dict[str, Any]:
     """Send, check each answer against its label, count."""
-    images, labels = held_out()
-    bodies = [json.dumps({"instances": [image]}).encode() for image in images]
+    labels, enough = order["labels"], Path(order["until"]) if order["until"] else None
+    bodies = [json.dumps({"instances": [image]}).encode() for image in order["images"]]
     todo = iter(range(len(bodies))) if not order["seconds"] else itertools.cycle(range(len(bodies)))
     latencies: list[float] = []
     errors: collections.Counter[str] = collections.Counter()
     requests: collections.Counter[str] = collections.Counter()
     correct: collections.Counter[str] = collections.Counter()
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(
-        connector=connector, headers={"content-type": "application/json"}
-    ) as session:
-        before = await counters(session, order["sidecars"])
-        start = time.monotonic()
-        until = start + order["seconds"] if order["seconds"] else float("inf")
+    upstream = H1Upstream(connect_seconds=30)  # a node may be busy with pods that start
+    before = await counters(upstream, order["sidecars"])
+    start = time.monotonic()
+    until = start + order["seconds"] if order["seconds"] else float("inf")
 
-        async def worker() -> None:
-            while time.monotonic() < until:
-                index = next(todo, None)
-                if index is None:
-                    return
-                sent = time.monotonic()
-                async with session.post(order["url"], data=bodies[index]) as answer:
-                    body = await answer.read()
-                    if answer.status != 200:
-                        errors[str(answer.status)] += 1
-                        continue
-                latencies.append(time.monotonic() - sent)
-                backend = answer.headers.get("x-penstock-backend", "")
-                requests[backend] += 1
-                correct[backend] += json.loads(body)["predictions"][0] == labels[index]
+    async def worker() -> None:
+        while time.monotonic() < until and not (enough and enough.exists()):
+            index = next(todo, None)
+            if index is None:
+                return
+            sent = time.monotonic()
+            request = Request("POST", "/predict", JSON, bodies[index])
+            try:
+                answer = await send(upstream, order["endpoint"], 80, request, timeout=60)
+            except UpstreamError as error:
+                errors[type(error).__name__] += 1
+                continue
+            if answer.status != 200:
+                errors[str(answer.status)] += 1
+                continue
+            latencies.append(time.monotonic() - sent)
+            backend = (get(answer.headers, b"x-penstock-backend") or b"").decode()
+            requests[backend] += 1
+            correct[backend] += json.loads(answer.body)["predictions"][0] == labels[index]
 
-        await asyncio.gather(*(worker() for _ in range(order["connections"])))
-        took = time.monotonic() - start
-        after = await counters(session, order["sidecars"])
+    await asyncio.gather(*(worker() for _ in range(order["connections"])))
+    took = time.monotonic() - start
+    after = await counters(upstream, order["sidecars"])
+    await upstream.close()
     latencies.sort()
 
     def quantile(q: float) -> float:
@@ -98,4 +106,4 @@ async def run(order: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(run(json.loads(sys.argv[1])))))
+    print(json.dumps(asyncio.run(run(json.load(sys.stdin)))))

@@ -1,4 +1,4 @@
-"""Trains the two classifiers, when the image is built: `python train.py FOLDER`.
+"""Trains the two classifiers: `python train.py FOLDER` when an image is built; `Trained` where none is.
 
 `forest` is the good one: 200 randomized trees, whose call costs milliseconds however few images it has.
 `logistic` is the cheap one: a linear model that sees an eighth of the resolution.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import joblib
 from digits_data import SEED, coarse, parts
+from model import Digits
 from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -27,6 +28,18 @@ def classifiers() -> dict[str, Pipeline | ExtraTreesClassifier]:
         "forest": ExtraTreesClassifier(n_estimators=TREES, random_state=SEED),
         "logistic": make_pipeline(FunctionTransformer(coarse), StandardScaler(), linear),
     }
+
+
+class Trained(Digits):
+    """The model of a pod that has the code alone.
+
+    Args:
+        name: of the classifier.
+    """
+
+    def __init__(self, name: str) -> None:
+        images, _, labels, _ = parts()
+        self.classifier = classifiers()[name].fit(images, labels)
 
 
 def main(folder: Path) -> dict[str, float]:

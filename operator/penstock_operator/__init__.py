@@ -5,7 +5,8 @@ The core is pure: no Kubernetes client, no clock, no I/O. Read in this order: `a
 reports to a recommendation), `releases` (from evidence to the next step).
 
 Around it, from the bottom up: `errors`, `clock`, `kinds` (kinds of objects and their paths), `nesting`
-(limits on the depth of JSON), `kube` (access to Kubernetes: the client, the Leases, Events), `store` (the
+(limits on the depth of JSON), `fair_turns` (tenants take turns), `kube` (access to Kubernetes: the client,
+the Leases, Events), `injected` (what is read from pods of others that have a sidecar), `store` (the
 objects that the watches have shown), `traffic_window` (requests that routers answered in the last minute),
 `release_counts` (their counts of the backends that a release compares), `prometheus` (queries of releases),
 `reports` (the latest reports of the pods), `apply` (writes of children), `workqueue`, `reconcile` (the

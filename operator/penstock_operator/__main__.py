@@ -22,17 +22,18 @@ with needs("penstock-operator", "operator"):
     import uvloop
 
     from penstock_operator import config as configuration
+    from penstock_operator import injected
     from penstock_operator.apply import Applier
     from penstock_operator.clock import Clock, LoopClock
     from penstock_operator.config import Config
     from penstock_operator.control.auth import ReportAuthenticator
     from penstock_operator.control.load_monitor import LoadMonitor
     from penstock_operator.control.recommendation import Recommendations
-    from penstock_operator.control.server import ControlServer
+    from penstock_operator.control.server import ControlServer, most_reporters
     from penstock_operator.dry_run import preview, read_file
     from penstock_operator.errors import ConfigError, LeaseLost
     from penstock_operator.handlers import KopfLog, Watches
-    from penstock_operator.kinds import BACKEND
+    from penstock_operator.kinds import BACKEND, POD
     from penstock_operator.kube.cluster import Cluster, Connection, KubernetesCluster, Reader, credentials
     from penstock_operator.kube.dry_cluster import FileCluster
     from penstock_operator.kube.events import Recorder
@@ -44,7 +45,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.prometheus import Prometheus
     from penstock_operator.reconcile.context import Memory, ReconcileContext
     from penstock_operator.reconcile.load_turns import LoadTurns
-    from penstock_operator.reconcile.manager import CHILD_SELECTOR, Manager, build_queues
+    from penstock_operator.reconcile.manager import Manager, build_queues, watched
     from penstock_operator.reconcile.relist import PERIOD, Relister
     from penstock_operator.reconcile.view import View
     from penstock_operator.reports import Reports
@@ -52,6 +53,7 @@ with needs("penstock-operator", "operator"):
     from penstock_operator.store import Store
     from penstock_operator.supervision import keep_running, until_done
     from penstock_operator.validation import faults, has_rules
+    from penstock_wire.memory_limit import container_limit
     from penstock_wire.process import log, on_signal, raise_file_limit, ready, set_log_level
 
 if TYPE_CHECKING:
@@ -68,13 +70,14 @@ class Operator:
         clock = LoopClock()
         self._metrics = metrics = Metrics()
         self._store = store = Store()
-        view = View(store)
+        view = View(store, shared=config.router_mode == "Shared")
         self._reports = Reports(
             clock, lambda where, name: store.get(BACKEND, where, name) is not None, view.asked
         )
         self._other = self._refused = self._failing = ""
         observers = (QueueMetrics(metrics, "reconcile"), QueueMetrics(metrics, "scale"))
-        queue, scale_queue = build_queues(clock, observers)
+        workers = None if config.namespace else config.workers
+        queue, scale_queue = build_queues(clock, observers, workers=workers)
         self._memory = memory = Memory(render=config.render, load_turns=LoadTurns(clock, queue.add))
         metrics.show(ResourceMetrics(store, self._reports, memory.scaled).text)
         for name, each in (("reconcile", queue), ("scale", scale_queue)):
@@ -101,6 +104,7 @@ class Operator:
             enqueue=queue.add_after,
             failures=queue.failures,
             identity=config.identity,
+            home=config.operator_namespace,
             emit=recorder.put,
             prometheus=Prometheus(config.prometheus_url, config.prometheus_credentials),
         )
@@ -122,6 +126,7 @@ class Operator:
             pause=lambda: random.uniform(*PERIOD),  # noqa: S311 - jitter
             log=log,
         )
+        reporters = most_reporters(container_limit())
         self._server = ControlServer(
             authenticator=ReportAuthenticator(
                 cluster,
@@ -129,6 +134,8 @@ class Operator:
                 clock,
                 audience=config.render.token_audience,
                 check_peer=config.check_peer_address,
+                waiting=reporters,
+                home=config.operator_namespace,
             ),
             reports=self._reports,
             store=store,
@@ -141,6 +148,7 @@ class Operator:
             interval=lambda: self._load_monitor.interval,
             plain=config.reports_address is None,
             own_addresses=config.check_peer_address,
+            reporters=reporters,
             observer=metrics,
             metrics=metrics.text,
             recommendation=Recommendations(memory.scaled).answer,
@@ -156,7 +164,7 @@ class Operator:
         )
         self._load_monitor = LoadMonitor(clock, changed=metrics.report_interval.set)
         self._certificates = self._make_certificates(clock) if config.reports_address else None
-        self._watches: Watches | None = None
+        self._watches: list[Watches] = []
         self._acting = False
 
     def _make_certificates(self, clock: LoopClock) -> Certificates:
@@ -244,15 +252,18 @@ class Operator:
             await self._begin("synced", self._manager.sync)
             gc.freeze()  # the listed objects stay for long, and do not hold cycles
             self._acting = True
-            self._watches = Watches(
-                self._manager,
-                credentials=lambda: credentials(self._config.kubeconfig or None),
-                started=self._watches_started,
-                child_selector=CHILD_SELECTOR,
-                namespace=self._config.namespace or None,
-                log=log,
-            )
-            self._watches.start()
+            # NB: no selector matches both our pods and those of others, and kopf takes one for a kind.
+            for kinds in (watched(self._config.namespace), {POD: injected.SELECTOR}):
+                watches = Watches(
+                    self._manager,
+                    credentials=lambda: credentials(self._config.kubeconfig or None),
+                    started=self._watches_started,
+                    kinds=kinds,
+                    namespace=self._config.namespace or None,
+                    log=log,
+                )
+                self._watches.append(watches)
+                watches.start()
             tasks.create_task(self._manager.run(self._config.workers))
             keep("events", self._recorder.run)
             keep("silence", self._manager.watch_silence)
@@ -263,8 +274,7 @@ class Operator:
             queue.shut_down()
         lead.cancel()
         await asyncio.gather(lead, return_exceptions=True)
-        if self._watches is not None:
-            await self._watches.stop(timeout=2.0)
+        await asyncio.gather(*(watches.stop(timeout=2.0) for watches in self._watches))
         await self._lease.release()
         await self._lease.close()
         await self._server.stop()
@@ -295,7 +305,7 @@ class Operator:
         return self._refused or self._failing or None
 
     def _what_is_wrong(self) -> str | None:
-        if self._acting and self._watches is not None and not self._watches.alive:
+        if self._acting and not all(watches.alive for watches in self._watches):
             return "the thread that watches has ended"
         return None
 
@@ -373,7 +383,13 @@ async def run(config: Config) -> int:
 
 async def _preview(config: Config, there: Reader) -> int:
     return await preview(
-        there, render=config.render, clock=LoopClock(), log=log, namespace=config.namespace or None
+        there,
+        render=config.render,
+        clock=LoopClock(),
+        log=log,
+        namespace=config.namespace or None,
+        home=config.operator_namespace,
+        shared=config.router_mode == "Shared",
     )
 
 

@@ -230,6 +230,13 @@ class Config(BaseModel):
     python_image: Annotated[
         str, Field(min_length=1, description="Image of Python backends that bring code and name no image.")
     ] = "localhost/penstock/python-model"
+    format_image: Annotated[
+        str,
+        Field(
+            pattern=r"^[^\s{}]*\{format\}[^\s{}]*$",
+            description="Image that serves the files of a format, whose name stands for {format}.",
+        ),
+    ] = "localhost/penstock/{format}-model"
     image_pull_policy: Annotated[
         Literal["", "Always", "IfNotPresent", "Never"],
         Field(description="Pull policy of these; empty: Kubernetes' own."),
@@ -283,7 +290,14 @@ class Config(BaseModel):
     access_log: Annotated[
         float, Field(ge=0, le=1, description="Share of the requests that routers and sidecars log.")
     ] = 0.0
-    router_replicas: Annotated[int, Field(ge=1, le=100, description="Router pods in each namespace.")] = 2
+    router_mode: Annotated[
+        Literal["PerNamespace", "Shared"],
+        Field(
+            description="Which router a namespace has whose label penstock.dev/router (own, shared) does not "
+            "say it: its own, or the one that all such namespaces share."
+        ),
+    ] = "PerNamespace"
+    router_replicas: Annotated[int, Field(ge=1, le=100, description="Pods of each router.")] = 2
     router_autoscaling: Annotated[
         AutoscalingText,
         Field(
@@ -317,6 +331,13 @@ class Config(BaseModel):
         str,
         Field(description="With --dry-run: resources of this YAML file (- for standard input), no cluster."),
     ] = ""
+
+    @field_validator("router_mode")
+    @classmethod
+    def _sees_all(cls, mode: str, info: ValidationInfo) -> str:
+        if mode == "Shared" and info.data.get("namespace"):
+            raise ValueError("expected PerNamespace where one namespace alone is watched, found Shared")
+        return mode
 
     @field_validator("authority_overlap")
     @classmethod
@@ -413,6 +434,7 @@ class Config(BaseModel):
             sidecar_image=self.sidecar_image,
             router_image=self.router_image,
             python_image=self.python_image,
+            format_image=self.format_image,
             image_pull_policy=self.image_pull_policy,
             report_url=self._report_url,
             router_replicas=self.router_replicas,

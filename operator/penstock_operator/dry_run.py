@@ -48,8 +48,14 @@ async def dry_run(
     clock: Clock,
     log: Callable[..., None],
     namespace: str | None = None,
+    home: str = "penstock-system",
+    shared: bool = False,
 ) -> DryCluster:
     """Reconcile everything once, without writes to the cluster.
+
+    Args:
+        home: the operator's namespace.
+        shared: whether namespaces use the shared router unless they say otherwise.
 
     Returns:
         The cluster with the writes that would be made.
@@ -63,7 +69,7 @@ async def dry_run(
     context = ReconcileContext(
         cluster=dry,
         store=store,
-        view=View(store),
+        view=View(store, shared=shared),
         applier=Applier(dry, store),
         reports=Reports(clock),
         memory=memory,
@@ -72,6 +78,7 @@ async def dry_run(
         observer=NoObserver(),
         enqueue=lambda key, _seconds: queue.add(key),
         draw_secret=lambda: DRAWN,
+        home=home,
     )
     manager = Manager(context, queue, scale_queue, namespace=namespace)
     await manager.sync()
@@ -135,6 +142,8 @@ async def preview(
     clock: Clock,
     log: Callable[..., None],
     namespace: str | None = None,
+    home: str = "penstock-system",
+    shared: bool = False,
 ) -> int:
     """Print the writes that would be made, and log the problems.
 
@@ -142,7 +151,9 @@ async def preview(
         The process's exit code: 1 if something could not be read, a resource of a file included.
     """
     try:
-        dry = await dry_run(there, render=render, clock=clock, log=log, namespace=namespace)
+        dry = await dry_run(
+            there, render=render, clock=clock, log=log, namespace=namespace, home=home, shared=shared
+        )
     except ClusterError as error:
         log("dry run failed", level="error", error=str(error))
         return 1

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 import aiohttp
@@ -21,7 +21,7 @@ import kopf
 import msgspec
 
 from penstock_operator import nesting
-from penstock_operator.kinds import GROUP, PARENTS, WATCHED_CHILDREN, Kind
+from penstock_operator.kinds import GROUP, Kind
 from penstock_operator.kube.cluster import PAGE, Credentials, Obj
 from penstock_operator.kube.pages import Answer, Pages
 from penstock_operator.store import reduced
@@ -72,6 +72,7 @@ class Watches:
 
     Args:
         credentials: returns the credentials; called again when they are refused.
+        kinds: what is watched, each with its label selector or None.
         started: called, in our loop, at each start of the watches, to look for objects that were deleted
             while there was no watch.
     """
@@ -82,14 +83,14 @@ class Watches:
         *,
         credentials: Callable[[], Awaitable[Credentials]],
         started: Callable[[], None],
-        child_selector: str,
+        kinds: Mapping[Kind, str | None],
         namespace: str | None,
         log: Callable[..., None],
     ) -> None:
         self._sink = sink
         self._credentials = credentials
         self._started = started
-        self._child_selector = child_selector
+        self._kinds = kinds
         self._namespace = namespace
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -188,8 +189,9 @@ class Watches:
         settings.watching.chunk_size = PAGE
         settings.watching.inactivity_timeout = SILENT_SECONDS
         selectors = settings.watching.label_selectors
-        for kind in WATCHED_CHILDREN:
-            selectors[kind.group, kind.version, kind.plural] = self._child_selector
+        for kind, selector in self._kinds.items():
+            if selector is not None:
+                selectors[kind.group, kind.version, kind.plural] = selector
         return settings
 
     def _registry(self) -> kopf.OperatorRegistry:
@@ -206,7 +208,7 @@ class Watches:
                 self._sessions.append(logins[credentials].aiohttp_session)
             return logins[credentials]
 
-        for kind in (*PARENTS, *WATCHED_CHILDREN):
+        for kind in self._kinds:
             self._listen(registry, kind)
         return registry
 

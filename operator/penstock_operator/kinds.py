@@ -60,6 +60,7 @@ ROLE_BINDING = Kind(
 DISRUPTION_BUDGET = Kind(
     kind="PodDisruptionBudget", group="policy", version="v1", plural="poddisruptionbudgets"
 )
+NAMESPACE = Kind(kind="Namespace", group="", version="v1", plural="namespaces")
 POD_AUTOSCALER = Kind(
     kind="HorizontalPodAutoscaler", group="autoscaling", version="v2", plural="horizontalpodautoscalers"
 )
@@ -82,6 +83,7 @@ CHILDREN = (
     DISRUPTION_BUDGET,
     NETWORK_POLICY,
     POD_AUTOSCALER,
+    ENDPOINT_SLICE,
 )
 """Kinds that we render, in the order in which they are applied last (see reconcile)."""
 
@@ -89,8 +91,7 @@ WATCHED_CHILDREN = (*CHILDREN, POD)
 """Kinds that are watched with our label; Deployments make the pods, not we."""
 
 BY_KIND: dict[str, Kind] = {
-    kind.kind: kind
-    for kind in (*PARENTS, *WATCHED_CHILDREN, LEASE, ENDPOINT_SLICE, EVENT, SECRET, TOKEN_REVIEW)
+    kind.kind: kind for kind in (*PARENTS, *WATCHED_CHILDREN, NAMESPACE, LEASE, EVENT, SECRET, TOKEN_REVIEW)
 }
 
 

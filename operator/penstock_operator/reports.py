@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
+from penstock_operator import injected
 from penstock_operator.autoscaling import LoadWindow
 from penstock_operator.autoscaling.window import silent_after
 from penstock_operator.clock import Clock
@@ -26,6 +29,10 @@ REORDERED = 6.0
 MAX_VERSION = 2**52
 """Versions from this on are ignored as made up. After the highest version that a pod can make up, there is
 room for as many changes below the highest possible version (`desired.settings.HIGHEST`)."""
+
+
+SHARED = "*"
+"""Stands for the routers that several namespaces share; no endpoint has this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +68,26 @@ class Reports:
         self._clock = clock
         self._exists = exists
         self._asked = asked
-        self._windows: dict[tuple[str, str], LoadWindow] = {}
+        self._windows: dict[str, dict[str, LoadWindow]] = {}  # by namespace and backend
         self._sequences: dict[str, tuple[int, float]] = {}
         self._fresh_for: dict[str, float] = {}
-        # By namespace and endpoint that has routers of its own, "" for the namespace's.
-        self._routers: dict[tuple[str, str], dict[str, tuple[float, RouterReport]]] = {}
+        # By namespace and endpoint that has routers of its own, "" for the namespace's, or `SHARED`.
+        self._routers: dict[str, dict[str, dict[str, tuple[float, RouterReport]]]] = {}
+        self._tenants: dict[str, list[str]] = {}  # the namespaces of a shared router's last report, by uid
+        self.shared_since: dict[str, int] = {}
+        """The version of the shared routers' settings that last changed a namespace's part, by namespace."""
+        self.shared_version = 0
+        """The highest version that a shared router has reported."""
         self._newly_held: dict[str, set[str]] = {}
         self._traffic: dict[str, TrafficWindow] = {}  # by namespace
         self.releases = ReleaseCounts()
         """Counts of the backends that a release compares."""
 
     def sidecar(self, namespace: str, backend: str, report: SidecarReport, *, every: float = 1.0) -> News:
-        """Take a sidecar's report."""
+        """Take a sidecar's report, of a backend or a workload (`injected.workload_of`)."""
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
-        if not self._exists(namespace, backend):
+        if not injected.is_workload(backend) and not self._exists(namespace, backend):
             return News(taken=True, notable=False)
         window = self.window(namespace, backend)
         before = window.last(report.pod)
@@ -96,7 +108,39 @@ class Reports:
         """
         if not self._in_order(report.uid, report.seq):
             return News(taken=False, notable=False)
-        known = self._routers.setdefault((namespace, endpoint), {})
+        return self._router(namespace, report, endpoint=endpoint, every=every)
+
+    def shared_router(self, report: RouterReport, *, every: float = 1.0) -> dict[str, News]:
+        """Take the report of a router that serves several namespaces, as of one router for each.
+
+        Returns:
+            The effect by namespace; empty for a straggler.
+        """
+        if not self._in_order(report.uid, report.seq):
+            return {}
+        version = report.settings_version
+        if version < MAX_VERSION:
+            self.shared_version = max(self.shared_version, version)
+        # NB: a later version is the same to a namespace whose part it has not changed.
+        parts = {
+            name: msgspec.structs.replace(
+                part, settings_version=min(version, self.shared_since.get(name, version))
+            )
+            for name, part in report.of_tenants().items()
+        }
+        before = self._tenants.get(report.uid, [])
+        gone = [namespace for namespace in before if namespace not in parts]
+        self._tenants[report.uid] = list(parts)
+        news = {
+            namespace: self._router(namespace, part, endpoint=SHARED, every=every)
+            for namespace, part in (parts | {name: _without_tenants(report) for name in gone}).items()
+        }
+        for namespace in gone:
+            self._forget_router(namespace, report.pod, report.uid)
+        return news
+
+    def _router(self, namespace: str, report: RouterReport, *, endpoint: str, every: float) -> News:
+        known = self._routers.setdefault(namespace, {}).setdefault(endpoint, {})
         before = known.get(report.pod)
         known[report.pod] = (self._clock.time(), report)
         self._record_held(namespace, before, report, every)
@@ -129,25 +173,39 @@ class Reports:
             if held[name] and not last[name]:
                 self._newly_held.setdefault(namespace, set()).add(name)
 
+    def workloads(self) -> list[tuple[str, str]]:
+        """Namespaces and names (`injected.workload_of`) of the workloads that have reported."""
+        return [
+            (namespace, name)
+            for namespace, windows in self._windows.items()
+            for name in windows
+            if injected.is_workload(name)
+        ]
+
     def window(self, namespace: str, backend: str) -> LoadWindow:
         """The load window of a backend, made when it is first asked for."""
-        load_window = self._windows.get((namespace, backend))
+        windows = self._windows.setdefault(namespace, {})
+        load_window = windows.get(backend)
         if load_window is None:
-            load_window = self._windows[(namespace, backend)] = LoadWindow()
+            load_window = windows[backend] = LoadWindow()
         return load_window
+
+    def _known(self, namespace: str, backend: str) -> LoadWindow | None:
+        return self._windows.get(namespace, {}).get(backend)
 
     def of_backend(self, namespace: str, backend: str) -> dict[str, SidecarReport]:
         """The fresh reports of a backend's pods, by pod."""
-        window = self._windows.get((namespace, backend))
+        window = self._known(namespace, backend)
         return self._fresh(window.latest()) if window is not None else {}
 
     def of_router(self, namespace: str, endpoint: str = "") -> dict[str, RouterReport]:
         """The fresh reports of a namespace's router pods, by pod.
 
         Args:
-            endpoint: an endpoint that has routers of its own, for these instead.
+            endpoint: an endpoint that has routers of its own, for these instead; `SHARED` for what the
+                routers that several namespaces share say of this one.
         """
-        return self._fresh(self._routers.get((namespace, endpoint), {}))
+        return self._fresh(self._routers.get(namespace, {}).get(endpoint, {}))
 
     def served(self, namespace: str, endpoint: str) -> Mapping[str, int]:
         """Requests of an endpoint that were answered within the last minute, by backend."""
@@ -171,17 +229,17 @@ class Reports:
 
     def _silent_routers(self, namespace: str, endpoint: str) -> frozenset[str]:
         """Uids of the router pods of an endpoint that have not reported for too long."""
-        now = self._clock.time()
+        now, known = self._clock.time(), self._routers.get(namespace, {})
         return frozenset(
             report.uid
-            for routers in ("", endpoint)
-            for at, report in self._routers.get((namespace, routers), {}).values()
+            for routers in ("", endpoint, SHARED)
+            for at, report in known.get(routers, {}).values()
             if now - at > self._fresh_for.get(report.uid, FRESH)
         )
 
     def age(self, namespace: str, backend: str) -> float | None:
         """Seconds since the last report of the pod silent the longest; None if no pod has reported."""
-        window = self._windows.get((namespace, backend))
+        window = self._known(namespace, backend)
         oldest = window.oldest() if window is not None else None
         return None if oldest is None else self._clock.time() - oldest
 
@@ -201,25 +259,32 @@ class Reports:
 
     def forget_backend(self, namespace: str, backend: str) -> None:
         """Drop all reports of a deleted backend."""
-        self._windows.pop((namespace, backend), None)
+        windows = self._windows.get(namespace, {})
+        if windows.pop(backend, None) is not None and not windows:
+            del self._windows[namespace]
 
     def forget_pod(self, namespace: str, pod: str, uid: str) -> None:
         """Drop the reports of a deleted pod, except its load, which expires in the window."""
         self._sequences.pop(uid, None)
         self._fresh_for.pop(uid, None)
+        for window in self._windows.get(namespace, {}).values():
+            window.leave(pod, uid, self._clock.time())
+        for served in {namespace, *self._tenants.pop(uid, ())}:
+            self._forget_router(served, pod, uid)
+
+    def _forget_router(self, namespace: str, pod: str, uid: str) -> None:
         self.releases.forget(namespace, uid)
-        for (where, _), window in self._windows.items():
-            if where == namespace:
-                window.leave(pod, uid, self._clock.time())
-        for at in [at for at in self._routers if at[0] == namespace]:
-            known = self._routers[at]
+        routers = self._routers.get(namespace, {})
+        for endpoint, known in list(routers.items()):
             if pod in known and known[pod][1].uid == uid:
                 del known[pod]
                 if not known:
-                    del self._routers[at]
+                    del routers[endpoint]
+        if not routers:
+            self._routers.pop(namespace, None)
         if namespace in self._traffic:
             self._traffic[namespace].forget(uid)
-            if not any(at[0] == namespace for at in self._routers):
+            if not routers:
                 del self._traffic[namespace]
 
     def silent(self, since: float) -> list[tuple[str, str]]:
@@ -233,8 +298,17 @@ class Reports:
             # As in `_fresh`: at the moment when its time ends, a report is still fresh.
             return any(since <= end < now for end in ends)
 
-        backends = [key for key, window in self._windows.items() if fell(window.latest())]
-        routers = {namespace: "" for (namespace, _), known in self._routers.items() if fell(known)}
+        backends = [
+            (namespace, name)
+            for namespace, windows in self._windows.items()
+            for name, window in windows.items()
+            if fell(window.latest())
+        ]
+        routers = {
+            namespace: ""
+            for namespace, by_endpoint in self._routers.items()
+            if any(fell(known) for known in by_endpoint.values())
+        }
         return [*backends, *routers.items()]
 
     def _in_order(self, uid: str, seq: int) -> bool:
@@ -253,6 +327,11 @@ class Reports:
             for pod, (at, report) in latest.items()
             if now - at <= fresh_for.get(report.uid, FRESH)
         }
+
+
+def _without_tenants(report: RouterReport) -> RouterReport:
+    """What a shared router's report says of a namespace that it serves no longer."""
+    return msgspec.structs.replace(report, tenants={}, settings_digest="")
 
 
 def held_by_backend(report: RouterReport) -> Counter[str]:
@@ -274,4 +353,5 @@ def _router_face(report: RouterReport) -> tuple[object, ...]:
     ports = tuple(
         sorted((name, listener.listening, listener.error) for name, listener in report.endpoints.items())
     )
-    return (report.uid, report.state, report.settings_version, report.settings_digest, ports)
+    version, digest = report.settings_version, report.settings_digest
+    return (report.uid, report.state, version, digest, report.door, ports)

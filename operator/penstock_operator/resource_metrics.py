@@ -9,7 +9,7 @@ prometheus_client blocks the loop that takes the reports nine times as long, 60 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from penstock_operator.kinds import BACKEND, PARENTS
 from penstock_operator.kube.cluster import Obj
@@ -50,7 +50,7 @@ class ResourceMetrics:
 
     def text(self) -> str:
         """All current metrics in Prometheus' text format."""
-        return "\n".join((*self._conditions(), *self._backends(), ""))
+        return "\n".join((*self._conditions(), *self._backends(), *self._workloads(), ""))
 
     def _conditions(self) -> Iterator[str]:
         condition = _Gauge("condition", "A condition of a resource: 1 True, 0 False, -1 Unknown.")
@@ -61,6 +61,15 @@ class ResourceMetrics:
                 for type_, value in _conditions(stored):
                     condition.add(f'{labels},condition="{type_}"', value)
         return condition.lines()
+
+    def _workloads(self) -> Iterator[str]:
+        """The queues of workloads with injected sidecars: an HPA's selector takes no `Deployment/name`."""
+        items = _Gauge("workload_items", "Items in the injected pods of a workload: queued, ongoing.")
+        for namespace, workload in self._reports.workloads():
+            kind, _, name = workload.partition("/")
+            if latest := self._reports.of_backend(namespace, workload).values():
+                _add_items(items, f'namespace="{namespace}",kind="{kind}",name="{name}"', latest)
+        return items.lines()
 
     def _backends(self) -> Iterator[str]:
         replicas = _Gauge("backend_replicas", "Pods of a backend: wanted, there, ready, reporting.")
@@ -105,8 +114,7 @@ class ResourceMetrics:
             if not reports:
                 return
             latest = reports.values()
-            items.add(f'{labels},state="queued"', sum(each.items.queued for each in latest))
-            items.add(f'{labels},state="ongoing"', sum(each.items.ongoing for each in latest))
+            _add_items(items, labels, latest)
             oldest.add(labels, max(each.oldest_age_ms for each in latest) / 1000)
             slots.add(labels, sum(each.slots for each in latest))
             fit = most_certain(reports)
@@ -122,6 +130,11 @@ class ResourceMetrics:
                 log("metrics not shown", level="error", key=str(key_of(stored)), error=repr(error))
         for family in (replicas, pending, items, oldest, slots, intercept, slope, age, terms, verdicts):
             yield from family.lines()
+
+
+def _add_items(items: _Gauge, labels: str, latest: Collection[SidecarReport]) -> None:
+    items.add(f'{labels},state="queued"', sum(each.items.queued for each in latest))
+    items.add(f'{labels},state="ongoing"', sum(each.items.ongoing for each in latest))
 
 
 def most_certain(reports: Mapping[str, SidecarReport]) -> Fit | None:

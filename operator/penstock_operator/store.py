@@ -19,7 +19,7 @@ from penstock_operator.kinds import CONFIG_MAP, PARENTS, POD, Kind
 from penstock_operator.kube.cluster import Obj
 
 INDEXED_KINDS = frozenset({POD.kind})
-INDEXED_LABELS = (labels.BACKEND, labels.ENDPOINT, labels.APP_NAME)
+INDEXED_LABELS = (labels.BACKEND, labels.ENDPOINT, labels.APP_NAME, labels.INJECT)
 _TOMBSTONES = 20_000
 _SHARED = 64
 """Characters up to which a text is shared between objects."""
@@ -316,8 +316,8 @@ def slim(obj: Obj) -> Obj:
     """Return the object without the parts that are never read.
 
     These are managedFields, except the owners of a resource's replicas; annotations of others; a pod's spec
-    except the node and the ServiceAccount; a ConfigMap's data, except keys that we render in one that our
-    resources own.
+    except the node, the ServiceAccount and whether a sidecar was injected; a ConfigMap's data, except keys
+    that we render in one that our resources own.
 
     Args:
         obj: from the cluster; it is not changed.
@@ -335,9 +335,14 @@ def slim(obj: Obj) -> Obj:
             return {**obj, "metadata": metadata}
         spec = obj["spec"]
         account = {"serviceAccountName": spec["serviceAccountName"]} if "serviceAccountName" in spec else {}
-        return {**obj, "metadata": metadata, "spec": {"nodeName": spec.get("nodeName", ""), **account}}
+        first = [{"name": each.get("name")} for each in spec.get("initContainers") or ()]
+        sidecar = {"initContainers": first} if labels.INJECT in (metadata.get("labels") or {}) else {}
+        kept = {"nodeName": spec.get("nodeName", ""), **account, **sidecar}
+        return {**obj, "metadata": metadata, "spec": kept}
     if obj["kind"] == CONFIG_MAP.kind:
-        ours = any(ref.get("kind") in _PARENT_KINDS for ref in metadata.get("ownerReferences") or ())
+        owned = any(ref.get("kind") in _PARENT_KINDS for ref in metadata.get("ownerReferences") or ())
+        ours = owned or labels.POLICY in (metadata.get("labels") or {})
+        ours = ours or metadata.get("name") == names.SHARED_ROUTER_SETTINGS
         rendered = _RENDERED_KEYS if ours else ()
         data = {name: text for name, text in (obj.get("data") or {}).items() if name in rendered}
         kept = {name: member for name, member in obj.items() if name not in ("data", "binaryData")}

@@ -34,11 +34,15 @@ CORE = {
     "podTemplate.affinity": "V1Affinity",
     "podTemplate.tolerations[]": "V1Toleration",
     "podTemplate.topologySpreadConstraints[]": "V1TopologySpreadConstraint",
+    "podTemplate.resourceClaims[]": "V1PodResourceClaim",
+    "podTemplate.hostAliases[]": "V1HostAlias",
+    "podTemplate.dnsConfig": "V1PodDNSConfig",
     "podTemplate.imagePullSecrets[]": "V1LocalObjectReference",
     "podTemplate.securityContext": "V1PodSecurityContext",
     "model.container": "V1Container",
     **{
-        f"model.python.{core.V1Container.attribute_map[name]}": core.V1Container.openapi_types[name]
+        f"model.{source}.{core.V1Container.attribute_map[name]}": core.V1Container.openapi_types[name]
+        for source in ("python", "format")
         for name in ModelBase.model_fields
     },
 }

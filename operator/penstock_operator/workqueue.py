@@ -1,9 +1,12 @@
 """A queue of keys with client-go's semantics: a key that is added while it is worked on is worked on again.
 
-It has three sets: *queue* holds the keys that wait, in order; *dirty* those that must be worked on;
+It has three sets: *queue* holds the keys that wait; *dirty* those that must be worked on;
 *processing* those that are being worked on. `add` of a dirty key does nothing; `add` of a key in processing
 makes it dirty, and `done` puts it back into the queue. So no key is worked on by two workers at once and no
 addition is lost.
+
+The keys that wait are not in one line: tenants take turns, a tenant has some of the workers at most, and
+urgent keys go before the others. So a tenant whose keys are many, or slow, or fail, delays no other tenant's.
 
 Source: k8s.io/client-go/util/workqueue (queue.go, delaying_queue.go, rate_limiting_queue.go).
 """
@@ -11,13 +14,17 @@ Source: k8s.io/client-go/util/workqueue (queue.go, delaying_queue.go, rate_limit
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock_operator.clock import Clock, Timer
+from penstock_operator.fair_turns import FairTurns
 
 K = TypeVar("K", bound=Hashable)
+
+URGENT_RUN = 3
+"""Urgent keys in a row, before one of the others has its turn."""
 
 
 class QueueObserver(Protocol):
@@ -60,16 +67,30 @@ class WorkQueue(Generic[K]):
     Args:
         base: first backoff of a key, seconds; doubled with every failure.
         cap: longest backoff, seconds.
+        tenant: whose a key is.
+        most: keys of a tenant that are worked on at once, at most; None for any number.
     """
 
     def __init__(
-        self, clock: Clock, *, base: float = 0.1, cap: float = 30.0, observer: QueueObserver | None = None
+        self,
+        clock: Clock,
+        *,
+        base: float = 0.1,
+        cap: float = 30.0,
+        observer: QueueObserver | None = None,
+        tenant: Callable[[K], Hashable] = lambda _key: None,
+        most: int | None = None,
     ) -> None:
         self._clock = clock
         self._base = base
         self._cap = cap
         self._observer: QueueObserver = observer or _Silent()
-        self._queue: deque[K] = deque()
+        self._tenant = tenant
+        self._most = most
+        self._urgent, self._ordinary = FairTurns[K](), FairTurns[K]()
+        self._hurried: set[K] = set()  # keys in processing that are urgent when they come again
+        self._run = 0  # of urgent keys
+        self._working: Counter[Hashable] = Counter()  # keys in processing, by tenant
         self._dirty: dict[K, float] = {}  # key -> when it became dirty
         self._processing: dict[K, float] = {}  # key -> when work began
         self._failures: dict[K, int] = {}
@@ -78,12 +99,12 @@ class WorkQueue(Generic[K]):
         self._shut = False
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._urgent) + len(self._ordinary)
 
     @property
     def idle(self) -> bool:
         """Whether no key waits or is worked on (delayed keys do not count)."""
-        return not self._queue and not self._processing
+        return not len(self) and not self._processing
 
     @property
     def delayed(self) -> int:
@@ -96,15 +117,26 @@ class WorkQueue(Generic[K]):
         taken = [now - began for began in self._processing.values()]
         return sum(taken), max(taken, default=0.0)
 
-    def add(self, key: K) -> None:
-        """Have the key worked on as soon as a worker is free."""
-        if self._shut or key in self._dirty:
+    def add(self, key: K, *, urgent: bool = False) -> None:
+        """Have the key worked on as soon as a worker is free.
+
+        Args:
+            urgent: before keys that are not, also if it waits already.
+        """
+        if self._shut:
+            return
+        if key in self._dirty:
+            if urgent and self._ordinary.discard(tenant := self._tenant(key), key):
+                self._urgent.add(tenant, key)
+            elif urgent and key in self._processing:
+                self._hurried.add(key)
             return
         self._dirty[key] = self._clock.time()
         if key not in self._processing:
-            self._queue.append(key)
-            self._wake()
-        self._observer.added(len(self._queue))
+            self._append(key, urgent=urgent)
+        elif urgent:
+            self._hurried.add(key)
+        self._observer.added(len(self))
 
     def add_after(self, key: K, seconds: float) -> None:
         """Add the key later; if it is delayed already, the earlier time counts.
@@ -156,8 +188,8 @@ class WorkQueue(Generic[K]):
         Raises:
             ShutDown: the queue is shut down and empty.
         """
-        while not self._queue:
-            if self._shut:
+        while (key := self._next()) is None:
+            if self._shut and not len(self):
                 raise ShutDown
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -171,20 +203,28 @@ class WorkQueue(Generic[K]):
             finally:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
-        key = self._queue.popleft()
         now = self._clock.time()
         waited = now - self._dirty.pop(key)
         self._processing[key] = now
-        self._observer.got(len(self._queue), waited)
+        self._working[self._tenant(key)] += 1
+        self._observer.got(len(self), waited)
         return key
 
     def done(self, key: K) -> None:
         """Note that work on the key has ended, well or not."""
         began = self._processing.pop(key)
         self._observer.finished(self._clock.time() - began)
+        tenant = self._tenant(key)
+        self._working[tenant] -= 1
+        if not self._working[tenant]:
+            del self._working[tenant]
         if key in self._dirty:
-            self._queue.append(key)
-            self._wake()
+            self._append(key, urgent=key in self._hurried)
+        elif len(self):
+            self._wake()  # it may have been the tenant's turn that was missing
+        self._hurried.discard(key)
+        if self._shut and not len(self):
+            self._wake_all()
 
     def shut_down(self) -> None:
         """Take no more keys; workers get the queued ones, then `ShutDown`."""
@@ -192,6 +232,27 @@ class WorkQueue(Generic[K]):
         for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._wake_all()
+
+    def _append(self, key: K, *, urgent: bool) -> None:
+        (self._urgent if urgent else self._ordinary).add(self._tenant(key), key)
+        self._wake()
+
+    def _next(self) -> K | None:
+        """Take the next key; None if there is none, or only of tenants that have all the workers they may."""
+        if self._run >= URGENT_RUN and (key := self._ordinary.pop(self._may)) is not None:
+            self._run = 0
+            return key
+        if (key := self._urgent.pop(self._may)) is not None:
+            self._run += 1
+            return key
+        self._run = 0
+        return self._ordinary.pop(self._may)
+
+    def _may(self, tenant: Hashable) -> bool:
+        return self._most is None or self._working[tenant] < self._most
+
+    def _wake_all(self) -> None:
         while self._waiters:
             self._wake()
 

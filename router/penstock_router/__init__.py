@@ -12,7 +12,8 @@ Read in this order; each imports only from those before it, as an import contrac
 - `endpoints`: one endpoint's state;
 - `forwarding`: a request to a pod and its answer back, at once if possible;
 - `tracing`: a span per request;
-- `router`: the whole;
+- `router`: the whole for one namespace;
+- `shared`: the routers of several namespaces in one process;
 - `admin`: health and metrics, from a separate thread;
 - `__main__`: the process.
 """

@@ -9,13 +9,14 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock_wire.extras import needs
 
 if TYPE_CHECKING:
+    from penstock_router.pods.endpoint_slices import Address
     from penstock_router.pods.watch import SliceWatch
 
 with needs("penstock-router", "router"):
@@ -25,6 +26,7 @@ with needs("penstock-router", "router"):
     from penstock_router.pods.api_server import SERVICE_ACCOUNT, ApiServer
     from penstock_router.ports import serve
     from penstock_router.router import Router, decode_settings, without_targets
+    from penstock_router.shared import SharedRouter
     from penstock_router.tracing import Tracing
     from penstock_wire import contract
     from penstock_wire.access_log import AccessLog, share
@@ -34,7 +36,9 @@ with needs("penstock-router", "router"):
     from penstock_wire.control.settings_source import SettingsSource
     from penstock_wire.hop.upstream import HopUpstream
     from penstock_wire.http.client.pool import H1Upstream
+    from penstock_wire.http.server import limits
     from penstock_wire.http.server.server import H1Front
+    from penstock_wire.http2.connection import H2Connection
     from penstock_wire.memory_limit import bound
     from penstock_wire.process import (
         Parser,
@@ -53,6 +57,9 @@ SILENCE_SECONDS = 3.0
 """A pod's node that sends nothing for this long is considered lost."""
 HOLD_ANSWER_SECONDS = 0.5
 """Requests that are still held this long before the end of a drain are answered 503."""
+
+TENANT_CONNECTIONS = limits.MAX_CONNECTIONS // 4
+"""The most connections of a namespace to a router that serves several."""
 
 
 def parser() -> Parser:
@@ -82,6 +89,7 @@ def parser() -> Parser:
         help="bytes for this process; 0 = its cgroup's, else 1 GiB",
     )
     flags.flag("log-level", choices=("debug", "info", "warning", "error"), default="info", help="least level")
+    flags.switch("shared", help="serve the namespaces that the settings name, instead of one")
     flags.switch("tracing", help="export spans as the OTEL_* environment says; needs the extra `tracing`")
     flags.flag("access-log", type=share, default=0.0, help="share of the requests that are logged, as 0.01")
     return flags
@@ -97,7 +105,7 @@ class Process:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         memory = bound(arguments.memory_limit)
-        self._front = H1Front(memory=memory)
+        self._front = H1Front(memory=memory, http2=H2Connection)
         self._upstream = HopUpstream(H1Upstream(silence_seconds=SILENCE_SECONDS, memory=memory))
         self._stop = asyncio.Event()
         self._at_once = asyncio.Event()
@@ -107,26 +115,34 @@ class Process:
             lambda processor: Tracing(processor, {"service.instance.id": pod}), by_name=arguments.tracing
         )
         source_of_chance = random.Random()  # noqa: S311 - nothing secret hangs on it
-        self._router = Router(
-            front=self._front,
-            host=arguments.listen[0],
-            upstream=self._upstream,
-            random_source=source_of_chance,
-            clock=asyncio.get_running_loop().time,
-            pod=pod,
-            uid=os.environ.get(contract.POD_UID_ENV, ""),
-            slices_synced=lambda: self._watch is None or self._watch.synced,
-            news=self._report_now,
-            access=AccessLog(arguments.access_log),
-            processor_wait=ProcessorWait().share,
-            tracing=self._tracing,
-            short=Pressure().short,
-            memory=memory,
-        )
-        pods = self._router.pods
-        self._upstream.on_room, self._upstream.on_recalled = pods.on_room, pods.on_recalled
-        pods.recall, pods.keep = self._upstream.recall, self._upstream.keep
-        pods.later = asyncio.get_running_loop().call_later
+        self._memory = memory
+        self._processor_wait = ProcessorWait().share
+        self._pressure = Pressure()
+        self._access = AccessLog(arguments.access_log)
+        self._pod, self._uid = pod, os.environ.get(contract.POD_UID_ENV, "")
+        self._chance = source_of_chance
+        self._router: Router | SharedRouter
+        changed: Callable[[str, Mapping[str, tuple[Address, ...]]], None]
+        if arguments.shared:
+            self._router = shared = SharedRouter(
+                self._make_tenant,
+                upstream=self._upstream,
+                pod=self._pod,
+                uid=self._uid,
+                slices_synced=self._slices_synced,
+                news=self._report_now,
+                processor_wait=self._processor_wait,
+                memory=memory,
+            )
+            changed = shared.set_slices
+        else:
+            self._router = router = self._make_router(self._front, self._report_now)
+            pods = router.pods
+            self._upstream.on_room, self._upstream.on_recalled = pods.on_room, pods.on_recalled
+            pods.recall, pods.keep = self._upstream.recall, self._upstream.keep
+            pods.later = asyncio.get_running_loop().call_later
+            changed = lambda _namespace, backends: pods.set_slices(backends)  # noqa: E731
+
         api = ApiServer.in_cluster(
             url=arguments.kube_api,
             account=arguments.service_account,
@@ -137,8 +153,9 @@ class Process:
             # NB: aiohttp is a third of the cost of a start; a router without a cluster does not import it.
             with needs("penstock-router", "router"):
                 from penstock_router.pods.watch import SliceWatch
-            changed = self._router.pods.set_slices
-            self._watch = SliceWatch(api, changed=changed, random_source=source_of_chance)
+            self._watch = SliceWatch(
+                api, changed=changed, random_source=source_of_chance, everywhere=arguments.shared
+            )
         admin = Admin(self._router)
         self._admin = AdminThread(admin.probe, admin.handle)
         self._source = SettingsSource(
@@ -167,6 +184,35 @@ class Process:
                 on_alone=self._source.alone,
             )
 
+    def _make_tenant(self, news: Callable[[], None]) -> tuple[Router, H1Front]:
+        front = H1Front(memory=self._memory, http2=H2Connection, max_connections=TENANT_CONNECTIONS)
+        return self._make_router(front, news), front
+
+    def _fronts(self) -> list[H1Front]:
+        tenants = self._router.fronts if isinstance(self._router, SharedRouter) else ()
+        return [self._front, *tenants]
+
+    def _make_router(self, front: H1Front, news: Callable[[], None]) -> Router:
+        return Router(
+            front=front,
+            host=self._arguments.listen[0],
+            upstream=self._upstream,
+            random_source=self._chance,
+            clock=asyncio.get_running_loop().time,
+            pod=self._pod,
+            uid=self._uid,
+            slices_synced=self._slices_synced,
+            news=news,
+            access=self._access,
+            processor_wait=self._processor_wait,
+            tracing=self._tracing,
+            short=self._pressure.short,
+            memory=self._memory,
+        )
+
+    def _slices_synced(self) -> bool:
+        return self._watch is None or self._watch.synced
+
     def _apply(self, settings: RouterSettings) -> None:
         self._router.apply(settings)
         if self._watch is None and not self._arguments.report_to:
@@ -192,7 +238,7 @@ class Process:
         except OSError as error:
             log("cannot listen", level="error", error=str(error))
             return 1
-        work: list[Coroutine[Any, Any, None]] = [self._source.watch(), self._router.ports.run()]
+        work: list[Coroutine[Any, Any, None]] = [self._source.watch(), self._router.run()]
         if self._watch is not None:
             work.append(self._watch.run())
         if self._reporter is not None:
@@ -237,11 +283,12 @@ class Process:
 
     async def _end(self) -> None:
         # Each answer closes its kept connection, so that few are idle at the end.
-        self._front.close_keepalive(idle=False)
+        for front in self._fronts():
+            front.close_keepalive(idle=False)
         await self._propagate()
         grace = self._arguments.drain_timeout
         asyncio.get_running_loop().call_later(max(0, grace - HOLD_ANSWER_SECONDS), self._router.end_holds)
-        await self._front.close(grace)
+        await asyncio.gather(*(front.close(grace) for front in self._fronts()))
 
     async def _propagate(self) -> None:
         """Wait until the change has reached all clients and proxies that send requests here."""

@@ -413,12 +413,10 @@ class EndpointState:
     async def _hold(self, waiter: Waiter, *, by_client: bool, again: bool, for_room: bool) -> Permit:
         if self._holds_ended is not None:
             raise self._holds_ended
-        cold = self.settings.cold_start
         if not again and not self._has_room(waiter.size):
             raise HoldOver(
                 Reason.COLD_START_FULL,
                 self._no_room(waiter.size),
-                status=cold.overflow_status,
                 retry_after=self._retry_after(waiter.backend),
             )
         if (again or for_room) and waiter.until <= self._clock():

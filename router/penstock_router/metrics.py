@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import metrics_core as core
 
-from penstock_router.mirroring.totals import MirrorSeries, families
+from penstock_router.mirroring.totals import MirrorFamilies, MirrorSeries
 from penstock_router.series import Series
 from penstock_wire.build import BUILD
 from penstock_wire.exposition import memory_families
@@ -72,68 +72,115 @@ class Metrics:
 
     def collect(self) -> Iterator[Any]:
         """Yield all metrics, for `prometheus_client`."""
-        requests = core.CounterMetricFamily(
+        yield from collect({"": self}, self._memory)
+
+    def add(self, families: Families, labels: list[str]) -> None:
+        """Add these metrics to families of them.
+
+        Args:
+            labels: values of the labels that precede each metric's own.
+        """
+        for series in list(self._series.values()):
+            of = [*labels, series.endpoint, series.backend]
+            for number, count in list(series.calls.items()):
+                families.calls.add_metric([*of, str(number)], count)
+            for reason, count in list(series.cuts.items()):
+                families.cuts.add_metric([*of, reason], count)
+            if series.backend:
+                families.tunnels.add_metric(of, series.tunnels)
+            if series.strays:
+                families.strays.add_metric(of, series.strays)
+            for (status, reason), count in series.answers.items():
+                families.requests.add_metric([*of, str(status), reason], count)
+            if series.endpoint:
+                families.duration.add_metric(of, series.cumulative(), series.seconds)
+        for reason, count in list(self._retries.items()):
+            families.retries.add_metric([*labels, reason], count)
+        for backend, count in self._held().items():
+            families.held.add_metric([*labels, backend], count)
+        for backend, count in self._with_room().items():
+            families.with_room.add_metric([*labels, backend], count)
+        families.mirrors.add(list(self._mirrors.values()), labels)
+
+
+def collect(scopes: Mapping[str, Metrics], memory: MemoryBound) -> Iterator[Any]:
+    """Yield the metrics of a router, for `prometheus_client`.
+
+    Args:
+        scopes: its metrics by namespace, which becomes a label; "" for those of a router that serves one.
+        memory: the memory that all connections keep.
+    """
+    families = Families([] if "" in scopes else ["namespace"])
+    for namespace, metrics in scopes.items():
+        metrics.add(families, [namespace] if namespace else [])
+    yield from families
+    yield from memory_families("penstock_router_", memory)
+    yield from families.mirrors
+
+
+class Families:
+    """The families of a router's metrics.
+
+    Args:
+        names: names of the labels that precede each metric's own.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        of = [*names, "endpoint", "backend"]
+        self.requests = core.CounterMetricFamily(
             "penstock_router_requests",
             "Requests answered; code 499: the client left before.",
-            labels=["endpoint", "backend", "code", "reason"],
+            labels=[*of, "code", "reason"],
         )
-        duration = core.HistogramMetricFamily(
+        self.duration = core.HistogramMetricFamily(
             "penstock_router_duration_seconds",
             "From a request's arrival to the end of its answer, holding included.",
-            labels=["endpoint", "backend"],
+            labels=of,
         )
-        strays = core.CounterMetricFamily(
+        self.strays = core.CounterMetricFamily(
             "penstock_router_affinity_misses",
             "Tries of requests with a key on another pod than its own, which was full, drained or could not "
             "be reached.",
-            labels=["endpoint", "backend"],
+            labels=of,
         )
-        tunnels = core.GaugeMetricFamily(
+        self.tunnels = core.GaugeMetricFamily(
             "penstock_router_open_tunnels",
             "Connections that switched protocols (WebSocket) and are open.",
-            labels=["endpoint", "backend"],
+            labels=of,
         )
-        cuts = core.CounterMetricFamily(
+        self.cuts = core.CounterMetricFamily(
             "penstock_router_streams_cut",
             "Streamed answers and tunnels that ended before their end, after the head of the answer.",
-            labels=["endpoint", "backend", "reason"],
+            labels=[*of, "reason"],
         )
-        for series in list(self._series.values()):
-            for reason, count in list(series.cuts.items()):
-                cuts.add_metric([series.endpoint, series.backend, reason], count)
-            if series.backend:
-                tunnels.add_metric([series.endpoint, series.backend], series.tunnels)
-            if series.strays:
-                strays.add_metric([series.endpoint, series.backend], series.strays)
-            for (status, reason), count in series.answers.items():
-                requests.add_metric([series.endpoint, series.backend, str(status), reason], count)
-            if series.endpoint:
-                duration.add_metric([series.endpoint, series.backend], series.cumulative(), series.seconds)
-        retries = core.CounterMetricFamily(
+        self.calls = core.CounterMetricFamily(
+            "penstock_router_grpc_calls",
+            "gRPC calls that passed to the model as they were, by the status that it ended them with.",
+            labels=[*of, "grpc_status"],
+        )
+        self.retries = core.CounterMetricFamily(
             "penstock_router_retries",
             "Tries on another pod after one that was surely not executed.",
-            labels=["reason"],
+            labels=[*names, "reason"],
         )
-        for reason, count in list(self._retries.items()):
-            retries.add_metric([reason], count)
-        build = core.GaugeMetricFamily(
+        self._build = core.GaugeMetricFamily(
             "penstock_router_build_info",
             "1; the label says whether compiled modules run.",
             labels=["build"],
         )
-        build.add_metric([BUILD], 1)
-        held = core.GaugeMetricFamily(
-            "penstock_router_held_requests", "Requests that wait for a ready pod.", labels=["backend"]
+        self._build.add_metric([BUILD], 1)
+        self.held = core.GaugeMetricFamily(
+            "penstock_router_held_requests",
+            "Requests that wait for a ready pod.",
+            labels=[*names, "backend"],
         )
-        for backend, count in self._held().items():
-            held.add_metric([backend], count)
-        with_room = core.GaugeMetricFamily(
+        self.with_room = core.GaugeMetricFamily(
             "penstock_router_pods_with_room",
             "Ready pods that say how much room they have, over the hop.",
-            labels=["backend"],
+            labels=[*names, "backend"],
         )
-        for backend, count in self._with_room().items():
-            with_room.add_metric([backend], count)
-        yield from (requests, duration, retries, strays, tunnels, cuts, build, held, with_room)
-        yield from memory_families("penstock_router_", self._memory)
-        yield from families(list(self._mirrors.values()))
+        self.mirrors = MirrorFamilies(names)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from (self.requests, self.duration, self.retries, self.strays, self.tunnels, self.cuts)
+        yield from (self.calls, self._build, self.held, self.with_room)

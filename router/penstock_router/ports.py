@@ -73,6 +73,7 @@ class Ports:
         self._listeners: dict[int, Listener] = {}
         self._errors: dict[int, str] = {}
         self._changed = asyncio.Event()
+        self._ends = False
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -100,11 +101,19 @@ class Ports:
         self._leaving = frozenset(leaving)
         self._changed.set()
 
+    def end(self) -> None:
+        """Close all ports; then `run` returns."""
+        self._ends = True
+        self.want(())
+
     async def run(self) -> None:
-        """Bind and close ports as wanted, until cancelled."""
+        """Bind and close ports as wanted, until cancelled or until `end`."""
         while True:
             self._changed.clear()
             await self._settle()
+            if self._ends:
+                await asyncio.gather(*self._closing)
+                return
             try:
                 async with asyncio.timeout(RETRY_SECONDS if self._errors else None):
                     await self._changed.wait()

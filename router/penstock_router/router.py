@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from penstock_router.tracing import Begin, Tracing
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
 from penstock_wire.control import report, router_settings
-from penstock_wire.control.report import State
+from penstock_wire.control.report import EndpointReport, State
 from penstock_wire.control.router_settings import Endpoint, Mirror, RouterSettings, WeightedBackend
 from penstock_wire.errors import DocumentError, PenstockError, Reason
 from penstock_wire.http import Exchange, Front, Response, Service, Upstream
@@ -54,10 +54,24 @@ def decode_settings(data: bytes, *, by_hand: bool = False, targets: bool = True)
         if data.lstrip()[:1] == b"{":
             raise
         settings = router_settings.decode(data, text=True, by_hand=by_hand)
+    for place, endpoints in settings.scopes:
+        _check(endpoints, f"router settings: {place}", by_hand=by_hand, targets=targets)
+    return settings
+
+
+def _check(endpoints: Sequence[Endpoint], at: str, *, by_hand: bool, targets: bool) -> None:
+    """Check the endpoints of one namespace.
+
+    Args:
+        at: their place in the document, for the error message.
+
+    Raises:
+        DocumentError: they are not usable.
+    """
     seen: set[str] = set()
     targets_of: dict[str, tuple[str, ...]] = {}
-    for place, endpoint in enumerate(settings.endpoints):
-        path = f"router settings: $.endpoints[{place}]"
+    for place, endpoint in enumerate(endpoints):
+        path = f"{at}[{place}]"
         if not endpoint.name or endpoint.name in seen:
             raise DocumentError(f"{path}.name: expected a unique name, found {endpoint.name!r}")
         seen.add(endpoint.name)
@@ -83,9 +97,7 @@ def decode_settings(data: bytes, *, by_hand: bool = False, targets: bool = True)
                 try:
                     parse_target(target)
                 except ValueError as error:
-                    where = f"$.endpoints[{place}].{word}.targets[{index}]"
-                    raise DocumentError(f"router settings: {where}: {error}") from error
-    return settings
+                    raise DocumentError(f"{path}.{word}.targets[{index}]: {error}") from error
 
 
 def all_backends(endpoint: Endpoint) -> list[WeightedBackend | Mirror]:
@@ -153,10 +165,11 @@ class Router:
         self._heads = ArrivedHeads()
         self._table = RouteTable.of(())
         self._matches: dict[str, tuple[str, str, str]] = {}  # cached results of the table, by target
+        self._door: int | None = None
         self._owners: dict[int, str] = {}
         self._owner_errors: dict[str, str] = {}
         self.pods = Pods(clock=clock, random_source=random_source, changed=self._pods_changed)
-        memory = MemoryBound() if memory is None else memory
+        self._memory = memory = MemoryBound() if memory is None else memory
         self.metrics = Metrics(self._held_by_backend, self.pods.with_room, memory)
         self.ports = Ports(front=front, host=host, make_service=self._port_service, settled=self._settled)
         self._forwarder = Forwarder(
@@ -177,8 +190,12 @@ class Router:
         if tracing is not None:
             self._begin = tracing.traced(self._begin)
 
-    def apply(self, settings: RouterSettings) -> None:
-        """Replace the settings: earlier requests are served by the old ones, later requests by these."""
+    def apply(self, settings: RouterSettings, *, door: int | None = None) -> None:
+        """Replace the settings: earlier requests are served by the old ones, later requests by these.
+
+        Args:
+            door: a port on which it listens as at the front door.
+        """
         targets: dict[str, dict[str, None]] = {}
         for endpoint in settings.endpoints:
             for backend in all_backends(endpoint):
@@ -207,7 +224,8 @@ class Router:
             log("endpoint has no port", level="warning", endpoint=name, error=conflict)
         self.settings = settings
         leaving = [endpoint.port for endpoint in settings.endpoints if endpoint.leaving and endpoint.port]
-        self.ports.want(self._owners, leaving)
+        self._door = door
+        self.ports.want([*self._owners, *([] if door is None else [door])], leaving)
 
     def front_door(self, exchange: Exchange) -> None:
         """Take a request at the common front door (a `Service`)."""
@@ -271,20 +289,6 @@ class Router:
         return listed
 
     def report(self, sequence: int, *, settings_version: int, settings_digest: str = "") -> bytes:
-        now = self._clock()
-        endpoints = {}
-        for name, state in self._endpoints.items():
-            oldest = state.held.oldest()
-            error = self._port_error(state.settings)
-            port = state.settings.port
-            endpoints[name] = report.EndpointReport(
-                listening=not error and (not port or port in self.ports.bound),
-                error=error,
-                held=state.held.count,
-                oldest_held_ms=0 if oldest is None else max(0, int((now - oldest) * 1000)),
-                backends=state.report(),
-                mirrors={} if state.mirrors is None else state.mirrors.report(),
-            )
         document = report.RouterReport(
             pod=self._pod,
             uid=self._uid,
@@ -292,10 +296,28 @@ class Router:
             state=self.state(),
             settings_version=settings_version,
             settings_digest=settings_digest,
-            endpoints=endpoints,
+            endpoints=self.endpoints_report(),
             processor_wait=self._processor_wait(),
         )
         return report.encode(document)
+
+    def endpoints_report(self) -> dict[str, EndpointReport]:
+        """What a report says of each endpoint."""
+        now = self._clock()
+        endpoints = {}
+        for name, state in self._endpoints.items():
+            oldest = state.held.oldest()
+            error = self._port_error(state.settings)
+            port = state.settings.port
+            endpoints[name] = EndpointReport(
+                listening=not error and (not port or port in self.ports.bound),
+                error=error,
+                held=state.held.count,
+                oldest_held_ms=0 if oldest is None else max(0, int((now - oldest) * 1000)),
+                backends=state.report(),
+                mirrors={} if state.mirrors is None else state.mirrors.report(),
+            )
+        return endpoints
 
     def state(self) -> State:
         if self.draining:
@@ -303,6 +325,24 @@ class Router:
         if self.settings is None:
             return "starting"
         return "ready" if self.ready.is_set() else "loading"
+
+    @property
+    def door_listens(self) -> bool:
+        """Whether the port of the front door that the settings name is bound."""
+        return self._door in self.ports.bound
+
+    async def run(self) -> None:
+        """Listen as the settings say, until cancelled or until `end`."""
+        await self.ports.run()
+
+    def end(self) -> None:
+        """Serve nothing any more; what is in progress is answered, and then `run` returns.
+
+        The front is not closed, and stays in the bound of memory.
+        """
+        self.apply(RouterSettings(endpoints=()))
+        self._memory.others.remove(self._mirrors.kept)
+        self.ports.end()
 
     def end_holds(self) -> None:
         """Answer all held requests 503, since the router shuts down."""
@@ -339,7 +379,9 @@ class Router:
     def _port_service(self, port: int) -> Service:
         def take(exchange: Exchange) -> None:
             name = self._owners.get(port)
-            if name is None:  # a connection that outlived its endpoint
+            if name is None and port == self._door:
+                self.front_door(exchange)
+            elif name is None:  # a connection that outlived its endpoint
                 self._forwarder.refuse(exchange, no_such_endpoint(f"of port {port}"))
             else:
                 self._begin(self._endpoints[name], exchange, b"", None)

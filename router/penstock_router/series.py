@@ -51,6 +51,7 @@ class Series:
         "_up_to",
         "backend",
         "buckets",
+        "calls",
         "cuts",
         "endpoint",
         "first",
@@ -76,6 +77,8 @@ class Series:
         """The sum of all durations."""
         self.cuts: dict[str, int] = {}
         """Streams and tunnels that ended before their end, by reason."""
+        self.calls: dict[int, int] = {}
+        """gRPC calls that passed to the model as they were, by their status."""
         self.retries = 0
         """Tries after the first."""
         self.strays = 0
@@ -103,6 +106,10 @@ class Series:
         if drawn:
             tally.drawn += 1
             self.first[place] += 1
+
+    def called(self, code: int) -> None:
+        """Count the status that a gRPC call ended with."""
+        self.calls[code] = self.calls.get(code, 0) + 1
 
     def cut(self, reason: str) -> None:
         """Count a stream, or a tunnel, that ended before its end."""

@@ -65,7 +65,7 @@ def arrays_of(hint: Any) -> Arrays | None:
 
 
 class Arrays:
-    """A `validation.Validator` that makes arrays from lists.
+    """A `validation.Validator` that makes arrays from lists, and takes the rows of tensors.
 
     Args:
         kind: the elements' dtype; `Any`: the one that fits them.
@@ -73,7 +73,8 @@ class Arrays:
     """
 
     def __init__(self, kind: Any, *, optional: bool = False) -> None:
-        self._kind = kind
+        self.kind = kind
+        """The elements' dtype, or `Any`."""
         self._optional = optional
 
     def __call__(self, value: Any, path: str) -> Any:
@@ -81,31 +82,33 @@ class Arrays:
         if value is None and self._optional:
             return None
         numpy: Any = sys.modules["numpy"]
-        wanted = "an array" if self._kind is Any else f"an array of {self._kind}"
-        if not isinstance(value, list):
+        wanted = "an array" if self.kind is Any else f"an array of {self.kind}"
+        of_tensor = isinstance(value, numpy.ndarray | numpy.generic)
+        if not (of_tensor or isinstance(value, list)):
             raise ArgumentsError(f"{path}: expected {wanted}, found {type(value).__name__}", paths=[path])
         try:
-            _check_texts(value)
+            if not of_tensor:
+                _check_texts(value)
             array = numpy.asarray(value)
             if array.dtype == object:
                 array = numpy.asarray(value, dtype=float)
-            if self._kind is Any or array.dtype == self._kind or not array.size:
-                return array if self._kind is Any else array.astype(self._kind)
+            if self.kind is Any or array.dtype == self.kind or not array.size:
+                return array if self.kind is Any else array.astype(self.kind, copy=False)
             self._check(array, numpy)
             # From the values, not the array: numpy refuses too large values, but truncates those of an array.
-            return numpy.asarray(value, dtype=self._kind)
+            return numpy.asarray(array.tolist() if of_tensor else value, dtype=self.kind)
         except (ValueError, TypeError, OverflowError) as error:
             raise ArgumentsError(f"{path}: expected {wanted}, found {error}", paths=[path]) from error
 
     def _check(self, array: Any, numpy: Any) -> None:
         """Raise ValueError if numpy's conversion would change an array's values."""
-        wanted, given = self._kind.kind, array.dtype.kind
+        wanted, given = self.kind.kind, array.dtype.kind
         if wanted in "biufc" and given not in "biuf":
             raise ValueError("an array of texts")
         if wanted == "b":
             raise ValueError("numbers")
         if wanted in "iu" and given == "f":
-            bounds = numpy.iinfo(self._kind)
+            bounds = numpy.iinfo(self.kind)
             if (array % 1).any():
                 raise ValueError("numbers that are not whole")
             if array.min() < bounds.min or array.max() > bounds.max:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import platform
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -74,6 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return deploy.run(arguments, argv[1:])
     given = vars(arguments)
     del given["command"]
+    if (system := platform.system()) != "Linux":
+        print(
+            f"penstock run: expected Linux, found {system}; run it in a virtual machine (WSL 2 is one), "
+            "or serve the class on a cluster with `penstock deploy`",
+            file=sys.stderr,
+        )
+        return 1
     _check("penstock run", "run", STARTED_NEED)
     return serve(Options(**given))
 

@@ -19,7 +19,7 @@ from types import ModuleType
 
 from penstock.errors import LoadError
 from penstock.local.source_files import NOT_SOURCE
-from penstock.unpack import REQUIREMENTS
+from penstock.unpack import REQUIREMENTS, WHEELS
 
 MOST_BYTES = 900 * 1024
 """Of an archive: a ConfigMap has at most 1 MiB, and base64 is not counted, but names and labels are."""
@@ -118,16 +118,43 @@ def pack(files: Mapping[str, Path], *, requirements: str | None = None) -> CodeA
         sizes = ", ".join(f"{name} ({len(contents[name]) // 1024} KiB)" for name in largest)
         raise LoadError(
             f"expected code of at most {MOST_BYTES // 1024} KiB compressed, found {len(data) // 1024} KiB: "
-            f"{sizes}; put data into an image or a volume"
+            f"{sizes}; put data into an image or a volume, and wheels into a bucket"
         )
     return CodeArchive(data)
 
 
-def locked(path: Path) -> str:
+def wheels_of(folder: Path, requirements: str) -> dict[str, Path]:
+    """Find the wheels that requirements demand.
+
+    Args:
+        folder: holds them.
+        requirements: with hashes.
+
+    Returns:
+        The wheels by their path in the archive.
+
+    Raises:
+        LoadError: there is none.
+        OSError: one cannot be read.
+    """
+    wheels = {
+        f"{WHEELS}/{path.name}": path
+        for path in sorted(folder.glob("*.whl"))
+        if hashlib.sha256(path.read_bytes()).hexdigest() in requirements
+    }
+    if not wheels:
+        raise LoadError(
+            f"{folder}: expected the wheels that the requirements demand by their hashes, found none"
+        )
+    return wheels
+
+
+def locked(path: Path, wheels: Path | None = None) -> str:
     """Return a file of requirements with the hash of each; uv looks them up where the file has none.
 
     Args:
         path: a file as pip reads it.
+        wheels: a folder of wheels, the only place to look; None = the index that uv is set up for.
 
     Raises:
         LoadError: uv is not here, or finds no versions that fit.
@@ -153,6 +180,7 @@ def locked(path: Path) -> str:
         "--no-annotate",
     ]
     command += ["--no-emit-index-url", "--no-emit-find-links", str(path)]
+    command += ["--no-index", "--find-links", str(wheels)] if wheels is not None else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a command of ours
     if done.returncode:
         raise LoadError(f"{path}: {' '.join(done.stderr.split())}")

@@ -23,11 +23,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
-from penstock.encoding import encode
-from penstock.errors import AnswerError, CompositionError
+from penstock.decorators import mark_of
+from penstock.encoding import NO_JSON, encode
+from penstock.errors import AnswerError, CompositionError, LoadError
 from penstock.handles.arguments import Options
 from penstock.handles.handle import Handle
+from penstock.in_process.settings import MAX_CONCURRENT, count
+from penstock.near_names import did_you_mean
 from penstock.target import find_default
+from penstock_wire.durations import parse_ms
+from penstock_wire.process import log
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -38,6 +43,19 @@ MAX_DEPTH = 32
 ALONE: Mapping[str, Any] = {"maxBatchSize": 1, "maxConcurrentBatches": 64}
 """Default batching of a node with a one-item method: each request comes alone, with its own id, deadline and
 client, and many are under way at once."""
+SPEC = (
+    *("model", "batching", "batchPolicyRef", "maxOngoingRequests", "userConfig", "warmup", "replicas"),
+    *("autoscaling", "drain", "rollout", "disruptionBudget", "podTemplate", "sidecar", "suspend"),
+)
+"""The fields of a ModelBackend's spec."""
+BATCHING = (
+    *("maxBatchSize", "maxBatchBytes", "batchWaitTimeout", "maxConcurrentBatches", "latencyObjective"),
+    *("defaultTimeout", "maxQueuedItems", "batchKeyHeaders", "onBatchError", "priority", "fairness"),
+    *("cost", "maxBatchCost", "reuse"),
+)
+"""The fields of its `batching`."""
+COUNTS = {"maxBatchSize": 4096, "maxConcurrentBatches": MAX_CONCURRENT}
+"""Those that are numbers from 1, with the largest."""
 
 NO_INIT_KWARGS = "expected no init kwargs for an application, whose classes are bound to theirs"
 
@@ -222,6 +240,9 @@ class Application:
         return f"<{self.kind.__qualname__}.bind({', '.join(self.arguments)})>"
 
 
+NO_JSON[Application] = "serve what the function returns, by its name, and not the function"
+
+
 def _collect(application: Application, order: dict[int, Application]) -> None:
     """Add the applications that an application calls, and then itself."""
     if id(application) in order:
@@ -240,17 +261,50 @@ def _collect(application: Application, order: dict[int, Application]) -> None:
 def _full_spec(application: Application) -> dict[str, Any]:
     spec = copy.deepcopy(application.spec)
     shape = find_default(application.kind.__qualname__, application.kind)
-    if "batching" not in spec and "batchPolicyRef" not in spec and not shape.batched:
-        spec["batching"] = dict(ALONE)
+    batching = spec.get("batching", {})
+    if "maxBatchSize" not in batching and "batchPolicyRef" not in spec and not shape.batched:
+        spec["batching"] = {**ALONE, **batching}
     return spec
+
+
+def _checked_spec(spec: Mapping[str, Any]) -> None:
+    """Check the names of a backend's fields, and the values of those that this process uses, too."""
+    batching = spec.get("batching", {})
+    for what, fields, known in (("spec", spec, SPEC), ("batching", batching, BATCHING)):
+        for name in fields:
+            if name not in known:
+                raise CompositionError(
+                    f"penstock.backend: expected {what} with fields among {', '.join(known)}, "
+                    f"found {name!r}{did_you_mean(name, known)}"
+                )
+    for name, most in COUNTS.items():
+        if name in batching:
+            count(name, batching[name], most, "penstock.backend")
+    wait = batching.get("batchWaitTimeout", "0s")
+    try:
+        parse_ms(wait)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f'penstock.backend: expected batchWaitTimeout to be a time such as "50ms", found {wait!r}'
+        ) from None
 
 
 @overload
 def backend(target: T, /) -> T: ...
 @overload
-def backend(*, name: str | None = None, spec: Mapping[str, Any] | None = None) -> Callable[[T], T]: ...
 def backend(
-    target: T | None = None, /, *, name: str | None = None, spec: Mapping[str, Any] | None = None
+    *,
+    name: str | None = None,
+    batching: Mapping[str, Any] | None = None,
+    spec: Mapping[str, Any] | None = None,
+) -> Callable[[T], T]: ...
+def backend(
+    target: T | None = None,
+    /,
+    *,
+    name: str | None = None,
+    batching: Mapping[str, Any] | None = None,
+    spec: Mapping[str, Any] | None = None,
 ) -> T | Callable[[T], T]:
     """Give a class (or a function) a method `bind`, which takes the arguments of its constructor.
 
@@ -260,12 +314,21 @@ def backend(
         target: the class, if the decorator is used without brackets.
         name: name of the backend and endpoint; by default the class's in lower case, with a hyphen before
             each further word (`TextEncoder` → `text-encoder`), and with a number from the second node on.
-        spec: further fields of the ModelBackend's spec, such as `{"batching": {"maxBatchSize": 32}}`.
+        batching: settings of batching, such as `{"maxBatchSize": 32, "batchWaitTimeout": "10ms"}`: the
+            `batching` of the ModelBackend's spec. They hold for all methods of the class.
+        spec: further fields of the ModelBackend's spec. In one process (`penstock.run`,
+            `penstock.testing.serving`), `userConfig` counts, and of `batching` the two sizes and the wait.
 
     Raises:
         TypeError: the target is neither class nor function, or has a `bind` already.
-        CompositionError: the name is not valid.
+        ValueError: a setting of `batching` is out of its range.
+        CompositionError: the name is not valid, `batching` is given twice, or a field does not exist.
     """
+    if batching is not None:
+        if "batching" in (spec or {}):
+            raise CompositionError("penstock.backend: expected batching once, found it in spec, too")
+        spec = {**(spec or {}), "batching": dict(batching)}
+    _checked_spec(spec or {})
 
     def mark(kind: T) -> T:
         if not isinstance(kind, type) and not inspect.isroutine(kind):
@@ -278,12 +341,32 @@ def backend(
         if name is not None:
             _check_name(name, kind)
         bind = _Bind(name, dict(spec or {}))
+        most = (spec or {}).get("batching", {}).get("maxBatchSize", 1)
+        if most > 1 and not _takes_batches(kind):
+            log(
+                "a batch size without a method that takes batches: each item is a call of its own",
+                level="warning",
+                target=kind.__qualname__,
+                expected="a method with @penstock.batched",
+                found=f"maxBatchSize {most}",
+            )
         # A class gets the descriptor, so that a subclass binds itself; a function has no subclasses.
         attribute: Any = bind if isinstance(kind, type) else functools.partial(bind.call, kind)
         setattr(kind, _BIND, attribute)
         return kind
 
     return mark if target is None else mark(target)
+
+
+def _batches_alone(kind: Callable[..., Any]) -> bool:
+    """Whether a class has a method for batches beside a default one for single items (`ALONE`)."""
+    return _takes_batches(kind) and not find_default(kind.__qualname__, kind).batched
+
+
+def _takes_batches(kind: Callable[..., Any]) -> bool:
+    """Whether a function, or a method of a class, is marked."""
+    methods = [inspect.getattr_static(kind, name) for name in dir(kind)] if isinstance(kind, type) else [kind]
+    return any(mark_of(method) is not None for method in methods)
 
 
 def bound(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Application:
@@ -295,11 +378,31 @@ def bound(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Application
 
     Raises:
         TypeError: as for `bind`.
+        LoadError: as for `refuse_builder`.
     """
+    refuse_builder(kind)
     bind = inspect.getattr_static(kind, _BIND, None)
     if isinstance(bind, functools.partial):  # of a function
         return bind(**arguments)  # type: ignore[no-any-return]
     return (bind if isinstance(bind, _Bind) else _Bind(None, {})).call(kind, **arguments)
+
+
+def refuse_builder(located: Any) -> None:
+    """Refuse a function that binds a class of its module, as Ray Serve's app builders do.
+
+    Raises:
+        LoadError: it is one.
+    """
+    code, scope = getattr(located, "__code__", None), getattr(located, "__globals__", {})
+    if code is None or _BIND not in code.co_names:
+        return
+    for name in code.co_names:
+        bind = inspect.getattr_static(scope.get(name), _BIND, None)
+        if isinstance(bind, _Bind | functools.partial):
+            raise LoadError(
+                f"{located.__qualname__}: expected an application, a class or a function that answers, found "
+                f"a function that binds {name}: name what it returns (app = {located.__name__}(…))"
+            )
 
 
 class _Bind:
@@ -324,6 +427,15 @@ class _Bind:
             raise TypeError(f"{kind.__qualname__}.bind: expected no arguments for a function, found some")
         else:
             arguments = {}
+        sized = "batchPolicyRef" in self._spec or "maxBatchSize" in self._spec.get("batching", {})
+        if not sized and _batches_alone(kind):
+            log(
+                "a method that takes batches gets one item a call",
+                level="warning",
+                target=kind.__qualname__,
+                expected="maxBatchSize in @penstock.backend, or a class of its own for what takes batches",
+                found="a default method for one item, for which each request comes alone",
+            )
         return Application(kind, arguments, name=self._name, spec=self._spec)
 
 

@@ -16,16 +16,20 @@ class Batched:
 
     Args:
         columns: one list for each parameter instead of one list of items.
+        arrays: rows of tensors are arrays.
     """
 
     columns: bool = False
+    arrays: bool = False
 
 
 @overload
 def batched(method: F, /) -> F: ...
 @overload
-def batched(*, columns: bool = False) -> Callable[[F], F]: ...
-def batched(method: F | None = None, /, *, columns: bool = False) -> F | Callable[[F], F]:
+def batched(*, columns: bool = False, arrays: bool = False) -> Callable[[F], F]: ...
+def batched(
+    method: F | None = None, /, *, columns: bool = False, arrays: bool = False
+) -> F | Callable[[F], F]:
     """Mark a method or function that takes a whole batch.
 
     The method is called with a list of items and returns as many answers, in order. It stays an ordinary
@@ -35,6 +39,8 @@ def batched(method: F | None = None, /, *, columns: bool = False) -> F | Callabl
         method: the method, if the decorator is used without brackets.
         columns: pass one list for each of its parameters. Each item is then an object with the arguments as
             its members; an absent one has the parameter's default.
+        arrays: give it the rows of tensors (the Open Inference Protocol) as arrays of their own type, texts
+            as objects, also where it is not annotated so; what comes as JSON stays as it is.
 
     Raises:
         TypeError: the decorated object is not a method or function.
@@ -43,7 +49,7 @@ def batched(method: F | None = None, /, *, columns: bool = False) -> F | Callabl
     def mark(target: F) -> F:
         if isinstance(target, type) or not callable(target):
             raise TypeError(f"penstock.batched: expected a method or a function, found {target!r}")
-        setattr(target, _ATTRIBUTE, Batched(columns=columns))
+        setattr(target, _ATTRIBUTE, Batched(columns=columns, arrays=arrays))
         return target
 
     return mark if method is None else mark(method)

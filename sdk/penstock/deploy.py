@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -113,6 +114,11 @@ class Kubectl:
         self._command += [f"--context={context}"] if context else []
         self._command += [f"--namespace={namespace}"] if namespace else []
 
+    @property
+    def shown(self) -> str:
+        """The beginning of a command line for the same cluster and namespace."""
+        return shlex.join(self._command)
+
     def __call__(self, *arguments: str, document: object = None) -> str:
         """Run a command and return what it prints.
 
@@ -168,8 +174,9 @@ def deploy(documents: Sequence[Mapping[str, Any]], cluster: Kubectl, *, seconds:
     except ClusterError as error:  # such as without the right to list ReplicaSets
         print(f"earlier code stays: {error}", file=sys.stderr)
     print(f"{front} serves after {time.monotonic() - began:.1f} s")
-    print(f"  in the cluster  http://{front}")
-    print(f"  from here       kubectl port-forward service/{front} 8080:80")
+    namespace = code.get("namespace")
+    print(f"  in the cluster  http://{front}{'' if namespace is None else f'.{namespace}'}")
+    print(f"  from here       {cluster.shown} port-forward service/{front} 8080:80")
 
 
 def _own(cluster: Kubectl, configmap: str, backends: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ class _NoJson(TypeError):
         super().__init__()
         self.value = value
 
-    def said(self, whole: Any) -> str:
+    def message(self, whole: Any) -> str:
         """The message of the error, with the path of the value.
 
         Args:
@@ -57,6 +57,8 @@ class _NoJson(TypeError):
             )
         if type(value) in NO_JSON:
             return f"{wanted} a {kind}: {NO_JSON[type(value)]}"
+        if kind.endswith("Response"):  # another framework's
+            return f"expected a penstock.Response(status, body=…){at}, found a {kind}"
         # NB: check this first: a handle's stream has an `__await__`, too, which only raises.
         if isinstance(value, AsyncIterable):
             return f"{wanted} a {kind}, whose pieces come one by one: read them into a list first"
@@ -169,14 +171,14 @@ def encode(value: Any) -> bytes:
             except UnicodeEncodeError:
                 return _escaped(value)
     except Exception as error:  # a value's own methods run here
-        raise AnswerError(_said(error, value)) from error
+        raise AnswerError(_message(error, value)) from error
 
 
-def _said(error: Exception, whole: Any) -> str:
+def _message(error: Exception, whole: Any) -> str:
     if isinstance(error, RecursionError):
         return "expected a value that has a JSON form, found one that holds itself, or is nested too deep"
     if isinstance(error, _NoJson):
-        return error.said(whole)
+        return error.message(whole)
     if isinstance(error, TypeError | ValueError | OverflowError | msgspec.MsgspecError):
         return text_of(error)
     return f"expected a value that has a JSON form, found one that raised {described(error)}"

@@ -4,7 +4,7 @@ Tree::
 
     LoadError           the target cannot be served: not found, of a wrong shape, or its constructor failed
     ArgumentsError      an item does not fit the method's signature
-        UnknownModel        no model has the id that a request names (a LookupError)
+        UnknownModel        no model has the id that a request names (a KeyError)
     AnswerError         the model gave answers that cannot be used
     DeadlineExceeded    a call of `@penstock.batch` was not answered in time (a TimeoutError)
     SlowReader          a stream of `@penstock.batch` was read too slowly
@@ -50,8 +50,11 @@ class ArgumentsError(Exception):
         self.unknown = tuple(unknown)
 
 
-class UnknownModel(ArgumentsError, LookupError):
+class UnknownModel(ArgumentsError, KeyError):
     """No model has the id that a request names; a loader of `@penstock.multiplexed` may raise it, too."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError's own __str__ puts the message in quotes
 
 
 class AnswerError(Exception):
@@ -106,7 +109,7 @@ class EndpointNotFound(KeyError):
 
 
 class UpstreamError(Exception):
-    """A call by a handle failed.
+    """A call by a handle failed; if the method raised, it is also of that exception's class (`raised`).
 
     Args:
         message: the endpoint and the event.
@@ -131,13 +134,16 @@ class UpstreamError(Exception):
         endpoint: str = "",
         body: bytes = b"",
     ) -> None:
-        super().__init__(message)
+        Exception.__init__(self, message)  # not of the class that the method raised
         self.status = status
         self.reason = reason
         self.request_id = request_id
         self.backend = backend
         self.endpoint = endpoint
         self.body = body
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class UpstreamTimeout(UpstreamError, DeadlineExceeded):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.arguments import json_object
-from penstock.code_archive import CodeArchive, local_files, locked, pack
+from penstock.code_archive import CodeArchive, local_files, locked, pack, wheels_of
 from penstock.composition import NO_INIT_KWARGS, Application, Node, bound
 from penstock.errors import CompositionError, LoadError
 from penstock.target import locate
@@ -25,6 +25,8 @@ from penstock_wire.extras import needs
 API_VERSION = "penstock.dev/v1alpha1"
 CODE_LABEL = "penstock.dev/code"
 """On a ConfigMap of code: the name of the application's front endpoint."""
+ARTIFACT_FOLDER = "/mnt/models"
+"""Where an artifact is mounted, unless its `mountPath` says otherwise."""
 _DIGITS = 12
 """So many digits of the digest are in the ConfigMap's name."""
 
@@ -56,6 +58,11 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
         "--requirements",
         type=Path,
         help="what the code needs beside the image, as pip reads it; locked by uv unless it has hashes",
+    )
+    parser.add_argument(
+        "--wheelhouse",
+        help="wheels for clusters without an index: a folder here, whose wheels go with the code, or the URI "
+        "of an artifact, such as s3://bucket/wheels",
     )
     parser.add_argument(
         "--init-kwargs", type=json_object, default={}, help="keyword arguments of the class, JSON"
@@ -105,11 +112,25 @@ def documents_of(options: argparse.Namespace, *, code: bool) -> list[dict[str, A
     application = find_application(options.application, options.init_kwargs)
     if options.name is not None:
         application = application.named(options.name)
+    wheelhouse = options.wheelhouse
+    if wheelhouse is not None and options.requirements is None:
+        raise LoadError("expected --wheelhouse with --requirements, found it alone")
+    is_uri = wheelhouse is not None and "://" in wheelhouse
     archive = None
     if code:
-        requirements = locked(options.requirements) if options.requirements is not None else None
-        archive = pack(local_files(Path.cwd()), requirements=requirements)
-    return resources(application, image=options.image, namespace=options.namespace, code=archive)
+        files, lines = local_files(Path.cwd()), None
+        if options.requirements is not None:
+            folder = None if wheelhouse is None or is_uri else Path(wheelhouse)
+            lines = locked(options.requirements, folder)
+            files |= wheels_of(folder, lines) if folder is not None and files else {}
+        archive = pack(files, requirements=lines)
+    return resources(
+        application,
+        image=options.image,
+        namespace=options.namespace,
+        code=archive,
+        wheelhouse=wheelhouse if is_uri else None,
+    )
 
 
 def find_application(name: str, init_kwargs: Mapping[str, Any] | None = None) -> Application:
@@ -146,6 +167,7 @@ def resources(
     image: str | None,
     namespace: str | None = None,
     code: CodeArchive | None = None,
+    wheelhouse: str | None = None,
 ) -> list[dict[str, Any]]:
     """Make the resources of an application, each node's after those of the nodes that it calls.
 
@@ -154,10 +176,11 @@ def resources(
         image: image of all nodes; `{name}` in it is replaced by a node's name. None: the release's, for code.
         namespace: the resources' namespace; None for none.
         code: code that is not in the image; its ConfigMap is the first of the resources.
+        wheelhouse: URI of an artifact with the wheels that the code requires; None = pip asks an index.
 
     Raises:
-        CompositionError: a node cannot be constructed in another process, or its spec's `model` is not an
-            object.
+        CompositionError: a node cannot be constructed in another process, its spec's `model` is not an
+            object, or it has an artifact of its own beside the wheelhouse.
     """
     documents = []
     python: dict[str, Any] = {}
@@ -170,7 +193,7 @@ def resources(
         if image is not None:
             python["image"] = image.replace("{name}", node.name)
         documents += [
-            _resource("ModelBackend", node.name, namespace, _backend(node, python)),
+            _resource("ModelBackend", node.name, namespace, _backend(node, python, wheelhouse)),
             _resource("ModelEndpoint", node.name, namespace, {"backend": node.name}),
         ]
     return documents
@@ -187,7 +210,7 @@ def _configmap(name: str, namespace: str | None, front: str, code: CodeArchive) 
     }
 
 
-def _backend(node: Node, given: Mapping[str, Any]) -> dict[str, Any]:
+def _backend(node: Node, given: Mapping[str, Any], wheelhouse: str | None) -> dict[str, Any]:
     python: dict[str, Any] = {**given, "target": node.target}
     if kwargs := node.init_kwargs:
         python["initKwargs"] = kwargs
@@ -195,7 +218,19 @@ def _backend(node: Node, given: Mapping[str, Any]) -> dict[str, Any]:
     model = spec.pop("model", {})
     if not isinstance(model, Mapping) or not isinstance(model.get("python", {}), Mapping):
         raise CompositionError(f"{node.name}: expected the spec's model and model.python to be objects")
-    return {"model": {**model, "python": {**python, **model.get("python", {})}}, **spec}
+    python |= model.get("python", {})
+    if wheelhouse is not None:
+        artifact = {"uri": wheelhouse, **model.get("artifact", {})}
+        if artifact["uri"] != wheelhouse:
+            raise CompositionError(
+                f"{node.name}: expected no other artifact beside --wheelhouse, found {artifact['uri']}: "
+                "bring the wheels in that, and set PIP_NO_INDEX and PIP_FIND_LINKS"
+            )
+        model = {**model, "artifact": artifact}
+        variables = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": artifact.get("mountPath", ARTIFACT_FOLDER)}
+        set_here = [{"name": name, "value": value} for name, value in variables.items()]
+        python["env"] = [*set_here, *python.get("env", ())]
+    return {"model": {**model, "python": python}, **spec}
 
 
 def _resource(kind: str, name: str, namespace: str | None, spec: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock import request_ids
 from penstock.errors import AnswerError, ArgumentsError, CallCycle
+from penstock.raised import member_of
 from penstock.user_code import described, kind_of, text_of
 from penstock_wire import http
 from penstock_wire.errors import PenstockError, Reason
@@ -36,12 +37,15 @@ def failed(error: Exception, *, count: int, request_id: str = "") -> http.Respon
         log("the model's answer cannot be used", level="error", error=text_of(error), **request_ids.logged())
         return PenstockError(Reason.BAD_ANSWER, text_of(error)).response(request_id=request_id)
     if isinstance(error, ArgumentsError):
-        return PenstockError(Reason.MISSING_ARGUMENTS, text_of(error)).response(request_id=request_id)
+        extra = member_of(error)
+        return PenstockError(Reason.MISSING_ARGUMENTS, text_of(error), extra=extra).response(
+            request_id=request_id
+        )
     if isinstance(error, CallCycle) and (count == 1 or request_id):
         return PenstockError(Reason.CALL_CYCLE, text_of(error)).response(request_id=request_id)
     # NB: a batch's items come from several clients: an error message about one must not go to all of them.
     detail = f"the model raised {described(error) if count == 1 or request_id else kind_of(error)}"
-    return PenstockError(Reason.MODEL_FAILED, detail).response(request_id=request_id)
+    return PenstockError(Reason.MODEL_FAILED, detail, extra=member_of(error)).response(request_id=request_id)
 
 
 def problem_of(error: BaseException) -> PenstockError:
@@ -55,11 +59,12 @@ def problem_of(error: BaseException) -> PenstockError:
     if isinstance(error, AnswerError):
         return PenstockError(Reason.BAD_ANSWER, text_of(error))
     entry: dict[str, Any] = {"index": 0}
+    extra = {"items": [entry], **member_of(error)}
     if not isinstance(error, ArgumentsError):
         detail = f"the model failed with {described(error)}"
-        return PenstockError(Reason.MODEL_FAILED, detail, extra={"items": [entry]})
+        return PenstockError(Reason.MODEL_FAILED, detail, extra=extra)
     fields = {"missing": error.missing, "unknown": error.unknown, "paths": error.paths}
     for name, names in fields.items():
         if names:
             entry[name] = [text[: 256 if name == "paths" else 64] for text in names[:SHOWN]]
-    return PenstockError(Reason.MISSING_ARGUMENTS, text_of(error), extra={"items": [entry]})
+    return PenstockError(Reason.MISSING_ARGUMENTS, text_of(error), extra=extra)

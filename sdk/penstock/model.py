@@ -43,18 +43,22 @@ class Model:
         self._method = served.method
         self._reconfigure = served.reconfigure
         self._executor = executor
+        self.tensors = served.tensors
 
     @property
     def shape(self) -> Shape:
         """The shape of the method: how it takes items."""
         return self._shape
 
-    async def run(self, items: Sequence[Any], shared: Mapping[str, Any] = _NONE) -> list[Any]:
+    async def run(
+        self, items: Sequence[Any], shared: Mapping[str, Any] = _NONE, *, arrays: bool = False
+    ) -> list[Any]:
         """Answer the items of one request.
 
         Args:
-            items: their values.
+            items: their values; for a method that takes requests, a `Request` for each.
             shared: arguments for all of them (`Shape.bind_shared`).
+            arrays: leave answers that are arrays as they are, rather than make lists of them.
 
         Returns:
             An answer for each item, in order: values, `Response` objects or exception objects. An item that
@@ -67,19 +71,21 @@ class Model:
         """
         if not items:
             return []
-        arguments, misfits = self._bind(items)
+        arguments, misfits = self._bind(items, shared)
         if not any(misfits):
-            return await self._answers(arguments, shared)
+            return await self._answers(arguments, shared, arrays=arrays)
         if not arguments:
             return list(misfits)
-        answers = iter(await self._answers(arguments, shared))
+        answers = iter(await self._answers(arguments, shared, arrays=arrays))
         return [next(answers) if misfit is None else misfit for misfit in misfits]
 
-    async def _answers(self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]) -> list[Any]:
+    async def _answers(
+        self, arguments: list[dict[str, Any]], shared: Mapping[str, Any], *, arrays: bool
+    ) -> list[Any]:
         """The answers to items that fit the signature; arguments and errors as for `run`."""
         if not self._shape.batched:
-            return await self._one_by_one(arguments)
-        result = await self._call(self._columns(arguments, shared))
+            return await self._one_by_one(arguments, arrays=arrays)
+        result = await self._call(self._columns(arguments, shared), arrays=arrays)
         if isinstance(result, Raised):
             raise result.error
         if self._is_steps(result):
@@ -87,7 +93,7 @@ class Model:
                 batch_pieces(steps_of(result, self._executor), len(arguments), self._shape.name),
                 len(arguments),
             )
-        answers = _tried(lambda: _listed(result, len(arguments), self._shape.name))
+        answers = _tried(lambda: _listed(result, len(arguments), self._shape.name, arrays=arrays))
         if isinstance(answers, Raised):
             raise answers.error
         _log_exceptions(answers)
@@ -110,7 +116,7 @@ class Model:
             AnswerError: a step is not a list with an entry for each item that fits.
             Exception: whatever a batched method raised.
         """
-        arguments, misfits = self._bind(items)
+        arguments, misfits = self._bind(items, shared)
         fits = [index for index, misfit in enumerate(misfits) if misfit is None]
         before: Events = [(index, misfit) for index, misfit in enumerate(misfits) if misfit is not None]
         if fits:
@@ -160,6 +166,8 @@ class Model:
     def _columns(self, arguments: list[dict[str, Any]], shared: Mapping[str, Any]) -> dict[str, Any]:
         # A method that does not take columns has one parameter: the list of items.
         names = [parameter.name for parameter in self._shape.parameters]
+        if self._shape.request is not None:
+            names.append(self._shape.request)
         return {**{name: [item[name] for item in arguments] for name in names}, **shared}
 
     @property
@@ -183,14 +191,21 @@ class Model:
         if isinstance(result, Raised):
             raise result.error
 
-    def _bind(self, items: Sequence[Any]) -> tuple[list[dict[str, Any]], list[Exception | None]]:
+    def _bind(
+        self, items: Sequence[Any], shared: Mapping[str, Any]
+    ) -> tuple[list[dict[str, Any]], list[Exception | None]]:
+        beside = _NONE if self._shape.batched else shared
         arguments: list[dict[str, Any]] = []
         misfits: list[Exception | None] = [None] * len(items)
         for index, item in enumerate(items):
             try:
                 if isinstance(item, ArgumentsError):  # from `decode`, for a value it cannot make
                     raise item
-                arguments.append(self._shape.bind(item))
+                request = self._shape.request
+                if request is None:
+                    arguments.append(self._shape.bind(item, beside))
+                else:
+                    arguments.append(self._shape.bind(item.item, beside) | {request: item})
             except ArgumentsError as error:
                 misfits[index] = error
             except KeyboardInterrupt:
@@ -199,8 +214,8 @@ class Model:
                 misfits[index] = _raised(as_exception(error)).error
         return arguments, misfits
 
-    async def _one_by_one(self, arguments: list[dict[str, Any]]) -> list[Any]:
-        results = await self._results(arguments)
+    async def _one_by_one(self, arguments: list[dict[str, Any]], *, arrays: bool) -> list[Any]:
+        results = await self._results(arguments, arrays=arrays)
         streams = {index: result for index, result in enumerate(results) if self._is_steps(result)}
         if streams:
             pieces = single_pieces([steps_of(result, self._executor) for result in streams.values()])
@@ -208,29 +223,29 @@ class Model:
                 results[index] = answer
         return [result.error if isinstance(result, Raised) else result for result in results]
 
-    async def _results(self, arguments: list[dict[str, Any]]) -> list[Any]:
+    async def _results(self, arguments: list[dict[str, Any]], *, arrays: bool = False) -> list[Any]:
         """What the method returns for each item, or `Raised`."""
         if self._shape.asynchronous:
             return await asyncio.gather(*(self._call(item) for item in arguments))
         # One hop to a thread for the whole request: its items run there one after another.
-        results = await self._in_thread(lambda: [self._try(item) for item in arguments])
+        results = await self._in_thread(lambda: [self._try(item, arrays=arrays) for item in arguments])
         return [await self._awaited(result) for result in results]
 
-    async def _call(self, arguments: dict[str, Any]) -> Any:
+    async def _call(self, arguments: dict[str, Any], *, arrays: bool = False) -> Any:
         if self._shape.asynchronous:
             return await self._awaited(self._shape.call(self._method, arguments))
-        return await self._awaited(await self._in_thread(lambda: self._try(arguments)))
+        return await self._awaited(await self._in_thread(lambda: self._try(arguments, arrays=arrays)))
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         # NB: a call waits for the thread's end even after its client has left: the thread uses its data.
         return await in_thread(self._executor, work)
 
-    def _try(self, arguments: dict[str, Any]) -> Any:
+    def _try(self, arguments: dict[str, Any], *, arrays: bool) -> Any:
         def call() -> Any:
             result = self._shape.call(self._method, arguments)
             tolist = getattr(result, "tolist", None)
             # Make lists of arrays here, in the thread, and not on the loop.
-            return tolist() if callable(tolist) else result
+            return tolist() if callable(tolist) and not arrays else result
 
         return _tried(call)
 
@@ -282,6 +297,6 @@ def _log_exceptions(answers: Sequence[Any]) -> None:
             log_raised("the model returned an exception", answer)
 
 
-def _listed(result: Any, count: int, name: str) -> list[Any]:
+def _listed(result: Any, count: int, name: str, *, arrays: bool = False) -> list[Any]:
     tolist = getattr(result, "tolist", None)
-    return listed(tolist() if callable(tolist) else result, count, name)
+    return listed(tolist() if callable(tolist) and not arrays else result, count, name)

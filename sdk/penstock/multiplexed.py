@@ -147,9 +147,9 @@ class Models:
             raise ArgumentsError(
                 f"expected the id of a model of the form {self._ids.pattern}, found {model_id[:64]!r}"
             )
-        until, said = self._absent.get(model_id, (0.0, ""))
+        until, message = self._absent.get(model_id, (0.0, ""))
         if until > time.monotonic():
-            raise UnknownModel(said)
+            raise UnknownModel(message)
         return self._awaited(model_id) if self._asynchronous else self._blocking(model_id)
 
     def _blocking(self, model_id: str) -> Any:
@@ -262,12 +262,12 @@ class Models:
             if not _is_absent(model_id, error):
                 return error
             log("model unknown", level="warning", model_id=model_id, error=described(error))
-            said = f"expected the id of a model, found {model_id[:64]!r}, which has none"
+            message = f"expected the id of a model, found {model_id[:64]!r}, which has none"
             self._absent.pop(model_id, None)
-            self._absent[model_id] = time.monotonic() + ABSENT_SECONDS, said
+            self._absent[model_id] = time.monotonic() + ABSENT_SECONDS, message
             if len(self._absent) > MAX_ABSENT:
                 self._absent.popitem(last=False)
-        return UnknownModel(said)
+        return UnknownModel(message)
 
     def _release(self, entry: Entry, context: Context) -> None:
         """Remove a call that has ended from the model's users; runs in the server's loop."""
@@ -298,11 +298,9 @@ class Models:
 
 def _is_absent(model_id: str, error: BaseException) -> bool:
     """Whether a loader's exception says that an id has no model: a dict's, a file's, or its own."""
-    if isinstance(error, KeyError):
-        return error.args == (model_id,)
     if isinstance(error, FileNotFoundError):
         return model_id in str(error.filename)
-    return isinstance(error, UnknownModel)
+    return isinstance(error, UnknownModel) or (isinstance(error, KeyError) and error.args == (model_id,))
 
 
 def _close(entry: Entry, model: Any) -> Any:
@@ -386,17 +384,20 @@ def multiplexed(max_models: int = 3, *, ids: str = IDS) -> Callable[[F], F]:
         TypeError, ValueError: not a method or function, or `max_models` is not an integer from 1.
         re.error: `ids` is not a regular expression.
     """
-    if not isinstance(max_models, int) or isinstance(max_models, bool):
+    most: object = max_models
+    if isinstance(most, float) and most.is_integer():
+        most = int(most)
+    if not isinstance(most, int) or isinstance(most, bool):
         raise TypeError(
             f"penstock.multiplexed: expected a number of models in brackets, found {max_models!r}"
         )
-    if max_models < 1:
+    if most < 1:
         raise ValueError(f"penstock.multiplexed: expected max_models of 1 or more, found {max_models}")
 
     def mark(loader: F) -> F:
         if not inspect.isfunction(loader):
             raise TypeError(f"penstock.multiplexed: expected a method or a function, found {loader!r}")
-        return cast("F", Multiplexed(loader, max_models, ids))
+        return cast("F", Multiplexed(loader, most, ids))
 
     return mark
 

@@ -34,7 +34,7 @@ def document(title: str, shapes: Mapping[str, Shape], default: str | None) -> di
 
 
 def _operation(name: str, shape: Shape, schemas: dict[str, Any]) -> dict[str, Any]:
-    members: dict[str, Any] = {"instances": {"type": "array", "items": _item(shape, schemas)}}
+    members: dict[str, Any] = {"instances": {"type": "array", "items": item(shape, schemas)}}
     members |= {parameter.name: _argument(shape, parameter, schemas) for parameter in shape.shared}
     required = [each.name for each in shape.shared if each.default is inspect.Parameter.empty]
     answers = {"application/json": {"schema": _predictions()}}
@@ -56,13 +56,21 @@ def _predictions() -> dict[str, Any]:
     return {"type": "object", "properties": {"predictions": {"type": "array"}}, "required": ["predictions"]}
 
 
-def _item(shape: Shape, schemas: dict[str, Any]) -> dict[str, Any]:
+def item(shape: Shape, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of an item of a method.
+
+    Args:
+        shape: the method's.
+        schemas: the schemas that others refer to; those of this one are added.
+    """
     if shape.whole:
         return _argument(shape, shape.parameters[0], schemas)
+    if not shape.parameters and not shape.open:
+        return {}
     properties = {each.name: _argument(shape, each, schemas) for each in shape.parameters}
     required = [each.name for each in shape.parameters if each.default is inspect.Parameter.empty]
-    item: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": shape.open}
-    return item | ({"required": required} if required else {})
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": shape.open}
+    return schema | ({"required": required} if required else {})
 
 
 def _argument(shape: Shape, parameter: inspect.Parameter, schemas: dict[str, Any]) -> dict[str, Any]:

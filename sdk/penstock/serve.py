@@ -23,7 +23,7 @@ from penstock_wire.version import ShowVersion
 
 with needs("penstock.serve", "sdk"):
     from penstock.arguments import json_object
-    from penstock.composition import Application
+    from penstock.composition import Application, refuse_builder
     from penstock.errors import LoadError
     from penstock.local.nodes import application_line
     from penstock.model import Model
@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if options.nodes and isinstance(located, Application):
                 print(application_line(located, options.init_kwargs), flush=True)
                 return 0
+            refuse_builder(located)
             target = target_of(options.target, located, options.init_kwargs)
     except Exception as error:
         return _cannot_load(options.target, error)

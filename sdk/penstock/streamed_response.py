@@ -20,6 +20,7 @@ from penstock.errors import AnswerError, CallCycle
 from penstock.instances_response import failed
 from penstock.item_answers import answer_of, fields_of
 from penstock.item_pieces import Events, ends
+from penstock.raised import MEMBER, member_of
 from penstock.response import Response
 from penstock.user_code import described, kind_of, text_of
 from penstock_wire import http
@@ -131,8 +132,12 @@ class _Lone:
                 return data
         except AnswerError as error:
             piece = error
-        said = msgspec.json.encode(in_band(piece))
-        return b"event: error\ndata: %b\n\n" % said if self._media == EVENTS else b'{"error":%b}\n' % said
+        error_document = msgspec.json.encode(in_band(piece))
+        return (
+            b"event: error\ndata: %b\n\n" % error_document
+            if self._media == EVENTS
+            else b'{"error":%b}\n' % error_document
+        )
 
 
 class _Several:
@@ -164,12 +169,12 @@ class _Several:
         self._open.discard(index)
         if piece is END:
             return rendered({"index": index, "end": True}, self._media)
-        said = in_band(piece)
+        error_document = in_band(piece)
         if isinstance(piece, Response):
             detail = f"the model answered {piece.status}"
-            said = {"status": piece.status, "reason": Reason.MODEL_FAILED.value, "detail": detail}
-        said = {"index": index, "error": said}
-        return (b"event: error\n" if self._media == EVENTS else b"") + rendered(said, self._media)
+            error_document = {"status": piece.status, "reason": Reason.MODEL_FAILED.value, "detail": detail}
+        error_document = {"index": index, "error": error_document}
+        return (b"event: error\n" if self._media == EVENTS else b"") + rendered(error_document, self._media)
 
 
 class _Together:
@@ -191,7 +196,8 @@ class _Together:
         """Return the last lines after the method raised: an error for each stream that has not ended."""
         # NB: an error message about one item must not go to the clients of the others.
         if not isinstance(error, AnswerError) and len(self._open) > 1:
-            error = PenstockError(Reason.MODEL_FAILED, f"the model raised {kind_of(error)}")
+            text = f"the model raised {kind_of(error)}"
+            error = PenstockError(Reason.MODEL_FAILED, text, extra=member_of(error))
         return self.write([(index, error) for index in sorted(self._open)])
 
     def _line(self, index: int, piece: Any) -> dict[str, Any]:
@@ -237,17 +243,20 @@ def rendered(piece: Any, media: bytes) -> bytes:
 
 def in_band(error: Any) -> dict[str, Any]:
     """Make the problem that ends a stream, for an error or for a `Response` after the first piece."""
+    names: dict[str, Any] = {}
     if isinstance(error, Response):
         error = AnswerError("expected a Response before the first piece of a stream, found one behind it")
     if isinstance(error, PenstockError):
         reason, detail = error.reason, error.detail
+        names = {name: value for name, value in (error.extra or {}).items() if name == MEMBER}
     elif isinstance(error, AnswerError):
         reason, detail = Reason.BAD_ANSWER, text_of(error)
     elif isinstance(error, CallCycle):
         reason, detail = Reason.CALL_CYCLE, text_of(error)
     else:
         reason, detail = Reason.MODEL_FAILED, f"the model failed with {described(error)}"
-    return {"status": reason.status, "reason": reason.value, "detail": detail}
+        names = member_of(error)
+    return {"status": reason.status, "reason": reason.value, "detail": detail, **names}
 
 
 class _Texts:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from penstock.decorators import mark_of
+from penstock.decorators import gathers_in_process, mark_of
 from penstock.errors import LoadError
 from penstock.handles.init_kwargs import with_handles
-from penstock.multiplexed import closing
+from penstock.multiplexed import Multiplexed, closing
 from penstock.signature import Shape, read
 from penstock.steps import yields
 from penstock.user_code import USER_CODE
+from penstock_wire.process import log
 
 DEFAULTS = ("__call__", "predict")
 RECONFIGURE = "reconfigure"
 """The method that takes a userConfig."""
 HOOKS = ("load", "warmup", "close")
 """Methods without arguments: the first two are called in order after construction, the last at the end."""
+_LIST = re.compile(r"(typing\.)?[lL]ist\b")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,7 @@ class Served:
         methods: all methods that a request can name, including this one.
         default: it answers the requests that do not name a method.
         hooks: the target's methods among `HOOKS`, by name.
+        tensors: `inputs` and `outputs` as a model's file describes them; None if only the shape is known.
     """
 
     shape: Shape
@@ -42,6 +46,7 @@ class Served:
     methods: Mapping[str, Served] = dataclasses.field(default_factory=dict)
     default: bool = True
     hooks: Mapping[str, Callable[[], Any]] = dataclasses.field(default_factory=dict)
+    tensors: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +124,7 @@ def target_of(name: str, located: Any, init_kwargs: Mapping[str, Any] | None = N
     if init_kwargs:
         raise LoadError(f"{name}: expected no init kwargs for a function, found {', '.join(init_kwargs)}")
     shape = read(located, name)
+    _note_items(shape)
     served = Served(shape=shape, method=located)
     methods = {getattr(located, "__name__", name): served}
     return Target(name=name, shape=shape, build=lambda: dataclasses.replace(served, methods=methods))
@@ -136,13 +142,16 @@ def find_default(name: str, located: Any) -> Shape:
     """
     if not isinstance(located, type):
         return read(located, name)
-    default, names = _choose(name, located)
+    default, names, _ = _choose(name, located)
     return _shape(name, located, default or names[0])
 
 
 def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
-    default, names = _choose(name, kind)
+    default, names, beside = _choose(name, kind)
     shapes = {each: _shape(name, kind, each) for each in names}
+    shapes |= _readable(name, kind, beside)
+    for shape in shapes.values():
+        _note_items(shape)
     try:
         inspect.signature(kind).bind(**init_kwargs)
     except TypeError as error:
@@ -154,12 +163,16 @@ def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
         pass  # a class without a readable signature: its constructor checks
 
     takes_config = _has(name, kind, RECONFIGURE, "the config alone", None)
-    hooks = [hook for hook in HOOKS if hook not in names and _has(name, kind, hook, "no arguments")]
+    hooks = [hook for hook in HOOKS if hook not in shapes and _has(name, kind, hook, "no arguments")]
     first = default or names[0]
 
     def build() -> Served:
         made = kind(**init_kwargs)
-        methods = {each: Served(shape=shape, method=getattr(made, each)) for each, shape in shapes.items()}
+        described = made.__tensors__ if hasattr(kind, "__tensors__") else None
+        methods = {
+            each: Served(shape=shape, method=getattr(made, each), tensors=described)
+            for each, shape in shapes.items()
+        }
         bound = {hook: getattr(made, hook) for hook in hooks}
         if (close := closing(kind, made, bound.get("close"))) is not None:
             bound["close"] = close
@@ -170,9 +183,47 @@ def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
             methods=methods,
             default=default is not None,
             hooks=bound,
+            tensors=described,
         )
 
     return Target(name=name, shape=shapes[first], build=build)
+
+
+def _readable(name: str, kind: type[Any], methods: Iterable[str]) -> dict[str, Shape]:
+    """The shapes of methods that are served if they can be; the others are logged."""
+    shapes: dict[str, Shape] = {}
+    for method in methods:
+        try:
+            shapes[method] = _shape(name, kind, method)
+        except LoadError as error:
+            log("a method is not served", level="warning", error=str(error))
+    return shapes
+
+
+def _note_items(shape: Shape) -> None:
+    """Log that a method gets something else than its only parameter says: a request, or a list."""
+    (first, *more) = shape.parameters or (None,)
+    if first is None or more:
+        return
+    if first.annotation is first.empty and first.name in ("request", "requests"):
+        log(
+            "a parameter without a type gets the item, not the request",
+            level="warning",
+            method=shape.name,
+            expected=f"{first.name}: {'list[penstock.Request]' if shape.batched else 'penstock.Request'}",
+            found=str(first),
+        )
+    if shape.batched:
+        return
+    hint = first.annotation
+    if _LIST.match(hint if isinstance(hint, str) else getattr(hint, "__name__", "")):
+        log(
+            "a method without a mark gets one item a call",
+            level="warning",
+            method=shape.name,
+            expected="@penstock.batched, if the list is a batch; Sequence, if each item is a list",
+            found=str(first),
+        )
 
 
 def _shape(name: str, kind: type[Any], method: str) -> Shape:
@@ -212,17 +263,19 @@ def _depth(kind: type[Any], attribute: str) -> int:
 def _is_method(kind: type[Any], attribute: str) -> bool:
     try:
         with USER_CODE:
-            return inspect.isroutine(getattr(kind, attribute))
+            method = getattr(kind, attribute)
+            return inspect.isroutine(method) and not isinstance(method, Multiplexed)
     except Exception:  # a descriptor that raises without an object
         return False
 
 
-def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str]]:
-    """The default method, and all methods that a request can name: the default one and the marked ones.
+def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str], list[str]]:
+    """The default method, the methods that must be served, and those that are served if they can be.
 
-    The default is `__call__`, else `predict`, else the only marked method, else the only public one; None if
-    several are marked. A framework's base class may have one of these for its own use: an inherited one that
-    is not marked does not count where a class below has marked methods.
+    A request can name all of them: the default one, the marked ones, and the unmarked public ones of the
+    class and its bases in the same package. The default is `__call__`, else `predict`, else the only marked
+    method, else the only public one; None if there are several. A framework's base class may have methods for
+    its own use: an inherited one that is not marked does not count where a class below has marked methods.
     """
     public = [
         attribute
@@ -233,16 +286,30 @@ def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str]]:
     ]
     marked = [attribute for attribute in public if mark_of(getattr(kind, attribute)) is not None]
     nearest = min((_depth(kind, each) for each in marked), default=len(kind.__mro__))
+    package = kind.__module__.partition(".")[0]
+
+    def is_own(attribute: str) -> bool:
+        """Whether an unmarked method is the author's, not a framework's: those would be open to clients."""
+        depth = _depth(kind, attribute)
+        return (
+            depth <= nearest
+            and kind.__mro__[depth].__module__.partition(".")[0] == package
+            and not gathers_in_process(getattr(kind, attribute))
+        )
+
+    plain = [each for each in public if each not in marked and is_own(each)]
     for candidate in DEFAULTS:
         # NB: every class object has its metaclass's __call__; only one that the class defines counts.
         depth = _depth(kind, candidate)
         if depth < len(kind.__mro__) and (depth <= nearest or mark_of(getattr(kind, candidate)) is not None):
-            return candidate, [candidate, *(each for each in marked if each != candidate)]
-    if len(marked) > 1:
-        return None, marked
-    for candidates in (marked, public):
-        if len(candidates) == 1:
-            return candidates[0], candidates
+            served = [candidate, *(each for each in marked if each != candidate)]
+            return candidate, served, [each for each in plain if each not in served]
+    if marked:
+        return marked[0] if len(marked) == 1 else None, marked, plain
+    if len(public) == 1:
+        return public[0], public, []
+    if plain:
+        return plain[0] if len(plain) == 1 else None, plain, []
     raise LoadError(
         f"{name}: expected a method __call__ or predict, or one method marked @penstock.batched, "
         f"found {', '.join(public) or 'no method'}"

@@ -13,48 +13,56 @@ exception is raised at its own caller, and a batch that raises is searched for t
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
+import functools
 import inspect
+import itertools
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, Unpack
 
 from penstock import call_context
+from penstock.batch_code import BatchCode, Gate, through_json
 from penstock.call_context import Context
 from penstock.composition import Application, Node, Reference
-from penstock.encoding import decode, encode
+from penstock.encoding import encode
 from penstock.errors import LoadError
 from penstock.handles.handle import Handle
 from penstock.handles.place import add_local, remove_local
 from penstock.handles.served import Method as Sendable
 from penstock.handles.served import ServedHere
-from penstock.in_process.batcher import Batcher
+from penstock.in_process.batcher import MAX_KEYS, Batcher
 from penstock.in_process.decorator import Changes
 from penstock.in_process.settings import MAX_CONCURRENT, BatchSettings, changed
-from penstock.item_pieces import Events, ends
 from penstock.model import Model
+from penstock.request import Request
 from penstock.response import Response
+from penstock.signature import Shape
 from penstock.target import Served, target_of
 from penstock.target import Target as Built
 from penstock.threads import in_thread
 from penstock.user_code import USER_CODE
 from penstock_wire.call_chain import stands_alone
+from penstock_wire.durations import parse_ms
 from penstock_wire.headers import CALL_CHAIN, MODEL_ID, Headers, is_key_field
+
+_count = itertools.count(1)
+"""Numbers the endpoints without a name."""
 
 
 class Method:
     """A served method; a call with one item returns an awaitable answer or, of a generator, a stream.
 
     Attributes:
-        batches: the items of each run of the method.
+        batches: the items of each run of the method (in a test; `penstock.run` does not record them).
     """
 
-    def __init__(self, model: Model, settings: BatchSettings, gate: _Gate) -> None:
+    def __init__(self, model: Model, settings: BatchSettings, gate: Gate, *, records: bool) -> None:
         self._gate = gate
+        self._records = records
         self._fields: Headers = ()
         self._timeout: float | None = None
         self._model = model
@@ -73,7 +81,7 @@ class Method:
         Raises:
             ArgumentsError: the parameters do not fit; for an item, raised when its answer is awaited.
         """
-        return self.send(_through_json(item), _through_json(parameters))
+        return self.send(through_json(item), through_json(parameters))
 
     def options(
         self,
@@ -104,6 +112,11 @@ class Method:
         """Whether the method is a generator."""
         return self._model.shape.generator
 
+    @property
+    def shape(self) -> Shape:
+        """How the method takes its items."""
+        return self._model.shape
+
     def send(self, item: Any, members: Mapping[str, Any]) -> Any:
         """Send one item that has been through JSON already.
 
@@ -111,17 +124,35 @@ class Method:
             item: the item.
             members: the members beside `instances`.
         """
+        return self.send_bound(item, self._model.shape.bind_shared(members))
+
+    def send_bound(self, item: Any, shared: Mapping[str, Any]) -> Any:
+        """Send one item as `send` does, with the arguments for all items already bound.
+
+        Args:
+            item: the item.
+            shared: the arguments (`Shape.bind_shared`).
+        """
         context = call_context.current()
         if self._fields or self._timeout is not None:
             context = Context(self._fields)
             if self._timeout is not None:
                 context.deadline = time.monotonic() + self._timeout
-        fields = () if context is None else tuple(sorted(filter(_of_key, context.fields)))
-        key = (encode(sorted(members.items())), fields)
-        shared = self._model.shape.bind_shared(members)
+        # Each item of a method that takes requests has its own fields.
+        alone = context is None or self._model.shape.request is not None
+        fields = () if alone or context is None else tuple(sorted(filter(_of_key, context.fields)))
+        key = (encode(sorted(shared.items())), fields)
         batcher = self._batchers.get(key)
         if batcher is None:
-            code = _Code(self._model, shared, self.batches, self._settings.max_batch_size, self._gate)
+            if len(self._batchers) >= MAX_KEYS:
+                self._batchers = {key: each for key, each in self._batchers.items() if not each.idle}
+            code = BatchCode(
+                self._model,
+                dict(shared),
+                limit=self._settings.max_batch_size,
+                gate=self._gate,
+                record=self.batches if self._records else None,
+            )
             batcher = self._batchers[key] = Batcher(code, self._settings)
         if self._model.shape.generator:
             return batcher.stream(None, (item, context), None if context is None else context.deadline)
@@ -131,11 +162,21 @@ class Method:
 class Target(Method):
     """A served object: a call of it is a call of its default method; all methods are attributes."""
 
-    def __init__(self, served: Served, settings: BatchSettings, executor: ThreadPoolExecutor) -> None:
-        super().__init__(Model(served, executor), settings, gate := _Gate())
-        self._default = served.default
+    def __init__(
+        self,
+        served: Served,
+        settings: BatchSettings,
+        executor: ThreadPoolExecutor,
+        endpoint: Callable[[], str],
+        *,
+        records: bool,
+    ) -> None:
+        super().__init__(Model(served, executor), settings, gate := Gate(), records=records)
+        self._endpoint = endpoint
+        self.has_default = served.default
         self._methods = {
-            name: Method(Model(each, executor), settings, gate) for name, each in served.methods.items()
+            name: Method(Model(each, executor), settings, gate, records=records)
+            for name, each in served.methods.items()
         }
 
     def options(
@@ -176,18 +217,23 @@ class Target(Method):
             Exception: whatever that raised; the object stays as that left it.
         """
         async with self._gate.closed():
-            await self._model.reconfigure(_through_json(config))
+            await self._model.reconfigure(through_json(config))
+
+    @property
+    def handle(self) -> Handle:
+        """The handle by which other classes call it: calls have a `result`, and errors are those of HTTP."""
+        return Handle(self._endpoint(), missing_ok=True)
 
     def by_name(self) -> dict[str | None, Sendable]:
         """All methods by name; the default one also by None."""
         methods: dict[str | None, Sendable] = dict(self._methods.items())
-        if self._default:
+        if self.has_default:
             methods[None] = self
         return methods
 
     def __call__(self, item: Any, /, **parameters: Any) -> Any:
         """Send one item to the default method; see `Method`."""
-        if not self._default:
+        if not self.has_default:
             names = ", ".join(sorted(self._methods))
             raise TypeError(f"expected one of the methods {names} to be named, found none")
         return super().__call__(item, **parameters)
@@ -205,18 +251,34 @@ async def serving(
     """Construct a target as `python -m penstock.serve` does, and serve it in this process.
 
     For an application (`.bind`), all nodes are served and the root is yielded; meanwhile, handles with the
-    nodes' names call them without HTTP.
+    nodes' names call them without HTTP. A node's `userConfig` goes to its `reconfigure`.
 
     Args:
         target: a class, a function or an application.
         init_kwargs: keyword arguments of the class.
         settings: batch settings, as for `@penstock.batch`; for all nodes of an application, but
-            `maxBatchSize` and `maxConcurrentBatches` in a node's `spec` take precedence.
+            `maxBatchSize`, `batchWaitTimeout` and `maxConcurrentBatches` of a node's own take precedence.
 
     Raises:
         LoadError: it cannot be served.
         CompositionError: the bound arguments do not make an application.
-        Exception: whatever its constructor, `load`, `warmup` or `close` raised.
+        Exception: whatever its constructor, `load`, `warmup`, `reconfigure` or `close` raised.
+    """
+    async with served_here(target, init_kwargs, settings, records=True) as served:
+        yield served
+
+
+@contextlib.asynccontextmanager
+async def served_here(
+    target: Any, init_kwargs: Mapping[str, Any] | None, settings: Changes, *, records: bool
+) -> AsyncIterator[Target]:
+    """Serve a target in this process; arguments and errors as for `serving`.
+
+    Args:
+        target: see there.
+        init_kwargs: see there.
+        settings: see there.
+        records: note the items of each batch.
     """
     async with contextlib.AsyncExitStack() as stack:
         if not isinstance(target, Application):
@@ -224,28 +286,51 @@ async def serving(
                 raise LoadError(f"expected a class, a function or an application, found {target!r}")
             name = getattr(target, "__qualname__", repr(target))
             built = target_of(name, target, init_kwargs)
-            yield await _begin(stack, built, BatchSettings(**settings))
+            yield await _begin(stack, built, changed(BatchSettings(), settings), records=records)
             return
         if init_kwargs:
             raise LoadError("expected no init kwargs for an application, whose nodes have theirs, found some")
         served: Target | None = None
         for node in target.nodes:
             built = target_of(node.name, node.kind, node.resolved(_handle))
-            served = await _begin(stack, built, _settings(node, settings))
-            add_local(node.name, ServedHere(served.by_name()))
-            stack.callback(remove_local, node.name)
+            own = _settings(node, settings)
+            served = await _begin(stack, built, own, node, records=records)
         if served is not None:
             yield served
 
 
-async def _begin(stack: contextlib.AsyncExitStack, built: Built, settings: BatchSettings) -> Target:
-    """Construct a target, and let the stack close it."""
+async def _begin(
+    stack: contextlib.AsyncExitStack,
+    built: Built,
+    settings: BatchSettings,
+    node: Node | None = None,
+    *,
+    records: bool,
+) -> Target:
+    """Construct a target, and let the stack close it; handles with its node's name, if any, call it."""
     executor = stack.enter_context(ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="model"))
     served = await in_thread(executor, built.build)
     await _hook(served, "load", executor)
     await _hook(served, "warmup", executor)
     stack.push_async_callback(_hook, served, "close", executor)
-    return Target(served, settings, executor)
+
+    @functools.cache
+    def endpoint() -> str:
+        """Let handles call it, and return the name by which they do."""
+        free = f"served-{next(_count)}" if node is None else node.name
+        add_local(free, ServedHere(target.by_name()))
+        stack.callback(remove_local, free)
+        return free
+
+    target = Target(served, settings, executor, endpoint, records=records)
+    if node is not None:
+        config = node.spec.get("userConfig")
+        if config is not None:
+            if served.reconfigure is None:
+                raise LoadError(f"{node.name}: expected a method reconfigure for its userConfig, found none")
+            await target.reconfigure(config)
+        endpoint()
+    return target
 
 
 def _of_key(field: tuple[bytes, bytes]) -> bool:
@@ -261,7 +346,9 @@ def _settings(node: Node, settings: Changes) -> BatchSettings:
     batching = node.spec.get("batching", {})
     names = {"maxBatchSize": "max_batch_size", "maxConcurrentBatches": "max_concurrent_batches"}
     own = {name: batching[field] for field, name in names.items() if field in batching}
-    return changed(BatchSettings(**settings), own)
+    if "batchWaitTimeout" in batching:
+        own["batch_wait_timeout"] = parse_ms(batching["batchWaitTimeout"]) / 1000
+    return changed(changed(BatchSettings(), settings), own)
 
 
 async def _hook(served: Served, name: str, executor: ThreadPoolExecutor) -> None:
@@ -272,112 +359,14 @@ async def _hook(served: Served, name: str, executor: ThreadPoolExecutor) -> None
                 await result
 
 
-class _Gate:
-    """A gate for batches: while it is closed, none are inside, and new ones wait."""
-
-    def __init__(self) -> None:
-        self._one_closes = asyncio.Lock()
-        self._opened, self._empty = asyncio.Event(), asyncio.Event()
-        self._opened.set()
-        self._empty.set()
-        self._inside = 0
-
-    @contextlib.asynccontextmanager
-    async def entered(self) -> AsyncIterator[None]:
-        while not self._opened.is_set():
-            await self._opened.wait()
-        self._inside += 1
-        self._empty.clear()
-        try:
-            yield
-        finally:
-            self._inside -= 1
-            if not self._inside:
-                self._empty.set()
-
-    @contextlib.asynccontextmanager
-    async def closed(self) -> AsyncIterator[None]:
-        async with self._one_closes:
-            self._opened.clear()
-            try:
-                await self._empty.wait()
-                yield
-            finally:
-                self._opened.set()
-
-
-class _Code:
-    """Runs batches of a served method, and records them."""
-
-    def __init__(
-        self, model: Model, shared: dict[str, Any], batches: list[list[Any]], limit: int, gate: _Gate
-    ) -> None:
-        self._gate = gate
-        self._model = model
-        self._limit = limit
-        self._shared = shared
-        self._batches = batches
-
-    @property
-    def streams(self) -> bool:
-        return self._model.shape.generator
-
-    async def answers(self, owner: object, values: Sequence[Any]) -> list[Any]:
-        async with self._gate.entered():
-            items, context = self._begin(values)
-            try:
-                return await self._model.run(items, copy.deepcopy(self._shared))
-            except asyncio.CancelledError:
-                context.cancel_calls()
-                raise
-            finally:
-                context.end()
-
-    async def pieces(self, owner: object, values: Sequence[Any]) -> AsyncGenerator[Events, None]:
-        async with self._gate.entered():
-            items, context = self._begin(values)
-            shared = copy.deepcopy(self._shared)
-            try:
-                async with contextlib.aclosing(self._model.stream(items, shared)) as steps:
-                    async for events in steps:
-                        yield [(index, _sent(piece)) for index, piece in events]
-            except (asyncio.CancelledError, GeneratorExit):
-                context.cancel_calls()
-                raise
-            finally:
-                context.end()
-
-    def _begin(self, values: Sequence[tuple[Any, Context | None]]) -> tuple[list[Any], Context]:
-        """Record a batch, and set its context; the method may change its items, as each run is sent anew."""
-        items = [item for item, _ in values]
-        self._batches.append(items)
-        contexts = [context or Context() for _, context in values]
-        context = call_context.opened(call_context.of_batch(contexts, self._limit))
-        call_context.resume(context)
-        return copy.deepcopy(items), context
-
-
-def _sent(piece: Any) -> Any:
-    """Convert a piece to the client's value; bytes are sent as they are."""
-    if isinstance(piece, bytes | bytearray | memoryview):
-        return bytes(piece)
-    return piece if ends(piece) else _through_json(piece)
-
-
 async def _awaited(batcher: Batcher, item: Any, context: Context | None) -> Any:
     answer = await batcher.answer(None, (item, context), None if context is None else context.deadline)
-    return answer if isinstance(answer, Response) else _through_json(answer)
+    # NB: the answer to a whole request is not JSON: it may be bytes.
+    whole = isinstance(item, Request) and item.item is ...
+    return answer if whole or isinstance(answer, Response) else through_json(answer)
 
 
 def _seconds(timeout: object) -> float:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
         raise ValueError(f"expected a timeout above 0 seconds, found {timeout!r}")
     return timeout
-
-
-def _through_json(value: Any) -> Any:
-    """Encode and decode a value, as over a connection (raises AnswerError if it has no JSON form)."""
-    (decoded,) = decode([encode(value)])
-    if isinstance(decoded, Exception):
-        raise decoded
-    return decoded

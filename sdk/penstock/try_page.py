@@ -30,14 +30,16 @@ _PAGE = """<!doctype html>
   :root { color-scheme: light dark }
 </style>
 <h1></h1>
-<p>Written from <a href="openapi.json">openapi.json</a>. A request holds items in <code>instances</code>.</p>
+<p>Written from <a href="openapi.json">openapi.json</a>. A request holds items in <code>instances</code>.
+gRPC clients of Triton and KServe call this port, too: a model's name is a method's.</p>
 <main></main>
 <script>
 "use strict";
 
-// An example of what a schema describes.
+// An example of what a schema describes; of anything, a number.
 function example(schema, all, depth = 0) {
-  if (!schema || depth > 8) return null;
+  if (depth > 8) return null;
+  if (!schema) return 1;
   if (schema.$ref) return example(all[schema.$ref.split("/").pop()], all, depth + 1);
   if ("default" in schema) return schema.default;
   if ("const" in schema) return schema.const;
@@ -53,7 +55,8 @@ function example(schema, all, depth = 0) {
     case "array": return [example(schema.items, all, depth + 1)];
     case "object": return Object.fromEntries(Object.entries(schema.properties || {})
       .map(([name, value]) => [name, example(value, all, depth + 1)]));
-    default: return null;
+    case "null": return null;
+    default: return 1;
   }
 }
 
@@ -61,9 +64,9 @@ function example(schema, all, depth = 0) {
 function spoken(timing) {
   return timing.split(",").map(part => {
     const [name, ...more] = part.trim().split(";");
-    const said = Object.fromEntries(more.map(each => each.split("=")));
-    const items = said.desc ? ` of ${said.desc.replaceAll('"', "")}` : "";
-    return `${name}${items}${said.dur ? `: ${(+said.dur).toFixed(1)} ms` : ""}`;
+    const members = Object.fromEntries(more.map(each => each.split("=")));
+    const items = members.desc ? ` of ${members.desc.replaceAll('"', "")}` : "";
+    return `${name}${items}${members.dur ? `: ${(+members.dur).toFixed(1)} ms` : ""}`;
   }).join(", ");
 }
 

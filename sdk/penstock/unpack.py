@@ -1,14 +1,15 @@
 """`python -m penstock.unpack ARCHIVE FOLDER --digest sha256:…`: a pod's first step, before its code runs.
 
-It checks the archive's digest, unpacks it, and installs the requirements that it lists from the index that
-pip is set up for (`PIP_INDEX_URL` and the like). Each requirement must have hashes: all pods get the same
-files. A failure ends with exit code 1; the last line of standard error says why.
+It checks the archive's digest, unpacks it, and installs the requirements that it lists, from the wheels in
+it or from the index that pip is set up for (`PIP_INDEX_URL` and the like). Each requirement must have hashes:
+all pods get the same files. A failure ends with exit code 1; the last line of standard error says why.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import io
 import os
 import shutil
@@ -25,6 +26,8 @@ from penstock_wire import contract
 OWN_FOLDER = ".penstock"
 REQUIREMENTS = f"{OWN_FOLDER}/requirements.txt"
 """Where an archive lists requirements, as pip reads them."""
+WHEELS = f"{OWN_FOLDER}/wheels"
+"""A folder of the archive; where it is there, pip looks nowhere else."""
 INSTALLED = f"{OWN_FOLDER}/site-packages"
 MOST_BYTES = 64 * 1024 * 1024
 """Of all files of an archive together; the archive itself has at most 900 KiB."""
@@ -84,9 +87,15 @@ def _write(opened: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path, *, mo
 
 
 def install(folder: Path) -> int:
-    """Install the requirements of an unpacked archive, if it lists any; return pip's exit code."""
+    """Install the requirements of an unpacked archive, if it lists any; return pip's exit code.
+
+    Raises:
+        BadArchive: it lists some, and the image has no pip, as those of formats.
+    """
     if not (folder / REQUIREMENTS).exists():
         return 0
+    if importlib.util.find_spec("pip") is None:
+        raise BadArchive("expected pip in the image, to install requirements, found none: use python-model's")
     # Of a step that was killed: pip passes over each package of which anything is there already.
     shutil.rmtree(folder / INSTALLED, ignore_errors=True)
     command = [
@@ -94,6 +103,8 @@ def install(folder: Path) -> int:
         *("--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--no-input", "--quiet"),
         *("--target", str(folder / INSTALLED), "--requirement", str(folder / REQUIREMENTS)),
     ]
+    if (folder / WHEELS).is_dir():
+        command += ["--no-index", "--find-links", str(folder / WHEELS)]
     return subprocess.run(command, check=False).returncode  # noqa: S603 - a command of ours
 
 
@@ -124,10 +135,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         unpack(options.archive.read_bytes(), options.folder, digest=options.digest)
+        code = install(options.folder)
     except (BadArchive, OSError) as error:
         print(f"penstock.unpack: {error}", file=sys.stderr)
         return 1
-    if install(options.folder):
+    if code:
         print("penstock.unpack: pip could not install the requirements, see above", file=sys.stderr)
         return 1
     return 0

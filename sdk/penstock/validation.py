@@ -58,56 +58,14 @@ class Validator(Protocol):
         ...
 
 
-def validators_of(
-    function: Callable[..., Any], names: Sequence[str], *, listed: Sequence[str], where: str
-) -> Mapping[str, Validator]:
-    """The validators of a method's parameters that are annotated with a type.
-
-    A parameter with an unusable annotation is not validated, and a warning is logged: the annotation can be
-    for a type checker alone, or a mistake.
+def hints_of(function: Callable[..., Any], names: Sequence[str], where: str) -> dict[str, Any]:
+    """The types of a method's parameters; annotations that cannot be resolved are logged and left out.
 
     Args:
         function: the method.
         names: its parameters.
-        listed: the parameters that get a list of items, with annotations such as `list[int]`.
         where: the method's name in messages.
     """
-    validators: dict[str, Validator] = {}
-    optional = _none_by_default(function)
-    for name, hint in _hints(function, names, where).items():
-        wanted = _element(hint, f"{where}: {name}") if name in listed else hint
-        wanted = _plain(wanted, or_none=name in optional)
-        validator = None if _says_nothing(wanted) else _validator(wanted, f"{where}: {name}")
-        if validator is not None:
-            validators[name] = validator
-    return validators
-
-
-def _says_nothing(hint: Any) -> bool:
-    # NB: not `hint in _ANY`: an annotation can be unhashable, such as `Annotated[int, {}]`.
-    return isinstance(hint, typing.TypeVar) or any(hint is each for each in _ANY)
-
-
-def _plain(hint: Any, *, or_none: bool) -> Any:
-    """The annotation as unvalidated code means it: iterables can be re-read, a None default allows null."""
-    if any(each in _ONCE for each in (typing.get_origin(hint), hint) if isinstance(each, type)):
-        hint = list[(typing.get_args(hint) or (Any,))[0]]  # type: ignore[misc]
-    if not or_none or _says_nothing(hint):
-        return hint
-    try:
-        return typing.Optional[hint]  # noqa: UP045 - also for hints without `|`
-    except TypeError:  # not a type
-        return hint
-
-
-def _none_by_default(function: Callable[..., Any]) -> frozenset[str]:
-    """The parameters with the default None: they take null, whatever their annotation is."""
-    parameters = inspect.signature(function).parameters.values()
-    return frozenset(parameter.name for parameter in parameters if parameter.default is None)
-
-
-def _hints(function: Callable[..., Any], names: Sequence[str], where: str) -> dict[str, Any]:
-    """The types of the parameters; annotations that cannot be resolved are logged and left out."""
     plain = inspect.unwrap(function)
     annotations = getattr(plain, "__annotations__", None) or {}
     scope = getattr(plain, "__globals__", {})
@@ -128,6 +86,59 @@ def _hints(function: Callable[..., Any], names: Sequence[str], where: str) -> di
                 error=str(error),
             )
     return hints
+
+
+def is_list_of(hint: Any, kind: type) -> bool:
+    """Whether a type is that of a list of objects of a kind."""
+    return typing.get_origin(hint) in _LISTS and typing.get_args(hint) == (kind,)
+
+
+def validators_of(
+    function: Callable[..., Any], hints: Mapping[str, Any], *, listed: Sequence[str], where: str
+) -> Mapping[str, Validator]:
+    """The validators of a method's parameters that are annotated with a type.
+
+    A parameter with an unusable annotation is not validated, and a warning is logged: the annotation can be
+    for a type checker alone, or a mistake.
+
+    Args:
+        function: the method.
+        hints: the types of its parameters (`hints_of`).
+        listed: the parameters that get a list of items, with annotations such as `list[int]`.
+        where: the method's name in messages.
+    """
+    validators: dict[str, Validator] = {}
+    optional = _none_by_default(function)
+    for name, hint in hints.items():
+        wanted = _element(hint, f"{where}: {name}") if name in listed else hint
+        wanted = _plain(wanted, or_none=name in optional)
+        validator = None if _accepts_all(wanted) else _validator(wanted, f"{where}: {name}")
+        if validator is not None:
+            validators[name] = validator
+    return validators
+
+
+def _accepts_all(hint: Any) -> bool:
+    # NB: not `hint in _ANY`: an annotation can be unhashable, such as `Annotated[int, {}]`.
+    return isinstance(hint, typing.TypeVar) or any(hint is each for each in _ANY)
+
+
+def _plain(hint: Any, *, or_none: bool) -> Any:
+    """The annotation as unvalidated code means it: iterables can be re-read, a None default allows null."""
+    if any(each in _ONCE for each in (typing.get_origin(hint), hint) if isinstance(each, type)):
+        hint = list[(typing.get_args(hint) or (Any,))[0]]  # type: ignore[misc]
+    if not or_none or _accepts_all(hint):
+        return hint
+    try:
+        return typing.Optional[hint]  # noqa: UP045 - also for hints without `|`
+    except TypeError:  # not a type
+        return hint
+
+
+def _none_by_default(function: Callable[..., Any]) -> frozenset[str]:
+    """The parameters with the default None: they take null, whatever their annotation is."""
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(parameter.name for parameter in parameters if parameter.default is None)
 
 
 def _class_names(function: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +162,7 @@ def _element(hint: Any, parameter: str) -> Any:
         return arguments[0] if arguments else Any
     if origin is tuple and arguments[1:] == (...,):
         return arguments[0]
-    if not (_says_nothing(hint) or hint is tuple or any(hint is each for each in _LISTS)):
+    if not (_accepts_all(hint) or hint is tuple or any(hint is each for each in _LISTS)):
         log(
             f"{_NOT_VALIDATED}: a batched method gets a list of items",
             level="warning",
@@ -211,19 +222,27 @@ class _Json:
         try:
             return msgspec.convert(value, self._hint, strict=False)
         except msgspec.ValidationError as error:
-            said, _, place = str(error).partition(" - at ")
+            message, _, place = str(error).partition(" - at ")
         where = path + place.rpartition("`$")[2].rstrip("`")
-        raise ArgumentsError(f"{where}: {said}", paths=[where])
+        raise ArgumentsError(f"{where}: {message}", paths=[where])
 
     def schema(self) -> dict[str, Any]:
         """See `Validator.schema`."""
         return self._schema
 
 
+def _examples(hint: Any) -> list[Any]:
+    """The examples that a type has by `msgspec.Meta`."""
+    given = getattr(hint, "__metadata__", ())
+    return [example for each in given if isinstance(each, msgspec.Meta) for example in each.examples or ()]
+
+
 def _is_json(hint: Any) -> bool:
     """Whether a type consists of JSON's own types alone, which all validators read nearly alike."""
     if any(hint is each for each in _JSON):
         return True
+    if typing.get_origin(hint) is typing.Annotated and _examples(hint):
+        return _is_json(typing.get_args(hint)[0])
     kinds = (list, dict, typing.Union, types.UnionType)
     return typing.get_origin(hint) in kinds and all(map(_is_json, typing.get_args(hint)))
 
@@ -239,14 +258,18 @@ class _Pydantic:
         import pydantic
 
         self._error = pydantic.ValidationError
+        self._examples = {"examples": given} if (given := _examples(hint)) else {}
         self._adapter = pydantic.TypeAdapter(hint)
         self._unusual = pydantic.errors.PydanticUserError
         # Bytes are base64 in JSON, here as in answers. pydantic decodes that only from JSON text, and takes
         # the setting only for a type without its own config, hence the list.
         self._of_text: pydantic.TypeAdapter[list[Any]] | None = None
+        self.base64 = False
+        """Whether it reads bytes from text in base64."""
         if _has_bytes(self._adapter.core_schema):
             config = pydantic.ConfigDict(val_json_bytes="base64", ser_json_bytes="base64")
             self._of_text = pydantic.TypeAdapter(list[hint], config=config)
+            self.base64 = True
 
     def __call__(self, value: Any, path: str) -> Any:
         of_text = self._of_text
@@ -258,9 +281,9 @@ class _Pydantic:
             faults = error.errors(include_url=False, include_context=False, include_input=False)
         within = 0 if of_text is None else 1
         paths = [path + _path(fault["loc"][within:]) for fault in faults[:SHOWN]]
-        said = [f"{where}: {fault['msg']}" for where, fault in zip(paths, faults, strict=False)]
+        messages = [f"{where}: {fault['msg']}" for where, fault in zip(paths, faults, strict=False)]
         more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-        raise ArgumentsError("; ".join(said) + more, paths=paths)
+        raise ArgumentsError("; ".join(messages) + more, paths=paths)
 
     def schema(self) -> dict[str, Any]:
         """See `Validator.schema`; empty for a type that JSON Schema cannot express."""
@@ -270,7 +293,7 @@ class _Pydantic:
         except self._unusual:
             return {}
         if self._of_text is None:
-            return schema
+            return schema | self._examples
         items: dict[str, Any] = schema["items"]
         return items | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
 

@@ -53,8 +53,8 @@ class _Logged:
     def answer(self, response: Response) -> None:
         self._gone = None  # NB: its owner refers to this exchange, and would be kept alive
         fields = response.fields
-        said = get(fields, REASON)
-        reason = said.decode() if said is not None else model_reason(response.status, fields)
+        value = get(fields, REASON)
+        reason = value.decode() if value is not None else model_reason(response.status, fields)
         self._write(response, response.status, reason, fields)
         self._exchange.answer(response)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
@@ -12,9 +13,11 @@ import msgspec
 
 from penstock_sidecar.drain import Drain
 from penstock_sidecar.interfaces import RequestPath
-from penstock_sidecar.metrics import Metrics, class_label, most_telling
+from penstock_sidecar.metrics import Metrics, class_label, fits_of_most_batches
 from penstock_wire import contract
+from penstock_wire.addresses import unmapped
 from penstock_wire.control import settings as wire_settings
+from penstock_wire.control.artifact import ArtifactAdvice
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.exposition import exposition
 from penstock_wire.headers import DRAIN, get
@@ -34,6 +37,7 @@ class Admin:
         settings: the settings in effect.
         dead: why the process should be restarted; empty while it is well.
         unready: why nothing should be sent here; empty while the pod is ready.
+        advice: what the first step of the pod's artifact is told; None without an artifact.
         debug: whether `/debug/tasks` is served.
         drain_secret: value that `x-penstock-drain` must have in requests to `/drain`; empty = any.
     """
@@ -48,6 +52,7 @@ class Admin:
         dead: Problem,
         unready: Problem,
         drain_secret: str,
+        advice: Callable[[], Awaitable[ArtifactAdvice]] | None = None,
         debug: bool = False,
     ) -> None:
         self._path = path
@@ -65,6 +70,9 @@ class Admin:
             "/settings": self._show_settings,
             "/queue": self._show_queue,
         }
+        self._advice = advice
+        if advice is not None:
+            self._routes[contract.ADVICE_PATH] = self._advise
         if debug:
             self._routes["/debug/tasks"] = self._show_tasks
 
@@ -111,6 +119,15 @@ class Admin:
         document["userConfig"] = None if settings.user_config is None else "hidden"
         return _json(document)
 
+    async def _advise(self, request: Request) -> Response:
+        """Answer the pod's own first step: others must not learn the key."""
+        host = unmapped(request.peer.partition("%")[0])
+        if self._advice is None or not ipaddress.ip_address(host).is_loopback:
+            return PenstockError(
+                Reason.FORBIDDEN, f"expected a request of this pod, found one from {request.peer}"
+            ).response()
+        return _json(await self._advice())
+
     async def _show_tasks(self, _: Request) -> Response:
         """Name and lines of each task: its position in the code, and none of its data."""
         tasks = [
@@ -131,7 +148,7 @@ class Admin:
             "slots": path.slots,
             "drain": self._drain.phase.value,
             "lines": path.lines(),
-            "fit": {class_label(name): fit for name, fit in most_telling(path.fits())},
+            "fit": {class_label(name): fit for name, fit in fits_of_most_batches(path.fits())},
         }
         if (unbatched := path.unbatched) is not None:
             # The sums above count these requests, but no line of a batch has them.

@@ -7,7 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 from penstock_sidecar.access_log import logged
 from penstock_sidecar.admin import Admin
@@ -19,7 +19,9 @@ from penstock_sidecar.drain import Drain, refusal
 from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.interfaces import RequestPath
 from penstock_sidecar.known_routers import KnownRouters
-from penstock_sidecar.metrics import Metrics, most_telling
+from penstock_sidecar.metrics import Metrics, fits_of_most_batches
+from penstock_sidecar.model import health
+from penstock_sidecar.model.artifact_check import ArtifactCheck
 from penstock_sidecar.model.client import Model
 from penstock_sidecar.model.readiness import Readiness
 from penstock_sidecar.model.reconfigure import Reconfigure
@@ -28,15 +30,16 @@ from penstock_sidecar.model.warmup import Warmup
 from penstock_sidecar.passthrough.passthrough import NONE, STREAM_BYTES, Passthrough
 from penstock_sidecar.path_guard import Guard
 from penstock_sidecar.protocols import PROTOCOLS
-from penstock_sidecar.protocols.envelope import ENVELOPE_PROTOCOL
+from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL, Instances
+from penstock_sidecar.protocols.v2 import V2_PROTOCOL
 from penstock_sidecar.tracing import Tracing
-from penstock_wire import process
+from penstock_wire import contract, process
 from penstock_wire.access_log import AccessLog
 from penstock_wire.build import BUILD
 from penstock_wire.closed_paths import ClosedPaths
-from penstock_wire.contract import CANCEL_PATH
 from penstock_wire.control import report
 from penstock_wire.control import settings as wire_settings
+from penstock_wire.control.artifact import ArtifactAdvice
 from penstock_wire.control.processor_wait import ProcessorWait
 from penstock_wire.control.reporter import Reporter
 from penstock_wire.control.settings import Settings
@@ -45,10 +48,13 @@ from penstock_wire.exact_timer import ExactTimer
 from penstock_wire.headers import BATCH_LIMIT, Headers
 from penstock_wire.hop.frames import PROTOCOL
 from penstock_wire.hop.successor import HopSuccessor
-from penstock_wire.http import Listener, Service, Streams
+from penstock_wire.http import Listener, Service, Streams, Upstream
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.limits import MAX_BODY_BYTES
 from penstock_wire.http.server.server import H1Front
+from penstock_wire.http2.connection import H2Connection
+from penstock_wire.http2.rest_upstream import RestUpstream
+from penstock_wire.http2.upstream import H2Upstream
 from penstock_wire.memory_limit import bound
 from penstock_wire.process import log
 from penstock_wire.tracing import started
@@ -66,6 +72,8 @@ HEARTBEAT = 1.0
 IDLE_SECONDS = 1.0
 MAX_PATH = 256
 """Maximum characters of a service curve's path in a report: clients choose it, and a report is bounded."""
+ADVICE_SECONDS = 2.0
+"""How long a pod's first step waits for the operator's answer to a report."""
 CLOSE_SECONDS = 5.0
 CLOSE_NOW_SECONDS = 0.5
 """Seconds for answers to be sent: at a regular end (`CLOSE_SECONDS`), and after a second signal."""
@@ -84,22 +92,31 @@ class Sidecar:
         self._metrics = Metrics(memory)
         self._max_body_bytes = min(MAX_BODY_BYTES, memory.most // SHARE)
         self._max_queued_bytes = min(MAX_QUEUED_BYTES, memory.most // SHARE)
-        self._data = H1Front(max_body_bytes=self._max_body_bytes, memory=memory)
+        self._data = H1Front(max_body_bytes=self._max_body_bytes, memory=memory, http2=H2Connection)
         self._admin = H1Front(max_body_bytes=64 * 1024, memory=memory)
         self._upstream = H1Upstream(memory=memory)
+        self._calls = H2Upstream(memory)
         self._routers = KnownRouters()
         self._listener_identity = ListenerIdentity(*config.model)
+        ready_path, upstream = config.ready_path, cast("Upstream", self._upstream)
+        if config.model_grpc_port == config.model[1]:  # it speaks gRPC alone
+            ready_path = health.PATH
+            if config.protocol == V2_PROTOCOL.name:
+                ready_path = config.ready_path if config.ready_path.startswith("/v2/") else "/v2/health/ready"
+                upstream = RestUpstream(self._calls)
         self._model = Model(
             host=config.model[0],
             port=config.model[1],
             listening=self._listener_identity,
-            ready_path=config.ready_path,
-            upstream=self._upstream,
+            ready_path=ready_path,
+            upstream=upstream,
             busy=lambda: self._path.ongoing > 0 or self._readiness.busy,
             unprepared=lambda: self._readiness.unprepared,
             changed=self._model_changed,
             look=self._look,
-            said=self._told_to_model,
+            probe_fields=self._probe_fields,
+            calls=self._calls,
+            grpc_port=config.model_grpc_port,
         )
         self._upstream.on_idle_lost = self._model.lost
         self._default = Settings(backend=config.backend)
@@ -129,6 +146,7 @@ class Sidecar:
             ),
             changed=self._readiness_changed,
         )
+        self._artifact = ArtifactCheck(config.artifact)
         self._drain = Drain(
             requests=self._path,
             connections=self._data,
@@ -156,6 +174,7 @@ class Sidecar:
                 on_settings=self._source.offer,
                 on_alone=self._source.alone,
                 on_routers=self._routers.are,
+                on_artifact=self._artifact.answered,
             )
         self._beat = time.monotonic()
         self._hung = (0.0, -math.inf)  # the last turn of more than `LONGEST_TURN`: its seconds, its end
@@ -180,11 +199,14 @@ class Sidecar:
             first=self._arrived_while_idle,
             on_room=lambda: self._hops.changed(),
             trusts=self._routers.trusts,
+            takes_calls=bool(config.model_grpc_port),
         )
 
     def _batching(self, config: Config) -> Dispatcher:
         """Put the dispatcher before the passthrough; returns it."""
         protocol = PROTOCOLS[config.protocol]
+        if protocol is INSTANCES_PROTOCOL:
+            protocol = Instances(lambda: self._model.takes_tensors)
         self._hops = hops = HopSuccessor(
             lambda: (dispatcher.free, dispatcher.queue.items, dispatcher.capacity)
         )
@@ -200,14 +222,8 @@ class Sidecar:
             unbatched=self._passthrough,
             on_room=hops.changed,
             trace=None if self._tracing is None else self._tracing.send,
-            streamed=StreamedSends(
-                open=self._model.open,
-                send=self._model.send,
-                cut=self._metrics.cut,
-                clock=time.monotonic,
-                items=protocol.item_streams,
-            )
-            if protocol is ENVELOPE_PROTOCOL or protocol.item_streams
+            streamed=StreamedSends(open=self._model.open, cut=self._metrics.cut, clock=time.monotonic)
+            if protocol.item_streams
             else None,
             max_queued_bytes=self._max_queued_bytes,
         )
@@ -223,11 +239,12 @@ class Sidecar:
             first=self._arrived_while_idle,
             max_body_bytes=self._max_body_bytes,
             trusts=self._routers.trusts,
+            whole=config.model_grpc_port == config.model[1],
         )
         self._service, self._streams = handler.begin, handler.streams
         return dispatcher
 
-    def _told_to_model(self) -> Headers:
+    def _probe_fields(self) -> Headers:
         """The fields of each probe."""
         if self._config.protocol == NONE:
             return ()
@@ -262,10 +279,12 @@ class Sidecar:
             dead=self._dead,
             unready=self._unready,
             drain_secret=config.drain_secret,
+            advice=None if config.artifact is None else self._advise,
             debug=config.debug,
         )
         try:
             data_listener = await self._listen()
+            self._serve_artifact(config)
             admin_listener = await self._admin.listen(*config.admin, admin)
             process.keep_what_is_here()
             process.ready(data=data_listener.address, admin=admin_listener.address)
@@ -277,15 +296,26 @@ class Sidecar:
         finally:
             await self._close()
 
+    def _serve_artifact(self, config: Config) -> None:
+        """Serve the files to other pods, where there are any."""
+        if config.artifact is not None and self._reporter is not None:
+            # Imported late: its server brings 2 MB of memory.
+            from penstock_sidecar.model import artifact_port
+
+            folder = config.artifact.parent
+            artifact_port.listen(config.admin[0], contract.ARTIFACT_PORT, folder, lambda: self._artifact.turn)
+
+    async def _advise(self) -> ArtifactAdvice:
+        """Report at once, so that the operator knows how far the first step is."""
+        self._report_now()
+        return await self._artifact.advice(ADVICE_SECONDS)
+
     async def _listen(self) -> Listener:
         service, path = self._service, self._config.reconfigure_path
-        closed = [] if path is None else [path]
-        if self._config.protocol == "envelope":
-            closed.append(CANCEL_PATH)
-        if closed:
+        if path is not None:
             service = Guard(
                 service,
-                closed=ClosedPaths(closed),
+                closed=ClosedPaths([path]),
                 observer=self._metrics,
                 backend=lambda: self.settings.backend or self._config.backend,
                 pod=self._config.pod,
@@ -340,6 +370,7 @@ class Sidecar:
         await self._data.close(0.0)
         await self._admin.close(0.0)
         await self._upstream.close()
+        await self._calls.close()
         self._listener_identity.close()
         if self._tracing is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
@@ -390,11 +421,11 @@ class Sidecar:
             return f"draining: {self._drain.phase.value}"
         if self._state() == "starting":
             return "no settings yet"
-        return self._model.message or self._readiness.message
+        return self._artifact.message or self._model.message or self._readiness.message
 
     @property
     def _prepared(self) -> bool:
-        return self._model.ready and self._readiness.ready
+        return self._model.ready and self._readiness.ready and not self._artifact.message
 
     def _state(self) -> report.State:
         if self._drain.draining:
@@ -417,10 +448,11 @@ class Sidecar:
             totals=self._metrics.totals(batches=counts.batches, batch_items=counts.batch_items),
             message=self._unready()[:300],
             warning=self._metrics.warning,
-            fit={path[:MAX_PATH]: fit for path, fit in most_telling(self._path.fits())},
+            fit={path[:MAX_PATH]: fit for path, fit in fits_of_most_batches(self._path.fits())},
             slots=self._path.slots,
             reconfigure=self._reconfigure.result,
             processor_wait=self._processor_wait.share(),
+            artifact=self._artifact.state,
         )
         return report.encode(document)
 
@@ -444,6 +476,8 @@ class Sidecar:
         self._metrics.warning = ""
         self._reconfigure.want(settings.user_config, settings.version or 0)
         self._readiness.settings_changed()
+        self._artifact.demand = settings.artifact
+        self._path.model_changed(loaded=self._prepared, gone=self._model.gone)
         self._report_now()
 
     def _look(self) -> Callable[[Headers], None]:

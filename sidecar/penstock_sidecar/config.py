@@ -26,12 +26,15 @@ class Config:
         listen: address of the data port.
         admin: address of the admin port.
         model: address of the model.
+        model_grpc_port: the model's port for gRPC calls that pass as they are; 0 = it takes none. If it is
+            that of `model`, that speaks gRPC alone.
         settings: the settings file, if any.
         protocol: name of the protocol by which requests are joined.
         ready_path: path of the model's readiness.
         reconfigure_path: path at which the model takes its userConfig, if any.
         warmup: requests that the model must answer before the pod is ready.
         warmup_timeout: time limit of each warm-up request.
+        artifact: file with the state of the model's artifact, if it has one.
         drain_timeout: time until queued requests are refused.
         propagation_delay: time until all senders have noticed that the pod is leaving.
         grace: time that the pod is given to end; None for the sum of both and 30 s.
@@ -53,12 +56,14 @@ class Config:
     listen: tuple[str, int]
     admin: tuple[str, int]
     model: tuple[str, int]
+    model_grpc_port: int = 0
     settings: Path | None = None
     protocol: str = "instances"
     ready_path: str = "/"
     reconfigure_path: str | None = None
     warmup: tuple[Request, ...] = ()
     warmup_timeout: float = 60.0
+    artifact: Path | None = None
     drain_timeout: float = 30.0
     propagation_delay: float = 5.0
     grace: float | None = None
@@ -120,6 +125,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         help="admin address, HOST:PORT",
     )
     flag("model", type=_model, default=("127.0.0.1", contract.MODEL_PORT), help="the model server's URL")
+    flag("model-grpc-port", type=int, default=0, help="the model's port for gRPC, its only one or another")
     flag("settings", type=Path, help="settings file, JSON or YAML; read again when it changes")
     flag("protocol", choices=sorted((*PROTOCOLS, NONE)), default="instances", help="how requests are joined")
     flag(
@@ -138,6 +144,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         default=60.0,
         help="time limit of each warm-up request, as 60s",
     )
+    flag("artifact", type=Path, help="file in which the pod's first step says how far the model's files are")
     flag(
         "drain-timeout",
         type=process.duration,

@@ -12,7 +12,7 @@ from penstock_sidecar.model.answers import model_reason
 from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passthrough
 from penstock_sidecar.protocols.base import BatchProtocol
 from penstock_sidecar.queue.batch_key import RequestFields
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.errors import PenstockError, Reason, bad_timeout
 from penstock_wire.headers import QUEUE, REQUEST_ID
@@ -24,7 +24,7 @@ from penstock_wire.request_ids import RequestIds
 _LINES = REQUEST_ID + b": %b\r\n" + QUEUE + b": %d\r\n"
 
 
-class _Call(QueuedRequest):
+class _BatchedRequest(QueuedRequest):
     """A request on its connection."""
 
     __slots__ = ("exchange", "handler")
@@ -68,6 +68,7 @@ class SidecarHandler:
         first: called when a request arrives while nothing is queued or ongoing.
         max_body_bytes: a larger body of a batched request is refused by the front.
         trusts: whether the fields of a router count in requests from an address.
+        whole: whether requests that pass through are sent whole, since the model speaks gRPC alone.
     """
 
     def __init__(
@@ -83,7 +84,9 @@ class SidecarHandler:
         first: Callable[[], None] = lambda: None,
         max_body_bytes: int = MAX_BODY_BYTES,
         trusts: Callable[[str], bool] = lambda _: True,
+        whole: bool = False,
     ) -> None:
+        self._whole = whole
         self._max_body_bytes = max_body_bytes
         self._dispatcher = dispatcher
         self._admission = dispatcher.admission
@@ -104,7 +107,7 @@ class SidecarHandler:
         its body need not come at all.
         """
         if self._protocol.passes(request):
-            return self._passthrough.streams(request)
+            return not self._whole and self._passthrough.streams(request)
         length = request.length
         if length is None or not STREAM_BYTES < length <= self._max_body_bytes:
             return False
@@ -155,11 +158,14 @@ class SidecarHandler:
                 key = keys.key(request.method, request.target, fields.fields, parsed.parameters, fields.share)
                 if key.streamed and len(items) > 1 and self._protocol.item_streams:
                     # A stream answers one item; only the model can define one for several items.
-                    key = Key(request.method, request.target, fields.fields, parsed.parameters, lone=True)
+                    key = BatchKey(
+                        request.method, request.target, fields.fields, parsed.parameters, lone=True
+                    )
             else:
                 # A request without items cannot be joined with others: only the model can interpret it.
-                key = Key(request.method, request.target, fields.fields, parsed.parameters, lone=True)
-            call = _Call(
+                key = BatchKey(request.method, request.target, fields.fields, parsed.parameters, lone=True)
+            reader = self._dispatcher.costs
+            call = _BatchedRequest(
                 key,
                 request,
                 request_id,
@@ -170,6 +176,7 @@ class SidecarHandler:
                 expires,
                 fields.level,
                 fields.share,
+                None if reader is None or key.lone else reader.of(items),
             )
             size = call.size
             call.exchange = exchange
@@ -201,8 +208,8 @@ class SidecarHandler:
         """
         if isinstance(outcome, Response):
             outcome.lines += _LINES % (request_id, self._dispatcher.queued)
-            said = model_reason(outcome.status, outcome.headers) if outcome.status >= 400 else ""
-            self._observer.ended(outcome.status, None, items, said)
+            cause = model_reason(outcome.status, outcome.headers) if outcome.status >= 400 else ""
+            self._observer.ended(outcome.status, None, items, cause)
             exchange.answer(outcome)
             return
         self._observer.ended(outcome.status, outcome.reason, items)

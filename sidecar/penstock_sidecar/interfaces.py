@@ -9,10 +9,12 @@ from typing import Any, Protocol
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Settings
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.http import Request, Response, UpstreamAnswer
+from penstock_wire.http import Request, Response, UpstreamAnswer, UpstreamError
 
 Send = Callable[[Request, float], Awaitable[Response]]
 """Sends a request to the model; arguments: the request, seconds until the answer; raises UpstreamError."""
+Done = Callable[[Response | UpstreamError], None]
+"""Gets the model's whole answer, or the error."""
 Open = Callable[[Request, float, float], Awaitable[UpstreamAnswer]]
 """Sends to the model; arguments: the request, seconds until the answer's head, seconds between its pieces."""
 
@@ -23,7 +25,7 @@ class Counts:
 
     Four count batches whose slot was held for callers who were about to ask again: `held_batches`,
     `held_seconds`, `merged_batches` (some came meanwhile) and `saved_calls` (and no request was left waiting
-    that would have needed one more call).
+    that would have needed one more call). `reused` are requests that waited for the answer of an equal one.
     """
 
     batches: int = 0
@@ -32,6 +34,7 @@ class Counts:
     held_batches: int = 0
     merged_batches: int = 0
     saved_calls: int = 0
+    reused: int = 0
 
 
 class RequestPath(Protocol):
@@ -147,13 +150,13 @@ class RequestObserver(Protocol):
         """Count a request's items; 1 if it was refused unread."""
         ...
 
-    def ended(self, status: int, reason: Reason | None, items: int, said: str = "") -> None:
+    def ended(self, status: int, reason: Reason | None, items: int, cause: str = "") -> None:
         """Count a request that ended.
 
         Args:
             status: status of its answer.
             reason: why, if the answer is the sidecar's own error.
             items: its items, 0 if it could not be read.
-            said: why, if the answer is the model's error (`model.answers.model_reason`).
+            cause: why, if the answer is the model's error (`model.answers.model_reason`).
         """
         ...

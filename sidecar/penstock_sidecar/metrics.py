@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from penstock_sidecar.interfaces import RequestPath
 from penstock_wire.build import BUILD
 from penstock_wire.control.report import Fit, Totals
@@ -125,11 +127,11 @@ class Metrics:
     def arrived(self, items: int) -> None:
         self._arrived += items
 
-    def ended(self, status: int, reason: Reason | None, items: int, said: str = "") -> None:
+    def ended(self, status: int, reason: Reason | None, items: int, cause: str = "") -> None:
         try:
-            counts = self._ended[status, reason, said]
+            counts = self._ended[status, reason, cause]
         except KeyError:
-            counts = self._ended[status, reason, said] = [0, 0]
+            counts = self._ended[status, reason, cause] = [0, 0]
         counts[0] += 1
         # A request that could not be read is refused all the same, and counts as one item.
         counts[1] += items if reason is None else items or 1
@@ -182,9 +184,9 @@ class Metrics:
             labels=("code", "reason"),
         )
         by_labels: dict[tuple[str, str], int] = {}
-        for (status, reason, said), (count, _) in self._ended.items():
+        for (status, reason, cause), (count, _) in self._ended.items():
             # NB: the SDK and the sidecar have reasons in common.
-            labels_of = (str(status), said if reason is None else reason.value)
+            labels_of = (str(status), cause if reason is None else reason.value)
             by_labels[labels_of] = by_labels.get(labels_of, 0) + count
         for labels_of, count in by_labels.items():
             requests.add_metric(labels_of, count)
@@ -222,13 +224,21 @@ class Metrics:
         slope = GaugeMetricFamily(
             _PREFIX + "fit_slope_seconds", "Time that each item of a batch adds", labels=("class",)
         )
-        for path, fit in most_telling(self._fits()):
+        work = GaugeMetricFamily(
+            _PREFIX + "fit_work",
+            "Work of a unit of a term, in items of the usual cost",
+            labels=("class", "term"),
+        )
+        for path, fit in fits_of_most_batches(self._fits()):
             labels = (class_label(path),)
+            for term, value in {} if fit.work is UNSET else fit.work.items():
+                work.add_metric((*labels, term), value)
             a_ms, b_ms = fit.bounded()
             intercept.add_metric(labels, a_ms / 1000)
             slope.add_metric(labels, b_ms / 1000)
         yield intercept
         yield slope
+        yield work
         build = GaugeMetricFamily(
             _PREFIX + "build_info", "1; the label says whether compiled modules run", labels=("build",)
         )
@@ -257,6 +267,7 @@ class Metrics:
                 "Calls of the model that were not needed, since batches were merged",
                 counts.saved_calls,
             ),
+            ("reused_requests", "Requests that waited for the answer of an equal one", counts.reused),
         )
 
     def _gauges(self) -> Iterable[tuple[str, str, float]]:
@@ -290,6 +301,6 @@ def class_label(path: str) -> str:
     return hashlib.sha256(path.encode(errors="backslashreplace")).hexdigest()[:12]
 
 
-def most_telling(fits: Mapping[str, Fit]) -> list[tuple[str, Fit]]:
+def fits_of_most_batches(fits: Mapping[str, Fit]) -> list[tuple[str, Fit]]:
     """The service curves that rest on the most batches; clients choose paths, so their number is bounded."""
     return sorted(fits.items(), key=lambda entry: (-entry[1].n, entry[0]))[:MAX_CLASSES]

@@ -12,6 +12,7 @@ import pytest
 
 from bench import venvs
 from tests.support.clocks.waiting import SECONDS
+from tests.support.processes.penstock_run import Run
 from tests.support.processes.ports import free_port
 from tests.support.processes.protocol_pair import pairs
 from tests.support.processes.sidecar_process import Pair, until
@@ -155,6 +156,8 @@ async def in_one_batch(pair: KServePair, kind: str, plug: Any, path: str) -> Any
         "tritonclient, binary",
         "tritonclient.aio",
         "tritonclient.aio, binary",
+        "tritonclient.grpc.aio",
+        "kserve, gRPC",
     ],
 )
 async def test_requests_of_v2_share_a_batch_and_each_gets_its_own_id(start: Start, kind: str) -> None:
@@ -166,6 +169,30 @@ async def test_requests_of_v2_share_a_batch_and_each_gets_its_own_id(start: Star
     assert (plug[0], batch[0]) == (1, COUNT)
     assert batch[1]
     assert not batch[1].startswith("own-")
+
+
+CLASS = """
+import numpy as np
+import penstock
+from numpy.typing import NDArray
+
+
+class Double:
+    @penstock.batched
+    def double(self, rows: list[NDArray[np.float32]]):
+        return [{"y": each} for each in np.stack(rows) * 2]
+"""
+
+
+@pytest.mark.parametrize("kind", ["tritonclient.grpc.aio", "kserve, gRPC", "tritonclient, binary"])
+async def test_a_class_of_arrays_answers_triton_s_clients(python: Path, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "double.py").write_text(CLASS)
+    run = await Run(tmp_path).start("double:Double")
+    try:
+        await run.ready()
+        assert sorted(await ask(python, kind, run.url)) == DOUBLED
+    finally:
+        await run.stop()
 
 
 async def test_requests_of_v1_share_a_batch(start: Start) -> None:

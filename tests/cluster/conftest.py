@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import json
 import os
 import re
 import secrets
@@ -45,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--loss-rounds", default="1", help="how often test_zero_loss.py makes all its changes")
     parser.addoption("--weights-rate", default="100", help="requests a second while weights change")
+    parser.addoption("--pictures", default="", help="folder for test_ui.py's pictures, such as docs/pictures")
     parser.addoption("--loss-results", default="", help="JSON file for what the tests of losses found")
 
 
@@ -188,9 +190,9 @@ def fresh_namespace(cluster: Cluster, test: str) -> Iterator[Namespace]:
     """A namespace named after a test, restricted Pod Security enforced; deleted after it."""
     slug = re.sub(r"[^a-z0-9]+", "-", test.removeprefix("test_").lower()).strip("-")
     name = f"t{next(_numbers)}-{_RUN}-{slug[:40].strip('-')}"
-    cluster.kubectl("create", "namespace", name)
-    for mode in ("enforce", "warn"):
-        cluster.kubectl("label", "namespace", name, f"pod-security.kubernetes.io/{mode}=restricted")
+    labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+    document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    cluster.kubectl("create", "-f", "-", input=json.dumps(document))
     made = Namespace(cluster, name)
     # A pod that a test makes itself is refused before this is there, which the controllers make.
     wait_for("the namespace's own ServiceAccount", lambda: made.get("serviceaccount", "default"))

@@ -22,6 +22,7 @@ from penstock_operator.api import KINDS
 from penstock_operator.desired.config import RenderConfig, RouterAutoscaling
 from penstock_operator.kinds import CHILDREN
 from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.injected_app import LABEL, living, plain, rolled_out
 from tests.support.cluster.k8s import (
     CHART,
     INSTALLED_IN,
@@ -88,6 +89,7 @@ MANY = (
 
 STAYS = {
     "clusterrole/penstock-router",
+    "clusterrolebinding/penstock-router-shared",
     "secret/penstock-operator-tls",
     "lease/penstock-installation",
     "endpointslice/penstock-operator",
@@ -132,6 +134,7 @@ def test_what_it_renders_is_taken_by_the_apiserver(penstock: Cluster, arguments:
         ("tracing.endpoint=collector:4317", "does not match pattern"),
         ("tracing.environment.PATH=/", "additional properties 'PATH' not allowed"),
         ("crds.keep=false", "additional properties 'keep' not allowed"),
+        ("router.mode=Shared,operator.watchNamespace=a,images.prefix=r", "found Shared"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_with_its_name(setting: str, message: str) -> None:
@@ -188,8 +191,11 @@ def test_the_operator_reads_what_the_chart_says_of_routers(
     }
 
 
-def test_helm_test_passes_and_leaves_no_pod(penstock: Cluster) -> None:
-    """The operator answers through its Service."""
+def test_helm_test_passes_under_restricted_pod_security_and_leaves_no_pod(penstock: Cluster) -> None:
+    """The operator answers through its Service; enforcing `restricted` finds nothing to warn about."""
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    done = penstock.kubectl("label", "--overwrite", "namespace", INSTALLED_IN, label)
+    assert "Warning" not in done.stderr
     helm_test(penstock)
     system = Namespace(penstock, INSTALLED_IN)
     # NB: helm deletes its pod, and need not wait for its end.
@@ -202,14 +208,6 @@ def test_helm_test_passes_and_leaves_no_pod(penstock: Cluster) -> None:
 def helm_test(cluster: Cluster) -> None:
     """Have the chart's own test run, and pass."""
     assert "Succeeded" in cluster.helm("test", RELEASE, "-n", INSTALLED_IN, "--timeout", "180s").stdout
-
-
-def test_the_operator_runs_under_restricted_pod_security(penstock: Cluster) -> None:
-    """Enforcing `restricted` on the namespace finds nothing to warn about; so does the pod of `helm test`."""
-    label = "pod-security.kubernetes.io/enforce=restricted"
-    done = penstock.kubectl("label", "--overwrite", "namespace", INSTALLED_IN, label)
-    assert "Warning" not in done.stderr
-    helm_test(penstock)
 
 
 def allowed(cluster: Cluster, account: str, *question: str) -> bool:
@@ -310,7 +308,8 @@ def another_installation(cluster: Cluster, namespace: Namespace) -> Iterator[Non
         if document["metadata"].get("namespace")
         and "helm.sh/hook" not in document["metadata"].get("annotations", {})
     ]
-    (binding,) = [document for document in documents if document["kind"] == "ClusterRoleBinding"]
+    bindings = [document for document in documents if document["kind"] == "ClusterRoleBinding"]
+    (binding,) = [each for each in bindings if not each["metadata"]["name"].endswith("-shared")]
     binding["metadata"]["name"] += f".{namespace.name}"
     text = yaml.safe_dump_all([*objects, binding])
     cluster.kubectl("apply", "-f", "-", input=text)
@@ -405,8 +404,9 @@ def test_notes_and_docs_name_what_stays_after_uninstalling() -> None:
     """Each in a command that takes it away; the namespaces' own by their kinds."""
     _, _, notes = helm("install", *VALUES, "--dry-run=client").stdout.partition("\nNOTES:\n")
     _, _, docs = (ROOT / "docs/operations/upgrade.md").read_text().partition("\n## Uninstalling\n")
+    named = re.compile(r" ((?:crd|clusterrole(?:binding)?|secret|lease|endpointslice)/\S+)")
     for text in (notes, docs.partition("\n## ")[0]):
-        assert set(re.findall(r" ((?:crd|clusterrole|secret|lease|endpointslice)/\S+)", text)) == STAYS
+        assert set(named.findall(text)) == STAYS
         kinds = [kind.plural for kind in (*KINDS.values(), *CHILDREN)]
         assert [kind for kind in kinds if kind not in text.lower()] == []
 
@@ -416,7 +416,10 @@ def left(cluster: Cluster) -> set[str]:
     kinds_of_ours = (
         "secrets,leases,endpointslices,configmaps,services,serviceaccounts,deployments,roles,rolebindings"
     )
-    shared = "crd,clusterroles,clusterrolebindings,validatingadmissionpolicies"
+    shared = (
+        "crd,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,"
+        "mutatingadmissionpolicies,mutatingadmissionpolicybindings,flowschemas"
+    )
     names = [
         *Namespace(cluster, INSTALLED_IN).kubectl("get", kinds_of_ours, "-o", "name").split(),
         *Namespace(cluster, "kube-system").kubectl("get", "leases", "-o", "name").split(),
@@ -432,10 +435,27 @@ def left(cluster: Cluster) -> set[str]:
 def test_uninstalling_keeps_every_resource_and_requests_flow(
     penstock: Cluster, namespace: Namespace, load: Load
 ) -> None:
-    """Without the operator a pod is replaced and nothing lost; installed again, it takes all of it over."""
+    """Without the operator a pod is replaced and nothing lost; installed again, it takes all of it over.
+
+    An injected pod stays as it is, and serves; a new one is plain until it is installed again.
+    """
     namespace.apply(
         ledger_code(), ledger_backend("kept", collector=load.port, replicas=2), endpoint("kept", "kept")
     )
+    _, deployment, *_ = plain(load)
+    template = deployment["spec"]["template"]
+    template["metadata"]["labels"] |= LABEL
+    deployment["spec"]["replicas"] = 1
+    namespace.apply(deployment)
+    rolled_out(namespace)
+    (injected,) = living(namespace)
+    metadata = template["metadata"] | {"name": "new"}
+    new = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+
+    def new_pod() -> list[str]:
+        said = namespace.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", input=new)
+        return [each["name"] for each in json.loads(said)["spec"].get("initContainers") or ()]
+
     namespace.wait_ready("modelbackend", "kept")
     namespace.wait_ready("modelendpoint", "kept")
     kept = {kind: namespace.list(kind)[0]["metadata"]["uid"] for kind in ("modelbackend", "modelendpoint")}
@@ -458,10 +478,17 @@ def test_uninstalling_keeps_every_resource_and_requests_flow(
             return len(ready) == 2 and first not in ready
 
         wait_for("another pod in its place", two_ready)
+        assert new_pod() == []
+        assert [pod["metadata"]["uid"] for pod in living(namespace)] == [injected["metadata"]["uid"]]
+        answer = namespace.curl(
+            f"http://{injected['status']['podIP']}:8012/predict", body='{"instances": []}'
+        )
+        assert answer[0] == 200
     finally:
         upgrade(penstock)
     namespace.wait_ready("modelbackend", "kept")
     assert_nothing_lost(load.stop())
     assert {kind: namespace.list(kind)[0]["metadata"]["uid"] for kind in kept} == kept
     namespace.patch("modelbackend", "kept", {"spec": {"replicas": 1}})
+    wait_for("a new pod to be injected again", lambda: new_pod() == ["penstock-sidecar"])
     wait_for("the operator to act again", lambda: len(namespace.pods("kept")) == 1)

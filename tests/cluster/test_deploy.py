@@ -14,11 +14,13 @@ import pytest
 from devcluster.network import FIRST
 from tests.support.cluster.cluster_waits import heard, wait_for
 from tests.support.cluster.k8s import ROOT, Load, Namespace, assert_nothing_lost
+from tests.support.processes.tiny_wheel import write_wheel
 
 pytestmark = pytest.mark.together
 
 CODE = """
 import os, pathlib
+import tinydep
 from words.values import COLLECTOR, LABEL
 
 os.environ["COLLECTOR"] = COLLECTOR
@@ -26,6 +28,7 @@ from ledger_model import Ledger
 
 class Words(Ledger):
     def __init__(self) -> None:
+        assert tinydep.VALUE == 5
         super().__init__(label=LABEL + pathlib.Path("words/none.txt").read_text())
 """
 
@@ -46,14 +49,17 @@ class Deploy:
         (programs / "kubectl").write_text(f"#!/bin/sh\n{kubectl}\n")
         (programs / "kubectl").chmod(0o755)
         path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        imported_from = os.pathsep.join(map(str, [ROOT, *folder.parent.glob("wheels/*.whl")]))
         self._log = folder.parent / "deploy.log"
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "penstock", "deploy", *arguments, "--namespace", namespace.name],
                 cwd=folder,
-                env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
+                env=os.environ | {"PATH": path, "PYTHONPATH": imported_from},
                 stdout=log,
                 stderr=log,
+                # A shell's background jobs ignore it, and so would this one, where these tests run in one.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def wait_printed(self, words: str) -> None:
@@ -78,7 +84,10 @@ class Deploy:
 def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
     namespace: Namespace, load: Load, tmp_path: Path
 ) -> None:
-    """An edit takes its place under load; what cannot be imported is not sent, other code does not run."""
+    """An edit takes its place under load; what cannot be imported is not sent, other code does not run.
+
+    Its requirement comes along as a wheel, since the cluster reaches no index.
+    """
     folder = tmp_path / "project"
     package = folder / "words"
     package.mkdir(parents=True)
@@ -89,9 +98,12 @@ def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
     values = package / "values.py"
     collector = f"{FIRST.address}:{load.port}"
     values.write_text(f"COLLECTOR, LABEL = {collector!r}, 'first'\n")
+    (folder / "requirements.txt").write_text("tinydep>=1\n")
+    write_wheel(tmp_path / "wheels")
+    arguments = ["words.model:Words", "--requirements", "requirements.txt", "--wheelhouse", "../wheels"]
 
-    watching = Deploy(namespace, folder, "words.model:Words", "--watch")
-    watching.wait_printed("words serves after")
+    watching = Deploy(namespace, folder, *arguments, "--watch")
+    watching.wait_printed(f"kubectl --namespace={namespace.name} port-forward service/words")
     url = namespace.url("words")
     before = namespace.get("modelbackend", "words")["spec"]["model"]["python"]["code"]
 
@@ -116,7 +128,7 @@ def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
     values.write_text("COLLECTOR = \n")
     watching.wait_printed("the version before serves on")
     assert watching.interrupt() == 0
-    assert Deploy(namespace, folder, "words.model:Words").wait() == 1  # as in a pipeline
+    assert Deploy(namespace, folder, *arguments).wait() == 1  # as in a pipeline
 
     # Whoever may write ConfigMaps alone cannot put code into the model's pods.
     code = namespace.get("modelbackend", "words")["spec"]["model"]["python"]["code"]

@@ -115,6 +115,7 @@ def test_a_second_reconcile_writes_nothing(namespace: Namespace, load: Load, ope
     assert after.events == before.events
 
 
+@pytest.mark.together
 def test_a_hand_edited_child_is_mended_and_a_removed_field_leaves_it(
     namespace: Namespace, load: Load
 ) -> None:

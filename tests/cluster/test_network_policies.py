@@ -37,8 +37,13 @@ def policy(namespace: Namespace, name: str) -> dict[str, Any]:
     return spec
 
 
-def test_policies_select_their_pods_and_follow_the_chart(namespace: Namespace, load: Load) -> None:
-    """Each selects its Deployment's pods, and routers as peers; values change them, restarting nothing."""
+def test_policies_select_their_pods_and_follow_the_chart(
+    namespace: Namespace, operator: Namespace, load: Load
+) -> None:
+    """Each selects its Deployment's pods, and its peers; values change them, restarting nothing.
+
+    The operator's lets each pod that Penstock renders or injects report.
+    """
     namespace.apply(
         ledger_code(),
         ledger_backend("one", collector=load.port, replicas=2),
@@ -55,11 +60,15 @@ def test_policies_select_their_pods_and_follow_the_chart(namespace: Namespace, l
     (rule,) = policy(namespace, "one-backend")["ingress"]
     assert selected(namespace, rule["from"][0]["podSelector"]) == of_deployment(namespace, "penstock-router")
     assert not selected(namespace, rule["from"][1]["podSelector"])  # routers of an endpoint's own
-    assert selected(namespace, rule["from"][2]["podSelector"]) == {
+    assert rule["from"][2]["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": operator.name
+    }
+    assert selected(namespace, rule["from"][3]["podSelector"]) == {
         pod["metadata"]["name"] for pod in namespace.list("pods")
     }
     (port,) = (namespace.get("service", "one") or {})["spec"]["ports"]
     (opened,) = policy(namespace, "penstock-router")["ingress"]
+    reporters_may_report(namespace, operator)
     assert any(rule["port"] <= port["targetPort"] <= rule.get("endPort", 0) for rule in opened["ports"])
 
     checked = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
@@ -84,38 +93,30 @@ def test_policies_select_their_pods_and_follow_the_chart(namespace: Namespace, l
         assert selected(namespace, models["podSelector"]) == of_deployment(
             namespace, "one-backend"
         ) | of_deployment(namespace, "two-backend")
-        system = Namespace(namespace.cluster, INSTALLED_IN)
-        labels = system.get("namespace", INSTALLED_IN) or {}
+        labels = operator.get("namespace", INSTALLED_IN) or {}
         assert reports["namespaceSelector"]["matchLabels"].items() <= labels["metadata"]["labels"].items()
-        assert selected(system, reports["podSelector"]) == of_deployment(system, "penstock-operator")
-        assert policy(system, "penstock-operator")["egress"][-1] == egress[0]
+        assert selected(operator, reports["podSelector"]) == of_deployment(operator, "penstock-operator")
+        assert policy(operator, "penstock-operator")["egress"][-1] == egress[0]
         upgrade(namespace.cluster, "--set", "networkPolicies.enabled=false")
         wait_for("no policy", lambda: not namespace.list("networkpolicies"))
+        assert operator.get("networkpolicy", "penstock-operator") is None
     finally:
         upgrade(namespace.cluster)
     wait_for("three policies again", lambda: len(namespace.list("networkpolicies")) == 3)
     assert {pod["metadata"]["uid"] for pod in namespace.list("pods", "penstock.dev/backend")} == before
 
 
-def test_the_operators_policy_lets_reporters_in_and_follows_the_chart(
-    namespace: Namespace, operator: Namespace, load: Load
-) -> None:
-    """It selects the operator's pods; every pod that Penstock renders is among those that may report."""
-    namespace.apply(ledger_code(), ledger_backend("one", collector=load.port), endpoint("one", "one"))
-    namespace.wait_ready("modelbackend", "one")
-    namespace.wait_ready("modelendpoint", "one")
+def reporters_may_report(namespace: Namespace, operator: Namespace) -> None:
+    """The operator's policy selects its pods, and takes reports of models, routers and injected pods."""
     policies = policy(operator, "penstock-operator")
     assert selected(operator, policies["podSelector"]) == of_deployment(operator, "penstock-operator")
     reporters, asks = policies["ingress"]
-    (peer,) = reporters["from"]
-    assert peer["namespaceSelector"] == {}
-    reporting = of_deployment(namespace, "one-backend") | of_deployment(namespace, "penstock-router")
-    assert reporting
+    peer, injected = reporters["from"]
+    assert peer["namespaceSelector"] == injected["namespaceSelector"] == {}
+    asked = {"matchExpressions": [{"key": "penstock.dev/inject", "operator": "Exists"}]}
+    assert injected["podSelector"] == asked
+    names = ("one-backend", "two-backend", "penstock-router")
+    reporting = {pod for name in names for pod in of_deployment(namespace, name)}
     assert selected(namespace, peer["podSelector"]) == reporting
     assert [port["port"] for port in reporters["ports"]] == [8016]
     assert [port["port"] for port in asks["ports"]] == [8015]
-    try:
-        upgrade(namespace.cluster, "--set", "networkPolicies.enabled=false")
-        assert operator.get("networkpolicy", "penstock-operator") is None
-    finally:
-        upgrade(namespace.cluster)

@@ -93,12 +93,13 @@ def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> Non
 
 
 def test_scalers_that_disagree_are_told(fight: Fight) -> None:
-    """At once. They go on beside the tests that follow; `test_who_scales.py` has the end."""
+    """At once. They go on beside the tests that follow; `test_zero_loss_fight.py` has the end."""
     active = fight.namespace.condition("modelbackend", "b", "ScalingActive")
     assert (active["status"], active["reason"]) == ("False", "ForeignScaler")
     assert "writes the scale subresource too" in active["message"]
 
 
+@pytest.mark.together
 def test_a_preview_of_a_live_cluster_tells_what_would_be_written(
     namespace: Namespace, operator: Namespace
 ) -> None:

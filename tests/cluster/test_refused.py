@@ -187,7 +187,7 @@ def test_a_quota_on_limits_and_a_limit_range_admit_what_penstock_adds(namespace:
     message = condition_of(refused, "Ready")["message"]
     assert "failed quota: q: must specify " in message
     assert message.endswith(
-        "(to change the resources of model: resources in spec.model.container or spec.model.python)"
+        "(to change the resources of model: resources in spec.model.container, python or format)"
     )
     namespace.wait_condition("modelendpoint", "e", "RouterReady", "True")
     bounds = {"type": "Container", "max": {"cpu": "1", "memory": "1Gi"}, "min": {"memory": "32Mi"}}

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import yaml
 
 from devcluster.network import FIRST
 from tests.support.cluster.cluster_waits import wait_for
-from tests.support.cluster.external_metrics import GROUP, METRIC
+from tests.support.cluster.external_metrics import GROUP
+from tests.support.cluster.injected_app import GUIDE, LABEL, living, plain, rolled_out
 from tests.support.cluster.k8s import (
-    ROOT,
     Load,
     Namespace,
     assert_nothing_lost,
@@ -25,6 +24,8 @@ from tests.support.cluster.k8s import (
     ledger_backend,
     ledger_code,
 )
+from tests.support.cluster.tls_app import running
+from tests.support.pages.page import Page
 
 pytestmark = pytest.mark.together
 
@@ -74,17 +75,12 @@ def ongoing(namespace: Namespace) -> int:
 
 
 @contextmanager
-def recommendations_as_metrics(namespace: Namespace, operator: Namespace) -> Iterator[None]:
+def metrics_of_the_operator(namespace: Namespace, operator: Namespace) -> Iterator[None]:
     """The cluster has an external metrics API, which reads the operator's port."""
     address = operator.get("service", "penstock-operator")
     assert address is not None
-    command = [*namespace.cluster.exec_prefix, sys.executable, "-m", "tests.support.cluster.external_metrics"]
     url = f"http://{address['spec']['clusterIP']}:8015"
-    with subprocess.Popen(
-        [*command, FIRST.address, url], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
+    with running(namespace.cluster, "external_metrics", url) as (port, _):
         service = {"ports": [{"port": 443, "targetPort": port, "protocol": "TCP"}]}
         group, version = GROUP.split("/")
         api = {
@@ -116,7 +112,6 @@ def recommendations_as_metrics(namespace: Namespace, operator: Namespace) -> Ite
         finally:
             # One that does not answer would keep namespaces from going.
             namespace.cluster.kubectl("delete", "apiservice", api["metadata"]["name"])
-            process.kill()
 
 
 def test_an_hpa_follows_the_recommendation_to_zero_and_back_and_the_operator_writes_nothing(
@@ -132,8 +127,9 @@ def test_an_hpa_follows_the_recommendation_to_zero_and_back_and_the_operator_wri
     namespace.apply(ledger_code(), model, endpoint("e", "b", coldStart={"maxPending": 20_000}))
     namespace.wait_ready("modelendpoint", "e")
     url = namespace.url("e")
-    with recommendations_as_metrics(namespace, operator):
+    with metrics_of_the_operator(namespace, operator):
         namespace.apply(follower(namespace))
+        an_hpa_follows_the_queues_of_injected_pods(namespace)
         asleep(namespace)
         load.start(url, rate=30)
         grown = wait_for("three ready replicas", lambda: ready(namespace, 3), seconds=240)
@@ -154,7 +150,7 @@ def follower(namespace: Namespace) -> dict[str, Any]:
     """An HPA of backend `b` that follows the recommendation, 0 to 3 replicas."""
     selector = {"namespace": namespace.name, "backend": "b", "term": "recommended"}
     external = {
-        "metric": {"name": METRIC, "selector": {"matchLabels": selector}},
+        "metric": {"name": "penstock_operator_backend_recommendation", "selector": {"matchLabels": selector}},
         "target": {"type": "AverageValue", "averageValue": "1"},
     }
     return {
@@ -169,6 +165,30 @@ def follower(namespace: Namespace) -> dict[str, Any]:
             "metrics": [{"type": "External", "external": external}],
         },
     }
+
+
+def an_hpa_follows_the_queues_of_injected_pods(namespace: Namespace) -> None:
+    """The guide's HPA of its Deployment: 1 → 2 while more waits than one pod should have, and back."""
+
+    def pods(count: int) -> bool:
+        return len(living(namespace)) == count and len(namespace.list("pods", "app=fast")) == count
+
+    with Load(namespace) as load:
+        code, deployment, service, policy = plain(load, delay_ms=400)
+        deployment["spec"]["replicas"] = 1
+        deployment["spec"]["template"]["metadata"]["labels"] |= LABEL
+        policy["spec"] = {"maxBatchSize": 8, "latencyObjective": "30s"}
+        namespace.apply(code, policy, deployment, service)
+        rolled_out(namespace)
+        text = Page.of(GUIDE).recipe("inject-hpa")
+        hpa = yaml.safe_load(text.replace("namespace: models", f"namespace: {namespace.name}"))
+        hpa["spec"] |= {"maxReplicas": 2, "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}}
+        namespace.apply(hpa)
+        load.start(namespace.url("fast"), rate=30)
+        wait_for("a second pod by the HPA", lambda: pods(2))
+        rolled_out(namespace)
+        assert_nothing_lost(load.stop())
+        wait_for("one pod by the HPA", lambda: pods(1), seconds=120)
 
 
 def asleep(namespace: Namespace) -> dict[str, Any]:

@@ -115,12 +115,15 @@ def pods(chart: list[dict[str, Any]]) -> dict[str, list[dict[str, str]]]:
     (routers,) = [document for document in objects if document["kind"] == "Deployment"]
     own = router.dedicated_objects(endpoint, 20000, config=CONFIG, document=b"{}")
     (dedicated,) = [document for document in own if document["kind"] == "Deployment"]
+    all_share = router.shared_objects(NAMESPACE, config=CONFIG, document=b"{}")
+    (shared,) = [document for document in all_share if document["kind"] == "Deployment"]
     backend = {"metadata": {"name": "b", "uid": "b"}, "spec": {"model": {"container": {"image": "i"}}}}
     model = deployment.pod_template(ModelBackend.parse(backend), config=CONFIG, drain_secret="s")
     templates = {
         "penstock-operator": operator["spec"]["template"],
         "penstock-router": routers["spec"]["template"],
         "penstock-dedicated-router": dedicated["spec"]["template"],
+        "penstock-shared-router": shared["spec"]["template"],
         "penstock-sidecar": model,
     }
     return {name: discovered(template, name) for name, template in templates.items()}
@@ -196,6 +199,7 @@ def test_each_monitor_finds_the_metrics_of_its_program_and_of_no_other(
         "penstock-operator": [("penstock-operator", "10.0.0.1:8015", BY_TARGET | {"endpoint"})],
         "penstock-router": [("penstock-router", "10.0.0.1:8001", BY_TARGET)],
         "penstock-dedicated-router": [("penstock-dedicated-router", "10.0.0.1:8001", BY_TARGET)],
+        "penstock-shared-router": [("penstock-shared-router", "10.0.0.1:8001", BY_TARGET)],
         "penstock-sidecar": [("penstock-backend", "10.0.0.1:8013", BY_TARGET | {"endpoint", "backend"})],
     }
 
@@ -262,7 +266,7 @@ def test_alert_and_panels_of_endpoints_name_the_model_endpoint(
 def test_labels_that_are_a_targets_too_are_the_operators_alone_and_win(
     monitors: dict[str, dict[str, Any]], targets: dict[str, list[dict[str, str]]]
 ) -> None:
-    """It shows resources of all namespaces; any other pod's labels never win over those of its target."""
+    """It and shared routers show resources of all namespaces; no other pod's labels win over its target's."""
     honored = {
         name: monitor["spec"]["podMetricsEndpoints"][0]["honorLabels"] for name, monitor in monitors.items()
     }
@@ -270,6 +274,7 @@ def test_labels_that_are_a_targets_too_are_the_operators_alone_and_win(
         "penstock-operator": True,
         "penstock-router": False,
         "penstock-dedicated-router": False,
+        "penstock-shared-router": True,
         "penstock-sidecar": False,
     }
     sidecar = SidecarMetrics()

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from devcluster.cluster import Cluster
 from tests.support.clocks.stalls import Stalls
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import (
+    INSTALLED_IN,
     Load,
     Namespace,
     container_backend,
@@ -22,13 +24,14 @@ from tests.support.cluster.k8s import (
     ledger_code,
     versions,
 )
-from tests.support.cluster.release import leading_pod, operator_idle, operator_lease, upgrade
+from tests.support.cluster.release import leading_pod, operator_idle, operator_lease, upgrade, wait_in_force
 
 STANDBY_ACTS_S = 15.0
 """From the old leader's last renewal to the new one's first write, by the Lease and the apiserver: what a
 busy test waits for its own tools is not in it."""
 
 
+@pytest.mark.together
 def test_wait_for_ready_is_never_satisfied_by_what_was_before(namespace: Namespace, load: Load) -> None:
     """Ready was True; after a change that cannot become ready, no `kubectl wait` comes back with success."""
     backend = ledger_backend("b", collector=load.port)
@@ -43,9 +46,10 @@ def test_wait_for_ready_is_never_satisfied_by_what_was_before(namespace: Namespa
         assert "timed out" in done.stderr
 
 
-@pytest.fixture
-def standby(operator: Namespace) -> Iterator[Namespace]:
+@pytest.fixture(scope="module")
+def two_pods(penstock: Cluster) -> Iterator[Namespace]:
     """The operator's namespace with a second pod, and kubelet patient with one that stands still."""
+    operator = Namespace(penstock, INSTALLED_IN)
 
     def fails_after(failures: int) -> None:
         probe = {"name": "operator", "livenessProbe": {"failureThreshold": failures}}
@@ -53,10 +57,17 @@ def standby(operator: Namespace) -> Iterator[Namespace]:
         operator.kubectl("patch", "deployment", "penstock-operator", "-p", json.dumps(patch))
 
     fails_after(60)
-    upgrade(operator.cluster, "--set", "operator.replicas=2")
+    upgrade(penstock, "--set", "operator.replicas=2")
     yield operator
     fails_after(3)
-    upgrade(operator.cluster)
+    upgrade(penstock)
+
+
+@pytest.fixture
+def standby(two_pods: Namespace) -> Namespace:
+    """The operator's namespace, with one pod that leads and one that is ready to."""
+    wait_in_force(two_pods.cluster)
+    return two_pods
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])

@@ -10,6 +10,7 @@ import pytest
 from devcluster import images
 from devcluster.cluster import Cluster
 from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.injected_app import LABEL, living, plain, rolled_out
 from tests.support.cluster.k8s import (
     ROOT,
     Load,
@@ -92,6 +93,45 @@ def test_an_upgrade_of_the_operator_restarts_no_model(
     assert rendered["startupProbe"]["failureThreshold"] == 61
     assert rendered["args"][:2] == ["--log-level", "debug"]
     namespace.wait_ready("modelbackend", "b")
+    assert_nothing_lost(load.stop())
+
+
+def injected_sidecars(namespace: Namespace) -> set[str]:
+    """The sidecars' images in the injected pods that stay; empty where one of them is plain."""
+    containers = [pod["spec"].get("initContainers") for pod in living(namespace)]
+    return {each[0]["image"] for each in containers} if all(containers) else set()
+
+
+def test_a_policy_an_upgrade_and_the_way_back_from_injection_lose_nothing(
+    namespace: Namespace, load: Load, later: tuple[str, ...]
+) -> None:
+    """Under load, of an application with a last step of its own; pods of before the upgrade live on."""
+    code, deployment, *others = plain(load)
+    app = deployment["spec"]["template"]["spec"]["containers"][0]
+    app["lifecycle"] = {"preStop": {"sleep": {"seconds": 12}}}
+    namespace.apply(code, deployment, *others)
+    rolled_out(namespace)
+
+    def label(value: str | None) -> None:
+        labels = dict.fromkeys(LABEL, value)
+        namespace.patch("deployment", "fast", {"spec": {"template": {"metadata": {"labels": labels}}}})
+        rolled_out(namespace)
+
+    label("small")
+    assert injected_sidecars(namespace) == {SIDECAR}
+    wait_for("the plain pods to be gone", lambda: len(namespace.list("pods", "app=fast")) == 2)
+    load.start(namespace.url("fast"), rate=30)
+    pods = {pod["metadata"]["uid"] for pod in living(namespace)}
+    namespace.patch("batchpolicy", "small", {"spec": {"maxBatchSize": 3}})
+    upgrade(namespace.cluster, *later)
+    namespace.patch("batchpolicy", "small", {"spec": {"maxBatchSize": 4}})
+    namespace.wait_ready("batchpolicy", "small")
+    assert {pod["metadata"]["uid"] for pod in living(namespace)} == pods
+    namespace.kubectl("rollout", "restart", "deployment", "fast")
+    rolled_out(namespace)
+    assert injected_sidecars(namespace) == {OTHER}
+    label(None)
+    assert injected_sidecars(namespace) == set()
     assert_nothing_lost(load.stop())
 
 

@@ -1,4 +1,4 @@
-"""The ledger under change: nothing lost, duplicated, mis-assigned or non-2xx, with no excluded window."""
+"""The ledger under change, over HTTP and gRPC: nothing lost, doubled, mis-assigned or non-2xx, ever."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ class Changes:
             "pods deleted": self.pods_deleted,
             "operator killed": self.operator_killed,
             "node drained": self.node_drained,
+            "routers replaced": self.routers_replaced,
         }
 
     def image(self) -> None:
@@ -131,6 +132,17 @@ class Changes:
         finally:  # or no test after this one has that node
             self.cluster.kubectl("uncordon", "node1")
 
+    def routers_replaced(self) -> None:
+        """`kubectl rollout restart`: clients' connections, and the channel, go to the next ones."""
+        before = set(ready_pods(self.namespace, ROUTERS))
+        self.namespace.kubectl("rollout", "restart", "deployment/penstock-router")
+
+        def replaced() -> bool:
+            return not before & {pod["metadata"]["name"] for pod in pods_of(self.namespace, ROUTERS)}
+
+        wait_for("no old router", replaced, seconds=300)
+        wait_settled(self.namespace, 2, ROUTERS)
+
     def _roll(self) -> None:
         before = set(ready_pods(self.namespace))
         self.namespace.apply(self.backend)
@@ -168,7 +180,10 @@ def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drain
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
-    """One ledger over all of it, at half of what this machine answers while pods start, at most 1000/s."""
+    """One ledger over all of it, at half of what this machine answers while pods start, at most 1000/s.
+
+    Every second request is a call over gRPC, all of them on one channel.
+    """
     images.build(
         dockerfile=ROOT / "tests/support/cluster/other_image/Dockerfile",
         tag=OTHER_IMAGE,
@@ -187,7 +202,7 @@ def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drain
         namespace.apply(changes.backend)
         wait_settled(namespace, 2)
         print(f"ledger: {rate:.0f} requests/s, through {', '.join(changes.parts())}")
-        load.start(url, rate=rate)
+        load.start(url, rate=rate, calls=True)
         for turn in range(rounds):
             for name, change in changes.parts().items():
                 part = f"{name} ({turn + 1})" if turn else name

@@ -16,18 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
-import time
 from typing import cast
 
 from penstock_wire.headers import Headers, end_to_end
-from penstock_wire.http import Request, Response, UpstreamError
-from penstock_wire.http.client.answer import Answer
+from penstock_wire.http import ALL_BYTES, AT_HEAD, Request, Response, UpstreamAnswer, UpstreamError
 from penstock_wire.http.client.connection import Connection
 from penstock_wire.http.head_cache import HeadCache
 from penstock_wire.http.memory import MemoryBound
 from tests.fuzz import h1_reference
-from tests.fuzz.http_server import PIECES, Pipe, cut, make
+from tests.fuzz.http_server import PIECES, Pipe, cut, fuzz, make
 
 GOOD = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood"
 CORPUS = [
@@ -97,11 +94,11 @@ class Run:
         self.connection = Connection(self.pool, ("a", 1))
         self.connection.connection_made(cast("asyncio.Transport", self.pipe))
         self._pieces, self._method, self._streamed = pieces, method, streamed
-        self._ended: list[Response | UpstreamError] = []
+        self._ended: list[Response | UpstreamAnswer | UpstreamError] = []
 
     async def outcome(self) -> tuple[Outcome, bool]:
         """The result of the exchange, and whether its connection may serve another one (it was tried)."""
-        head = self._begin()
+        self._begin()
         for piece in self._pieces:
             if self.pipe.closed:
                 break
@@ -113,34 +110,31 @@ class Run:
             self.connection.eof_received()
         self.connection.connection_lost(None)
         await asyncio.sleep(0)
-        if head is None:
-            assert len(self._ended) == 1, "not one end"
-            (said,) = self._ended
-            if isinstance(said, Response):
-                return (said.status, said.headers, said.body), pooled
-            return "failed", pooled
-        return await _read(head), pooled
+        assert len(self._ended) == 1, "not one end"
+        return await _read(self._ended[0]), pooled
 
-    def _begin(self) -> asyncio.Future[Answer] | None:
+    def _begin(self) -> None:
         request = Request(self._method, "/", (), b"")
-        if self._streamed:
-            return self.connection.open(request, 1000.0, 1000.0)
-        self.connection.begin(request, 1000.0, self._ended.append)
-        return None
+        whole_bytes = AT_HEAD if self._streamed else ALL_BYTES
+        self.connection.begin(request, 1000.0, 1000.0, whole_bytes, self._ended.append)
 
     async def _check_next(self) -> None:
         """The pool hands the connection out again."""
         self.pool.idle.clear()
-        second = self.connection.send(Request("GET", "/", (), b""), 1000.0)
+        second: list[Response | UpstreamAnswer | UpstreamError] = []
+        request = Request("GET", "/", (), b"")
+        self.connection.begin(request, 1000.0, 1000.0, ALL_BYTES, second.append)
         self.connection.data_received(GOOD)
-        assert (await second).body == b"good", "the next exchange got something else"
+        assert await _read(*second) == (200, (), b"good"), "the next exchange got something else"
         assert self.pool.idle == [self.connection]
 
 
-async def _read(head: asyncio.Future[Answer]) -> Outcome:
-    assert head.done(), "no end"
+async def _read(answer: Response | UpstreamAnswer | UpstreamError) -> Outcome:
+    if isinstance(answer, UpstreamError):
+        return "failed"
+    if isinstance(answer, Response):
+        return answer.status, answer.headers, answer.body
     try:
-        answer = head.result()
         body = b""
         while piece := await answer.stream.read():
             body += piece
@@ -200,16 +194,5 @@ def run_seed(seed: int) -> None:
         raise AssertionError(f"seed {seed}: {data!r}") from error
 
 
-def main() -> None:
-    """Run for so many seconds."""
-    seconds = float(sys.argv[1])
-    seed = first = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 40)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        run_seed(seed)
-        seed += 1
-    print(f"{seed - first} cases from seed {first} on: nothing found")
-
-
 if __name__ == "__main__":
-    main()
+    fuzz(run_seed)

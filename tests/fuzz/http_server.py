@@ -350,15 +350,6 @@ def agree(data: bytes, run: Run) -> None:
         assert {name for name, _ in request.headers} <= names | {b"host"}
 
 
-def main(seconds: float, seed: int) -> int:
-    """Fuzz for a while; the number of cases."""
-    end, cases = time.monotonic() + seconds, 0
-    while time.monotonic() < end:
-        run_seed(seed + cases)
-        cases += 1
-    return cases
-
-
 def run_seed(seed: int) -> None:
     """The case of one seed."""
     dice = random.Random(seed)
@@ -370,5 +361,16 @@ def run_seed(seed: int) -> None:
         raise
 
 
+def fuzz(case: Callable[[int], None]) -> None:
+    """Run cases of one seed after the other, for as long as the command line says."""
+    seconds = float(sys.argv[1])
+    seed = first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        case(seed)
+        seed += 1
+    print(f"{seed - first} cases from seed {first} on: nothing found")
+
+
 if __name__ == "__main__":
-    print(main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0), "cases")
+    fuzz(run_seed)

@@ -26,6 +26,7 @@ from tests.mutants.mutant import (
     Mutant,
 )
 from tests.mutants.table_hop import HOP_MUTANTS
+from tests.mutants.table_http2 import HTTP2_MUTANTS
 from tests.mutants.table_protocols import PROTOCOL_MUTANTS
 
 __all__ = ["CORE", "MUTANTS", "ROUTER", "SIDECAR", "WIRE", "Mutant"]
@@ -114,7 +115,7 @@ MUTANTS = (
         name="the objective makes no batch smaller",
         breaks=SIZE,
         package=SIDECAR,
-        old="return self.latency_model.largest(now, cls, self.limit, service, objective)",
+        old="return min(self.limit, self.latency_model.largest(now, cls, self.limit, service, objective))",
         new="return self.limit",
         tests=(_DEADLINES,),
     ),
@@ -155,8 +156,8 @@ MUTANTS = (
         name="two callers' authorizations are one key",
         breaks=ALIKE,
         package=WIRE,
-        old='        b"authorization",\n',
-        new="",
+        old='        b"authorization",  #',
+        new="        #",
         tests=(f"{_DISPATCH}::test_unlike_requests_never_share_a_batch",),
     ),
     # -- who leaves is sent no more, and takes nobody along
@@ -188,7 +189,7 @@ MUTANTS = (
         name="a batch that is cut off tells its requests nothing",
         breaks=CANCEL,
         package=SIDECAR,
-        old="except asyncio.CancelledError:\n            self._tell(batch.parts, _stopped())",
+        old="except asyncio.CancelledError:\n            self._settle_all(batch.parts, _stopped())",
         new="except asyncio.CancelledError:\n            pass",
         tests=(_ENDS,),
     ),
@@ -196,8 +197,8 @@ MUTANTS = (
         name="who leaves leaves the model's connection open",
         breaks=CANCEL,
         package=WIRE,
-        old="connection.abandon(head)\n",
-        new="pass\n",
+        old="            give_up()\n            if not self._came",
+        new="            if not self._came",
         tests=(f"{_UPSTREAM_STREAMS}::TestBroken::test_who_leaves_ends_the_connection_and_poisons_nothing",),
     ),
     Mutant(
@@ -355,8 +356,8 @@ MUTANTS = (
         name="that a request has its outcome is not remembered",
         breaks=ONCE,
         package=SIDECAR,
-        old="if work.done:\n            return\n        work.done = True\n",
-        new="if work.done:\n            return\n",
+        old="return  # its client left meanwhile\n        work.done = True\n",
+        new="return  # its client left meanwhile\n",
         tests=(_MACHINE,),
     ),
     Mutant(
@@ -381,7 +382,7 @@ MUTANTS = (
         name="a request gets what the model answered to its whole batch",
         breaks=OWN_ANSWER,
         package=SIDECAR,
-        old="said = unresolved(said, len(parts))",
+        old="outcome = unresolved(outcome, len(parts))",
         new="pass",
         tests=(f"{_ANSWERS}::test_with_a_policy_of_fail_no_request_gets_what_the_model_said_of_others",),
     ),
@@ -544,4 +545,5 @@ MUTANTS = (
     ),
     *PROTOCOL_MUTANTS,
     *HOP_MUTANTS,
+    *HTTP2_MUTANTS,
 )

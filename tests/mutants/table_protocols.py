@@ -17,7 +17,7 @@ from tests.mutants.mutant import (
 _SIDECAR = "tests/unit/sidecar"
 _V2 = f"{_SIDECAR}/test_protocol_v2.py"
 _OPENAI = f"{_SIDECAR}/test_protocol_openai.py"
-_ENVELOPE = f"{_SIDECAR}/test_protocol_envelope.py"
+_STREAM_LINES = f"{_SIDECAR}/test_protocol_item_streams.py"
 _ITEMS_WIRE = f"{_SIDECAR}/test_protocol_item_answers.py"
 _ITEMS = f"{_SIDECAR}/test_sidecar_item_answers.py"
 _STREAMING = f"{_SIDECAR}/test_sidecar_streaming.py"
@@ -53,8 +53,8 @@ PROTOCOL_MUTANTS = (
         name="instances: an item's own answer is another item's",
         breaks=OWN_ANSWER,
         package=SIDECAR,
-        old='answers[place] = OwnAnswer(read_answer(entry, ours=True), "", body)',
-        new='answers[count - 1 - place] = OwnAnswer(read_answer(entry, ours=True), "", body)',
+        old='answers[place] = OwnAnswer(read_answer(entry), "", body)',
+        new='answers[count - 1 - place] = OwnAnswer(read_answer(entry), "", body)',
         tests=(_ITEMS_WIRE, _ITEMS),
     ),
     Mutant(
@@ -114,23 +114,15 @@ PROTOCOL_MUTANTS = (
         tests=(f"{_OPENAI}::test_what_shares_a_batch",),
     ),
     Mutant(
-        name="envelope: answers go to the batch's requests in reverse",
-        breaks=OWN_ANSWER,
-        package=SIDECAR,
-        old="answers.append(read_item(item))",
-        new="answers.insert(0, read_item(item))",
-        tests=(_ENVELOPE,),
-    ),
-    Mutant(
-        name="envelope: an item that has ended speaks on",
+        name="item streams: an item that has ended speaks on",
         breaks=ONCE,
         package=SIDECAR,
         old="if index not in self._open:\n            return []",
         new="pass",
-        tests=(_ENVELOPE,),
+        tests=(_STREAM_LINES,),
     ),
     Mutant(
-        name="envelope: a stream that breaks off is complete",
+        name="item streams: a stream that breaks off is complete",
         breaks=HONEST,
         package=SIDECAR,
         old="failed = [Event(item, bad=why) for",
@@ -138,7 +130,7 @@ PROTOCOL_MUTANTS = (
         tests=(f"{_STREAMING}::test_a_stream_that_ends_early_is_no_complete_answer",),
     ),
     Mutant(
-        name="envelope: who does not read fills the memory",
+        name="item streams: who does not read fills the memory",
         breaks=SIZE,
         package=SIDECAR,
         old="if self._unread and len(self._unread) + len(data) > MAX_BUFFER:",
@@ -146,7 +138,7 @@ PROTOCOL_MUTANTS = (
         tests=(f"{_STREAMING}::test_a_slow_reader_is_cut_and_its_mates_go_on",),
     ),
     Mutant(
-        name="envelope: the model works on for clients of whom none is left",
+        name="item streams: the model works on for clients of whom none is left",
         breaks=CANCEL,
         package=SIDECAR,
         old="self._all_left = True\n            self._reading.cancel()",
@@ -154,7 +146,7 @@ PROTOCOL_MUTANTS = (
         tests=(f"{_STREAMING}::test_when_all_have_left_the_models_connection_is_closed",),
     ),
     Mutant(
-        name="envelope: an answer that drips holds its slot past the deadline",
+        name="item streams: an answer that drips holds its slot past the deadline",
         breaks=EXPIRED,
         package=SIDECAR,
         old="async with asyncio.timeout_at(deadline):",

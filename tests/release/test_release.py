@@ -7,29 +7,25 @@ import json
 import subprocess
 import sys
 import tarfile
-import time
 import urllib.request
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 from devcluster import images as builder
-from devcluster import machine, programs
+from devcluster import programs
+from devcluster.errors import DevclusterError
+from release import __main__ as command
 from release import bills, chart, images, notes, packages, registry, version
 from release.errors import ReleaseError
-from release.version import ROOT, Commit, check_version
+from release.version import ROOT, check_version
+from tests.release.conftest import COMMIT
 from tests.support.processes.ports import free_port
 
-COMMIT = Commit(version="0.1.0", revision="0" * 40, epoch=1_700_000_000)
 TARGET = "python-model"
 pytestmark = pytest.mark.timeout(1800)  # the first run builds syft and cosign
-_CONFIG = """version: 0.1
-storage: {{filesystem: {{rootdirectory: {root}}}}}
-http: {{addr: "127.0.0.1:{port}"}}
-"""
 
 
 def test_two_builds_of_the_packages_are_the_same_bytes(tmp_path: Path) -> None:
@@ -64,6 +60,33 @@ def test_the_compiled_wheel_runs_compiled_where_it_is_installed(tmp_path: Path) 
     assert printed.stdout.split() == ["compiled", COMMIT.version]
 
 
+def test_a_tag_is_not_signed(tmp_path: Path) -> None:
+    """It may name something else by the time that somebody pulls it."""
+    listed = tmp_path / "pushed.json"
+    with pytest.raises(ReleaseError, match=r"pushed\.json: expected what `push` writes, found nothing"):
+        registry.read_pushed(listed)
+    digest = "ghcr.io/owner/penstock/operator@sha256:" + "0" * 64
+    listed.write_text(json.dumps([digest]))
+    assert registry.read_pushed(listed) == [digest]
+    listed.write_text(json.dumps([digest, "ghcr.io/owner/penstock/router:0.1.0"]))
+    with pytest.raises(ReleaseError, match=r"expected registry/name@sha256:…, found .*router:0\.1\.0"):
+        registry.read_pushed(listed)
+
+
+def test_a_push_to_the_wrong_registry_says_what_was_expected(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To one that is not there, and with a chart whose images are elsewhere."""
+    monkeypatch.setattr(registry, "TITLES", {TARGET: images.TITLES[TARGET]})
+    nowhere = f"127.0.0.1:{free_port()}/penstock"
+    chart.package(built, COMMIT, "")
+    with pytest.raises(ReleaseError, match=rf"images\.prefix: expected {nowhere}, .*run the step `chart`"):
+        registry.push(built, COMMIT, nowhere, plain=True)
+    chart.package(built, COMMIT, nowhere)
+    with pytest.raises(ReleaseError, match=r"expected a registry that takes images from you (?s:.*)refused"):
+        registry.push(built, COMMIT, nowhere, plain=True)
+
+
 @pytest.mark.parametrize(
     ("said", "message"),
     [
@@ -88,40 +111,6 @@ def test_a_checkout_with_changes_is_refused_by_the_names_of_its_files(
     with pytest.raises(ReleaseError) as raised:
         version.read_commit(COMMIT.version)
     assert str(raised.value).endswith('found changed: README.md, "new file"')
-
-
-@pytest.fixture(scope="module")
-def local_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A registry of the Distribution project on loopback; its address."""
-    machine.ensure_packages({"docker-registry": "docker-registry"})
-    folder, port = tmp_path_factory.mktemp("registry"), free_port()
-    config = folder / "config.yml"
-    config.write_text(_CONFIG.format(root=folder / "data", port=port))
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(["docker-registry", "serve", config], stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/", timeout=2).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline, (folder / "log").read_text()
-                time.sleep(0.1)
-        yield f"127.0.0.1:{port}/penstock"
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a pair of cosign's keys."""
-    programs.ensure("cosign")
-    folder = tmp_path_factory.mktemp("keys")
-    cosign = [str(programs.program("cosign", "cosign")), "generate-key-pair"]
-    subprocess.run(cosign, cwd=folder, env={"COSIGN_PASSWORD": "", "HOME": str(folder)}, check=True)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -154,10 +143,17 @@ def test_what_is_signed_is_accepted_and_what_is_altered_is_not(
     named = {each["name"] for each in json.loads((built / f"{TARGET}.cdx.json").read_text())["components"]}
     assert {"penstock-serving", "msgspec", "libc6"} <= named
     pushed = registry.push(built, COMMIT, local_registry, plain=True)
-    with pytest.raises(ReleaseError, match="no signatures found"):
+    registry.push_metadata(local_registry, plain=True)
+    with pytest.raises(ReleaseError, match=r"expected a signature by .*(?s:.*)no signatures found"):
         registry.verify(pushed, COMMIT, key=keys / "cosign.pub", plain=True)
     registry.sign(pushed, built, COMMIT, key=keys / "cosign.key", plain=True)
     registry.verify(pushed, COMMIT, key=keys / "cosign.pub", plain=True)
+
+    manifest = f"http://{local_registry.replace('/', '/v2/', 1)}/charts/penstock/manifests/artifacthub.io"
+    accept = {"Accept": "application/vnd.oci.image.manifest.v1+json"}
+    with urllib.request.urlopen(urllib.request.Request(manifest, headers=accept), timeout=10) as answer:
+        (layer,) = json.load(answer)["layers"]
+    assert layer["mediaType"] == "application/vnd.cncf.artifacthub.repository-metadata.layer.v1.yaml"
 
     altered = builder.copy(
         f"docker://{local_registry}/{TARGET}:{COMMIT.version}",
@@ -166,6 +162,31 @@ def test_what_is_signed_is_accepted_and_what_is_altered_is_not(
     )
     with pytest.raises(ReleaseError, match="no signatures found"):
         registry.verify([f"{local_registry}/{TARGET}@{altered}"], COMMIT, key=keys / "cosign.pub", plain=True)
+
+
+def test_what_was_pushed_is_listed_although_artifact_hubs_part_is_refused(
+    tmp_path: Path, local_registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it can be signed; the step fails all the same."""
+
+    def refuse(*_: str) -> str:
+        raise DevclusterError("no such media types here")
+
+    monkeypatch.setattr(registry, "TITLES", {})
+    monkeypatch.setattr(command, "read_commit", lambda _: COMMIT)
+    monkeypatch.setattr(builder, "copy", refuse)
+    chart.package(tmp_path, COMMIT, local_registry)
+    options = ["--registry", local_registry, "--plain-http", "--out", str(tmp_path)]
+    assert command.main([COMMIT.version, "push", *options]) == 1
+    (pushed,) = registry.read_pushed(tmp_path / "pushed.json")
+    assert pushed.startswith(f"{local_registry}/charts/penstock@sha256:")
+
+
+def test_a_registry_that_is_gone_is_not_taken_for_one_without_signatures(keys: Path) -> None:
+    gone = f"127.0.0.1:{free_port()}/penstock/charts/penstock@sha256:{'0' * 64}"
+    with pytest.raises(ReleaseError, match=r"do not install it; cosign found: (?s:.*)refused") as raised:
+        registry.verify([gone], COMMIT, key=keys / "cosign.pub", plain=True)
+    assert "found none" not in str(raised.value)
 
 
 def test_the_chart_names_the_images_of_its_release(tmp_path: Path) -> None:
@@ -180,10 +201,11 @@ def test_the_chart_names_the_images_of_its_release(tmp_path: Path) -> None:
         [helm[0], "show", "chart", str(archive)], capture_output=True, text=True, check=True
     )
     listed = yaml.safe_load(yaml.safe_load(shown.stdout)["annotations"]["artifacthub.io/images"])
-    assert [image["name"] for image in listed] == ["operator", "router", "sidecar", "python-model"]
+    assert [image["name"] for image in listed] == [*builder.TARGETS, *builder.FORMATS]
     for image in listed:
         assert image["image"] == f"registry.example/penstock/{image['name']}:{COMMIT.version}"
-        assert f'"{image["image"]}"' in rendered
+        whole = rendered.replace("{format}", image["name"].removesuffix("-model"))
+        assert f'"{image["image"]}"' in whole
 
 
 def test_the_notes_are_the_section_of_the_version(tmp_path: Path) -> None:
@@ -215,11 +237,12 @@ def test_the_command_says_what_it_lacks(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         return done.returncode, done.stderr.splitlines()[-1]
 
-    code, said = run("0.1.0", "chart")
-    assert code == 2
-    assert (
-        " error: REGISTRY (--registry): expected host and path, such as ghcr.io/owner/penstock, found" in said
-    )
+    for options in (["push"], ["chart", "--registry", "https://ghcr.io/owner"], ["--registry", "ghcr.io"]):
+        code, said = run("0.1.0", *options)
+        assert code == 1
+        assert said.startswith(
+            "release: REGISTRY (--registry): expected host and path, such as ghcr.io/owner/"
+        )
     assert run("0.1.0", "wheels")[1].startswith("python -m release: error: step: expected one of packages, ")
     assert run("0.0.9", "sums") == (
         1,

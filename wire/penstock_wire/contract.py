@@ -20,6 +20,8 @@ SIDECAR_PORT: Final = 8012
 """A sidecar's requests: a backend's Service leads here, and a router sends here."""
 SIDECAR_ADMIN_PORT: Final = 8013
 """A sidecar's health, metrics and drain, for the kubelet and Prometheus."""
+ARTIFACT_PORT: Final = 8014
+"""A sidecar's files of an artifact, for pods of the same backend."""
 OPERATOR_PORT: Final = 8015
 """The operator's health and metrics, and reports in plain text."""
 REPORTS_PORT: Final = 8016
@@ -49,9 +51,6 @@ OWN_PATHS: Final = "/-/"
 """Prefix of the paths that Penstock reserves, on a router and on a model."""
 RECONFIGURE_PATH: Final = f"{OWN_PATHS}reconfigure"
 """Path of the SDK's server for a userConfig, which the sidecar posts there for the operator."""
-CANCEL_PATH: Final = f"{OWN_PATHS}cancel"
-"""Path at which the sidecar reports clients that left to a model of the `envelope` protocol; only the sidecar
-may use it: routers and sidecars close the path to clients."""
 LIVE_PATH: Final = "/livez"
 """On each admin port, for the kubelet: fails when the process must be restarted."""
 READY_PATH: Final = "/readyz"
@@ -67,6 +66,13 @@ CODE_KEY: Final = "code.zip"
 """Key of a ConfigMap of code that holds the archive."""
 CODE_FOLDER: Final = "/penstock/code"
 """Where a model container finds that code; its first step fills the folder."""
+
+# -- files of a model that are not in an image ---------------------------------------------------------------
+
+ARTIFACT_FOLDER: Final = "/penstock/artifact"
+"""Where a sidecar and the first step that fills it find the volume of a model's artifact."""
+ADVICE_PATH: Final = "/artifact"
+"""On the sidecar's admin port, for the first step of its own pod: answers an `ArtifactAdvice`."""
 
 # -- environment variables -----------------------------------------------------------------------------------
 
@@ -84,6 +90,8 @@ RECONFIGURE_SECRET_ENV: Final = "PENSTOCK_RECONFIGURE_SECRET"  # noqa: S105 - a 
 """Likewise, for sidecar and model: the value of `x-penstock-reconfigure` that accompanies a userConfig."""
 CODE_ENV: Final = "PENSTOCK_CODE"
 """Likewise, for a model whose code is not in its image: `CODE_FOLDER`."""
+STORAGE_LIMIT_ENV: Final = "PENSTOCK_STORAGE_LIMIT"
+"""Likewise, for the first step of an artifact: bytes that the model's container may keep on its node."""
 LOCAL_ONLY_ENV: Final = "PENSTOCK_LOCAL_ONLY"
 """Set by `penstock run`: all ports refuse other sites' pages and names (`http.server.local_clients`)."""
 ENDPOINTS_ENV: Final = "PENSTOCK_ENDPOINTS"

@@ -96,7 +96,7 @@ class PenstockError(Exception):
     Args:
         reason: the reason word.
         detail: one sentence: what was expected, what was found, where.
-        status: the HTTP status, if it differs from the reason's usual one (`overflowStatus`).
+        status: the HTTP status, if it differs from the reason's usual one.
         retry_after: seconds until a retry makes sense; sent as `Retry-After`, rounded up, at least 1. 503 and
             429 always have one (1 if not given).
         not_admitted: the request was surely not executed, so that a router can try another pod.

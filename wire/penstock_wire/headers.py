@@ -46,11 +46,15 @@ BATCH_LIMIT: Final = b"x-penstock-batch-limit"
 """Sent with each probe of a model's ready path: most items in a batch now."""
 CANCELLABLE: Final = b"x-penstock-cancellable"
 """In the answer of a model's ready path: calls that end with their connection, at once (`method_names`)."""
+TENSORS: Final = b"x-penstock-tensors"
+"""In the answer of a model's ready path: `1` if it answers the Open Inference Protocol (v2), too."""
 CONFIG: Final = b"x-penstock-config"
 """Identifies a userConfig: sent with it, and returned by the model's ready path while it is in force."""
 TRACEPARENT: Final = b"traceparent"
 TRACESTATE: Final = b"tracestate"
 SERVER_TIMING: Final = b"server-timing"
+INFERENCE_HEADER_LENGTH: Final = b"inference-header-content-length"
+"""The length of the JSON that binary tensors follow (Triton's extension "binary tensor data")."""
 
 PREFIX: Final = b"x-penstock-"
 
@@ -81,16 +85,14 @@ KEY_FIELDS: Final = frozenset(
     {
         b"accept",
         b"accept-language",
-        b"authorization",
         b"content-language",
         b"content-type",
-        b"cookie",
         b"origin",
         METHOD,
         MODEL_ID,
     }
 )
-"""Fields that a model can act on: requests that differ in one share no batch (`is_key_field`)."""
+"""Fields that a model can act on, beside credentials: requests that differ in one share no batch."""
 
 _CREDENTIAL_WORDS: Final = frozenset(
     {

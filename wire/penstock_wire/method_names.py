@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import unquote
 
 from penstock_wire.headers import METHOD, Headers, get
 
@@ -18,7 +19,14 @@ ALL: Final = b"1"
 
 
 def name_in_path(path: str) -> str:
-    """Return the end of a path (`/v1/embed`, `/v1/models/m:embed`), which can be a method's name."""
+    """Return what can be a method's name in a path.
+
+    Args:
+        path: its end is the name (`/v1/embed`, `/v1/models/m:embed`), or the name is that of a model in the
+            Open Inference Protocol (`/v2/models/embed/infer`).
+    """
+    if path.startswith("/v2/models/"):
+        return unquote(path.split("/", 4)[3])
     return path.rpartition("/")[2].rpartition(":")[2]
 
 

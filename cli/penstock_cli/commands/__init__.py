@@ -1,4 +1,6 @@
-"""One module a command: `why`, `status`, `top`; of a release `rollout`, `promote`, `pause`, `abort`.
+"""One module a command: of a release `rollout`, `promote`, `pause`, `abort`.
+
+The others are `status`, `top`, `why`, `ui` and `adopt`.
 
 Each has its help as the first sentence of its docstring, `add_arguments` for what it takes beside the
 common arguments, and `run`, which returns the exit code; a `CommandError` that it raises is printed.

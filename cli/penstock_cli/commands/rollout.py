@@ -41,16 +41,16 @@ def run(cluster: Cluster, arguments: argparse.Namespace, screen: Screen) -> int:
     if not arguments.watch:
         screen.show(page(looked, now=datetime.now(UTC), width=screen.width))
         return 0
-    said = ""
+    shown = ""
     answered = time.monotonic()
     while True:
         now = datetime.now(UTC)
         ended = looked.release.ended
         if screen.live or ended:
             screen.show(page(looked, now=now, width=screen.width), anew=screen.live, last=ended)
-        elif (line := _line(looked.release)) != said:
+        elif (line := _line(looked.release)) != shown:
             screen.show([f"{now:%H:%M:%S}  {line}"])
-            said = line
+            shown = line
         if ended:
             return 0 if looked.release.phase == PROMOTED else 1
         time.sleep(EVERY)
@@ -121,7 +121,7 @@ def page(looked: Looked, *, now: datetime, width: int) -> list[str]:
         *lines,
         *_times(release, now=now),
         "",
-        *_steps(release, now=now),
+        *table(("", "STEP", "", "TIME"), steps(release, now=now)),
         "",
         *_weights(release, width=width),
         "",
@@ -136,14 +136,18 @@ def page(looked: Looked, *, now: datetime, width: int) -> list[str]:
 def _without_verdicts(release: Release) -> str:
     """The cause of the release's state, without the metrics' messages that are shown with the verdicts."""
     why = release.why
-    for each in _said(release):
+    for each in judged(release):
         if each.get("message"):
             why = why.replace(f"{each['metric']}: {each['message']}", f"{each['metric']} (below)")
     return why
 
 
-def _said(release: Release) -> Sequence[dict[str, Any]]:
-    """The verdicts of this release's analysis."""
+def judged(release: Release) -> Sequence[dict[str, Any]]:
+    """The verdicts of a release's analysis, as the status has them.
+
+    Args:
+        release: the release.
+    """
     return (release.status.get("verdicts") or ()) if release.stored else ()
 
 
@@ -164,9 +168,15 @@ def _times(release: Release, *, now: datetime) -> list[str]:
     return [f"  started {span((now - started).total_seconds())} ago"]
 
 
-def _steps(release: Release, *, now: datetime) -> list[str]:
+def steps(release: Release, *, now: datetime) -> list[tuple[str, str, str, str]]:
+    """The steps of a release, each as a mark, its number, its words, and the time spent in it.
+
+    Args:
+        release: the release.
+        now: the time.
+    """
     over = release.phase == PROMOTED
-    rows = []
+    rows: list[tuple[str, str, str, str]] = []
     for index, step in enumerate(release.steps):
         here = bool(release.phase) and index == release.step and not over
         done = over or index < release.step
@@ -175,7 +185,7 @@ def _steps(release: Release, *, now: datetime) -> list[str]:
     after = bool(release.phase) and release.step == len(release.steps) and not over
     mark = "✓" if over else "▶" if after else " "
     rows.append((mark, "", release.last_words, _elapsed(release, {}, now) if after else ""))
-    return table(("", "STEP", "", "TIME"), rows)
+    return rows
 
 
 def _elapsed(release: Release, step: dict[str, Any], now: datetime) -> str:
@@ -192,20 +202,28 @@ def _elapsed(release: Release, step: dict[str, Any], now: datetime) -> str:
     return f"{passed} of {span(whole)}{paused}"
 
 
-def _weights(release: Release, *, width: int) -> list[str]:
+def shares(release: Release) -> dict[str, float | None]:
+    """The candidate's percent of the requests as desired, applied and observed; None where it is not known.
+
+    Args:
+        release: the release.
+    """
     entries = {entry["name"]: entry for entry in release.status.get("weights") or ()}
     applied = {name: entry["applied"] for name, entry in entries.items() if entry.get("applied") is not None}
     of_all = sum(applied.values())
-    shares = {
+    return {
         "desired": float(release.weight) if release.stored else None,
         "applied": 100 * applied[release.candidate] / of_all
         if of_all and release.candidate in applied
         else None,
         "observed": _percent(entries.get(release.candidate, {}).get("observed")),
     }
+
+
+def _weights(release: Release, *, width: int) -> list[str]:
     rows = [
         (name, share_bar(share, width=_BAR), f"{share:.3g} %") if share is not None else (name, "-", "")
-        for name, share in shares.items()
+        for name, share in shares(release).items()
     ]
     copies = release.stored.get("mirror", 0)
     mirrors = {entry["name"]: entry.get("summary") for entry in release.status.get("mirrors") or ()}
@@ -246,7 +264,7 @@ def _pods(looked: Looked) -> list[str]:
 
 
 def _verdicts(release: Release, *, width: int) -> list[str]:
-    rows = [(each["metric"], each["verdict"], each.get("message", "")) for each in _said(release)]
+    rows = [(each["metric"], each["verdict"], each.get("message", "")) for each in judged(release)]
     if not rows:
         return ["Nothing was judged." if release.ended else "Nothing has been judged yet."]
     return table(("METRIC", "VERDICT", ""), rows, width=width)

@@ -108,6 +108,8 @@ def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
         lines.append(f"  {well['reason']}: {well['message']}")
     if ready < replicas:
         lines += [f"  {each['reason']}: {each['message']}" for each in _not_ready(status)]
+    if progress := (status.get("artifact") or {}).get("progress"):
+        lines.append(f"  Coming: a pod that downloads its files, {progress}")
     if restarts := (status.get("model") or {}).get("restarts") or 0:
         lines.append(f"  The model's container was restarted {restarts} times in these pods")
     ago, how = last_crash(status, now)
@@ -120,7 +122,7 @@ def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
     if scaling is None:
         lines += ["", "It has no autoscaling: whoever writes spec.replicas, or /scale, decides."]
         return [*lines, *_errors(status, width=width)]
-    lines += ["", *_now(status, scaling, now=now, width=width), "", *_limits(spec)]
+    lines += ["", *_now(status, scaling, now=now, width=width), "", *limits(spec)]
     lines += [
         *_conditions(status),
         *_errors(status, width=width),
@@ -130,14 +132,23 @@ def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
     return lines
 
 
+def errors(load: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The errors of the last minute, the most frequent first: reason, requests, meaning.
+
+    Args:
+        load: `status.load`.
+    """
+    counts = sorted((load.get("errors") or {}).items(), key=lambda error: (-error[1], error[0]))
+    return [(reason, str(count), REASONS.get(reason, "")) for reason, count in counts]
+
+
 def _errors(status: dict[str, Any], *, width: int) -> list[str]:
     """Explain the errors of the last minute; nothing if there were none."""
     load = status.get("load") or {}
-    errors = sorted((load.get("errors") or {}).items(), key=lambda error: (-error[1], error[0]))
-    if not errors:
+    rows = errors(load)
+    if not rows:
         return []
     refused, failed = load.get("refusedPerMinute", 0), load.get("failedPerMinute", 0)
-    rows = [(reason, str(count), REASONS.get(reason, "")) for reason, count in errors]
     return [
         "",
         (
@@ -175,10 +186,7 @@ def _now(status: dict[str, Any], scaling: dict[str, Any], *, now: datetime, widt
         f"  {verdict}: {VERDICTS.get(verdict, 'see status.recommendation.verdict in the reference')}"
         + _until_fall(status, scaling, since, now=now),
     ]
-    rows = [
-        (_words(name), str(value), TERMS.get(name, ""))
-        for name, value in _shown(recommendation.get("inputs") or {})
-    ]
+    rows = terms(recommendation.get("inputs") or {})
     return [*lines, "", *(f"  {line}" for line in table(("TERM", "VALUE", ""), rows, width=width - 2))]
 
 
@@ -197,12 +205,17 @@ def _until_fall(
     return f"; in {span(left)} at the latest, if no more are wanted until then" if left > 0 else ""
 
 
-def _shown(inputs: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Sort the terms in the order of the computation, unknown ones last."""
+def terms(inputs: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The terms of a decision in the order of its computation, unknown ones last: words, value, meaning.
+
+    Args:
+        inputs: `status.recommendation.inputs`.
+    """
     order = list(TERMS)
     # Without targetLoad, a pod's load is not computed at zero replicas.
     shown = [pair for pair in inputs.items() if pair != ("targetLoad", 0)]
-    return sorted(shown, key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
+    shown.sort(key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order))
+    return [(_words(name), str(value), TERMS.get(name, "")) for name, value in shown]
 
 
 def _words(name: str) -> str:
@@ -210,8 +223,12 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])([A-Z])", lambda capital: f" {capital[1].lower()}", name)
 
 
-def _limits(spec: dict[str, Any]) -> list[str]:
-    """Describe the user's settings that affect the computation, of `autoscaling` and other fields."""
+def limits(spec: dict[str, Any]) -> list[str]:
+    """Describe the user's settings that affect the computation, of `autoscaling` and other fields.
+
+    Args:
+        spec: a ModelBackend's, with autoscaling.
+    """
     scaling, batching = spec["autoscaling"], spec.get("batching") or {}
     shown = {name: value for name, value in scaling.items() if not isinstance(value, dict | list)}
     if "latencyObjective" in batching:

@@ -28,6 +28,14 @@ penstock-router
 {{- range $index, $one := . }}{{ if $index }},{{ end }}{{ $one.name }}{{ end -}}
 {{- end }}
 
+{{/* Refuses a Helm that lacks --take-ownership, by which an installation takes over what another has left. */}}
+{{- define "penstock.helm" -}}
+{{- $version := .Capabilities.HelmVersion.Version -}}
+{{- if semverCompare "<3.17.0-0" $version -}}
+{{- fail (printf "helm: expected 3.17 or newer, found %s; see https://helm.sh/docs/intro/install" $version) -}}
+{{- end -}}
+{{- end }}
+
 {{/* Refuses values that are gone, and names what to use instead. */}}
 {{- define "penstock.removed" -}}
 {{- $gone := list -}}

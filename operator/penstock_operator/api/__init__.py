@@ -1,10 +1,10 @@
 """The custom resources as pydantic models, their derived defaults, and the CRDs generated from them.
 
 Read in this order: `base`, `fields` and `conditions` (shared by all kinds), the four kinds: `batchpolicy`,
-`modelbackend` (with `model`, `podtemplate`, `warmup`, `schedules`, `backendstatus`, and `core` for types
-from core/v1), `modelendpoint`, `trafficsplit` (with `match`, `mirror_compare` and `strategy`); `defaults`
-(defaults that a schema cannot fill), then `schema` and `crds` (the YAML), `reference` (the pages of
-docs/reference).
+`modelbackend` (with `model`, `artifact`, `podtemplate`, `warmup`, `schedules`, `backendstatus`, and `core`
+for types from core/v1), `modelendpoint`, `trafficsplit` (with `match`, `mirror_compare` and `strategy`);
+`defaults` (defaults that a schema cannot fill), then `schema` and `crds` (the YAML), `reference` (the pages
+of docs/reference).
 """
 
 from penstock_operator.api.base import API_VERSION, GROUP, VERSION, Resource, ResourceError

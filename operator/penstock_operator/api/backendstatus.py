@@ -11,8 +11,8 @@ from penstock_operator.api.conditions import Status
 from penstock_operator.api.fields import map_list
 
 
-class LoadStatus(Part):
-    """The load of all pods of a backend, refreshed within 3 seconds; later if many backends are busy."""
+class QueueLoad(Part):
+    """The queues of all pods of a workload, refreshed within 3 seconds; later if many workloads are busy."""
 
     queued: Annotated[int, Field(description="Items that wait.")] = 0
     ongoing: Annotated[int, Field(description="Items that are with the model.")] = 0
@@ -25,6 +25,11 @@ class LoadStatus(Part):
             "they were made under a larger one."
         ),
     ] = 0
+
+
+class LoadStatus(QueueLoad):
+    """The load of all pods of a backend, refreshed within 3 seconds; later if many backends are busy."""
+
     requests_per_minute: Annotated[
         int, Field(description="Requests that routers answered within the last minute, errors included.")
     ] = 0
@@ -76,6 +81,34 @@ class ModelStatus(Part):
     last_crash: Annotated[
         CrashStatus | None,
         Field(description="The last end of a model's container that was restarted; it stays after its pod."),
+    ] = None
+
+
+class ArtifactStatus(Part):
+    """The files of the model that its pods download."""
+
+    source: Annotated[
+        str,
+        Field(max_length=64, description="Names the uri, include and digest of the spec that this is of."),
+    ]
+    digest: Annotated[
+        str | None,
+        Field(
+            max_length=71,
+            description="What the files of the first download were; a pod that finds others does not serve.",
+        ),
+    ] = None
+    bytes: Annotated[int | None, Field(description="Size of the files, as far as it is known.")] = None
+    downloaded: Annotated[
+        int | None, Field(description="Bytes in the pod that is the furthest; absent if none downloads.")
+    ] = None
+    progress: Annotated[
+        str | None,
+        Field(
+            max_length=128,
+            description="The same in words, such as 3.1 of 14.2 GB, 180 MB/s, 62 s left. Refreshed when a "
+            "twentieth more is there.",
+        ),
     ] = None
 
 
@@ -232,6 +265,10 @@ class ModelBackendStatus(Status):
     ] = None
     load: Annotated[LoadStatus | None, Field(description="The load of all pods.")] = None
     model: Annotated[ModelStatus | None, Field(description="How the loading of the model stands.")] = None
+    artifact: Annotated[
+        ArtifactStatus | None,
+        Field(description="The files that pods download; absent without spec.model.artifact."),
+    ] = None
     sidecar: Annotated[SidecarStatus | None, Field(description="What is beside the model in the pods.")] = (
         None
     )

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
+from penstock_operator.api.backendstatus import QueueLoad
 from penstock_operator.api.base import Part, Resource
 from penstock_operator.api.conditions import Status
 from penstock_operator.api.fields import (
@@ -15,9 +16,11 @@ from penstock_operator.api.fields import (
     bytes_rule,
     cel,
     duration_rule,
+    gone,
     map_list,
     rules,
 )
+from penstock_wire.control import settings
 
 _HEADER = Form(
     r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$",
@@ -73,6 +76,28 @@ class Fairness(Part):
     ]
 
 
+_COST_PATH = Form(
+    settings.COST_PATH,
+    "expected a path into an item: $, or members of objects, such as $.text or $.input.tokens",
+)
+
+
+class Cost(Part):
+    """What an item costs the model."""
+
+    path: Annotated[
+        str,
+        Field(
+            max_length=256,
+            json_schema_extra=rules(_COST_PATH.rule),
+            description="Where each item has its cost: a text counts by its characters, an array by its "
+            "elements, a number as it is (0 to 10^9, rounded up). $ is the item itself. An item without it "
+            "is refused with 422 bad_shape. The tensors of protocol v2 count by their bytes.",
+        ),
+        AfterValidator(_COST_PATH.check),
+    ]
+
+
 class BatchPolicySpec(Part):
     """The batching of sidecars. Every field is hot: a change reaches them in seconds, nothing restarts."""
 
@@ -117,6 +142,7 @@ class BatchPolicySpec(Part):
             le=64,
             description="Batches that one pod's model runs at the same time. Default 1.",
         ),
+        gone("auto", "give a number from 1 to 64; measure with 1, 2 and 4"),
     ] = 1
     latency_objective: Annotated[
         Duration | None,
@@ -141,15 +167,11 @@ class BatchPolicySpec(Part):
         Field(
             ge=0,
             le=1_000_000,
-            description="Items that may wait in one pod; more are refused with overflowStatus. 0 = no queue. "
+            description="Items that may wait in one pod; more are refused with 503. 0 = no queue. "
             "Default, when absent: what the pod answers within defaultTimeout (or latencyObjective), as far "
             "as its latest batches show; at least 8 full batches for each slot, and 1024 before any.",
         ),
     ] = None
-    overflow_status: Annotated[
-        Literal[503, 429],
-        Field(description="HTTP status of a request refused because the queue is full. Default 503."),
-    ] = 503
     batch_key_headers: Annotated[
         tuple[HeaderName, ...],
         Field(
@@ -164,7 +186,7 @@ class BatchPolicySpec(Part):
             description="What follows when the model answers a batch of several requests with 500, 3xx or "
             "4xx (but 408, 425, 429). Isolate: parts of it are run again until each request has an answer of "
             "its own; where bad requests keep coming, batches become smaller. Fail: each gets 502 "
-            "batch_failed. Default, when absent: Isolate, but Fail with protocol envelope.",
+            "batch_failed. Default, when absent: Isolate.",
         ),
     ] = None
     priority: Annotated[
@@ -181,12 +203,40 @@ class BatchPolicySpec(Part):
             "names the tenant. Default: first come, first served."
         ),
     ] = None
+    cost: Annotated[
+        Cost | None,
+        Field(
+            description="What an item costs, where its bytes do not show it. Penstock learns from the times "
+            "of batches how much that counts, and cuts by it where it does. Default: an item's bytes."
+        ),
+    ] = None
+    max_batch_cost: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=10**12,
+            description="How much one batch may cost at most: the number of its items times the largest cost "
+            "among them, as memory goes where items are padded. A single larger item goes alone. Default: "
+            "no limit.",
+        ),
+    ] = None
+    reuse: Annotated[
+        Literal["InFlight"] | None,
+        Field(
+            description="InFlight: a request that is the same as one that waits or runs (equal bytes, and "
+            "all that a batch has in common) waits for its answer instead of running again. Only successes "
+            "are shared, and no streams; nothing is kept once it is answered. For models that answer the "
+            "same to the same. Default, when absent: each request runs."
+        ),
+    ] = None
 
 
 class PolicyUser(Part):
-    """A backend that uses a policy."""
+    """A backend, or a workload with injected sidecars, that uses a policy."""
 
-    name: Annotated[str, Field(description="Name of the ModelBackend.")]
+    name: Annotated[
+        str, Field(description="Name of the ModelBackend; of a workload with its kind, as Deployment/name.")
+    ]
     applied_generation: Annotated[
         int | None,
         Field(description="The policy's metadata.generation that all ready pods of the backend obey."),
@@ -194,8 +244,24 @@ class PolicyUser(Part):
     pods: Annotated[int, Field(description="Ready pods of the backend that obey the current policy.")] = 0
 
 
+class PolicyWorkload(PolicyUser):
+    """A workload with injected sidecars that uses a policy."""
+
+    load: Annotated[QueueLoad | None, Field(description="The queues of all its pods.")] = None
+
+
 class BatchPolicyStatus(Status):
     """The observed state of a BatchPolicy."""
+
+    workloads: Annotated[
+        tuple[PolicyWorkload, ...],
+        Field(
+            default=(),
+            json_schema_extra=map_list("name"),
+            description="The workloads whose pods name this policy in the label penstock.dev/inject and have "
+            "the sidecar, and how far they have taken it up.",
+        ),
+    ] = ()
 
     backends: Annotated[
         tuple[PolicyUser, ...],

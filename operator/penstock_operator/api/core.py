@@ -85,6 +85,15 @@ class Resources(Part):
     ] = None
 
 
+class ResourcesWithClaims(Resources):
+    """Compute resources of a container, with devices that are claimed."""
+
+    claims: Annotated[
+        tuple[Annotated[dict[str, Any], Field(json_schema_extra=ANY_OBJECT)], ...] | None,
+        Field(max_length=32, description="Those of podTemplate.resourceClaims that it gets."),
+    ] = None
+
+
 class VolumeMount(Part):
     """The mount of a volume of podTemplate.volumes in the container."""
 

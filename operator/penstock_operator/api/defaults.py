@@ -8,7 +8,7 @@ from penstock_operator.api.batchpolicy import BatchPolicy, BatchPolicySpec
 from penstock_operator.api.modelbackend import Drain, ModelBackend
 from penstock_operator.api.modelendpoint import ModelEndpoint
 from penstock_wire import durations
-from penstock_wire.contract import CANCEL_PATH, GRACE_BEYOND_DRAIN_S, RECONFIGURE_PATH
+from penstock_wire.contract import GRACE_BEYOND_DRAIN_S, RECONFIGURE_PATH
 from penstock_wire.control import settings
 from penstock_wire.quantities import bytes_of
 
@@ -50,14 +50,15 @@ def batching(spec: BatchPolicySpec) -> settings.Batching:
         else durations.parse_ms(spec.latency_objective),
         default_timeout_ms=durations.parse_ms(spec.default_timeout),
         max_queued_items=spec.max_queued_items,
-        overflow_status=spec.overflow_status,
         batch_key_headers=spec.batch_key_headers,
-        # If absent, the sidecar derives it from its protocol, which is fixed for the life of a pod.
         on_batch_error=spec.on_batch_error,
         priority=settings.Priority(
             levels=spec.priority.levels, default=spec.priority.default, header=spec.priority.header.lower()
         ),
         fairness=settings.Fairness(header=spec.fairness.header.lower()) if spec.fairness else None,
+        cost=UNSET if spec.cost is None else settings.Cost(path=spec.cost.path),
+        reuse=UNSET if spec.reuse is None else spec.reuse,
+        max_batch_cost=UNSET if spec.max_batch_cost is None else spec.max_batch_cost,
     )
 
 
@@ -143,7 +144,6 @@ def unreachable_batch(spec: BatchPolicySpec) -> str | None:
 
 
 def closed_paths(backend: ModelBackend) -> tuple[str, ...]:
-    """The model's paths that only its sidecar may call: for userConfig and for cancelled items."""
+    """The model's paths that only its sidecar may call: the one for userConfig, if it has one."""
     path = reconfigure_path(backend)
-    cancel = (CANCEL_PATH,) if backend.spec.model.protocol == "envelope" else ()
-    return ((path,) if path is not None else ()) + cancel
+    return () if path is None else (path,)

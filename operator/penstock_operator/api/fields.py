@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from penstock_wire import durations
 from penstock_wire.quantities import PATTERN, bytes_of
@@ -105,6 +105,22 @@ NOT_OURS = cel(
     "+ self",
 )
 """The rule that a name is not reserved for what Penstock renders."""
+
+
+def gone(value: str, instead: str) -> BeforeValidator:
+    """A validator that refuses a value which older versions had.
+
+    Args:
+        value: the value; it may be of another type than the field's.
+        instead: what to use instead, as one phrase.
+    """
+
+    def check(found: Any) -> Any:
+        if found == value:
+            raise ValueError(f"{value} is gone: {instead}")
+        return found
+
+    return BeforeValidator(check)
 
 
 def map_list(*keys: str) -> dict[str, Any]:

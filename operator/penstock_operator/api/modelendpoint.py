@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -41,14 +41,10 @@ class ColdStart(Part):
         Field(
             ge=0,
             le=100_000,
-            description="Requests that may wait so in each router pod; more are refused with overflowStatus "
-            "at once. Default 1000.",
+            description="Requests that may wait so in each router pod; more are refused with 503 at once. "
+            "Default 1000.",
         ),
     ] = 1000
-    overflow_status: Annotated[
-        Literal[503, 429],
-        Field(description="HTTP status of a request refused because maxPending wait. Default 503."),
-    ] = 503
 
 
 class Timeouts(Part):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -142,6 +142,33 @@ class PodTemplate(Part):
     ] = None
     runtime_class_name: Annotated[
         str | None, Field(max_length=253, description="RuntimeClass of the pods.")
+    ] = None
+    scheduler_name: Annotated[
+        str | None,
+        Field(max_length=253, description="Scheduler that places the pods. Default: Kubernetes' own."),
+    ] = None
+    resource_claims: Annotated[
+        tuple[Raw, ...],
+        Field(
+            max_length=32,
+            description="ResourceClaims or their templates, such as for GPUs, as in core/v1; the model's "
+            "resources.claims names those that its container gets.",
+        ),
+    ] = ()
+    host_aliases: Annotated[
+        tuple[Raw, ...],
+        Field(max_length=64, description="Lines of the pods' /etc/hosts, as in core/v1."),
+    ] = ()
+    dns_policy: Annotated[
+        Literal["ClusterFirst", "Default", "None"] | None,
+        Field(description="How the pods find names. Default: Kubernetes' own, ClusterFirst."),
+    ] = None
+    dns_config: Annotated[
+        dict[str, Any] | None,
+        Field(
+            json_schema_extra=ANY_OBJECT,
+            description="Name servers, search domains and options of the pods, as in core/v1.",
+        ),
     ] = None
     image_pull_secrets: Annotated[
         tuple[Raw, ...],

@@ -31,6 +31,7 @@ _CORE = {
         ("name value valueFrom", "envvar-v1-core"),
         ("prefix configMapRef secretRef", "envfromsource-v1-core"),
         ("limits requests", "resourcerequirements-v1-core"),
+        ("limits requests claims", "resourcerequirements-v1-core"),
         ("name mountPath subPath readOnly", "volumemount-v1-core"),
         ("type status reason message observedGeneration lastTransitionTime", "condition-v1-meta"),
     )

@@ -256,6 +256,18 @@ class Verdict(Part):
     message: Annotated[
         str, Field(max_length=512, description="The numbers in words, and what is missing.")
     ] = ""
+    fail_percent: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=100,
+            description="How much of the evidence that Fail takes there is. Absent for prometheus.",
+        ),
+    ] = None
+    pass_percent: Annotated[
+        int | None,
+        Field(ge=0, le=100, description="How much of the evidence that Pass takes there is, as failPercent."),
+    ] = None
     state: Annotated[
         str,
         Field(max_length=1024, description="The evidence so far, for the operator that goes on from here."),

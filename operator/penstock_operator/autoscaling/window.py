@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from statistics import median
 
-from penstock_operator.api.backendstatus import LoadStatus
+from penstock_operator.api.backendstatus import QueueLoad
 from penstock_wire.control.report import Fit, RouterReport, SidecarReport, Totals
 from penstock_wire.errors import Reason
 
@@ -247,6 +247,7 @@ class LoadWindow:
         self._ready_since: dict[str, float] = {}
         self._starting: dict[str, float] = {}
         self._startups: deque[float] = deque(maxlen=_STARTUPS)
+        self._coming = 0.0
 
     def record(self, report: SidecarReport, at: float, *, every: float = 1.0) -> None:
         """Record a pod's report.
@@ -364,8 +365,11 @@ class LoadWindow:
 
     @property
     def startup(self) -> float:
-        """Median seconds that pods took lately from first being seen to being ready; 0 if unknown."""
-        return median(self._startups) if self._startups else 0.0
+        """Median seconds that pods took lately from first being seen to being ready; 0 if unknown.
+
+        A pod that downloads its model's files tells more: no less than it takes until it has them.
+        """
+        return max(median(self._startups) if self._startups else 0.0, self._coming)
 
     def _started(self, pods: Mapping[str, bool], now: float) -> None:
         """Record which pods are starting, and how long the pods that have just become ready took."""
@@ -379,6 +383,17 @@ class LoadWindow:
             for name, ready in pods.items()
             if not ready and not (name in self._pods and self._pods[name].was_ready)
         }
+        states = {
+            name: self._pods[name].report.artifact for name in self._starting.keys() & self._pods.keys()
+        }
+        self._coming = max(
+            (
+                now - self._starting[name] + state.left
+                for name, state in states.items()
+                if state and state.left
+            ),
+            default=0.0,
+        )
 
     def last(self, pod: str) -> tuple[float, SidecarReport] | None:
         """Return the time of a pod's last report, in seconds, and the report; None if there is none."""
@@ -393,8 +408,8 @@ class LoadWindow:
         """Return the time of the least recent of the pods' last reports, in seconds; None without pods."""
         return min((pod.at for pod in self._pods.values() if not pod.gone), default=None)
 
-    def load(self, now: float, max_batch_size: int) -> LoadStatus:
-        """Return `status.load`: the load now, and arrivals and batch fill over the last minute."""
+    def load(self, now: float, max_batch_size: int) -> QueueLoad:
+        """Return the pods' part of `status.load`: queues now, arrivals and batch fill of the last minute."""
         self._drop_gone(now)
         talking = [pod.report for pod in self._pods.values() if now - pod.at <= pod.silent_after]
         lately = [
@@ -404,7 +419,7 @@ class LoadWindow:
         span = max(now - first, 1.0)
         batches = sum(sample.batches for sample in lately)
         items = sum(sample.batch_items for sample in lately)
-        return LoadStatus(
+        return QueueLoad(
             queued=sum(report.items.queued for report in talking),
             ongoing=sum(report.items.ongoing for report in talking),
             oldest_age_ms=max((report.oldest_age_ms for report in talking), default=0),

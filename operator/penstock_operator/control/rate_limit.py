@@ -14,7 +14,7 @@ SHARED_BURST = 1024.0
 SHARED_PER_SECOND = 128.0
 """The same if all pods can have one address: enough for as many pods as there can be connections."""
 
-SOURCES = 10_000
+SOURCES = 40_000
 """The most sources that are remembered; a further one waits until some are quiet for BURST / PER_SECOND."""
 
 

@@ -13,20 +13,21 @@ from typing import Protocol, TypedDict
 import msgspec
 
 from penstock_operator.clock import Clock
+from penstock_operator.control.artifact_turns import ArtifactTurns
 from penstock_operator.control.auth import Caller, ReportAuthenticator
 from penstock_operator.control.metrics_page import MetricsPage
 from penstock_operator.control.rate_limit import RateLimit
 from penstock_operator.control.recommendation import PATH as RECOMMENDATION
 from penstock_operator.control.report_interval import interval_of
 from penstock_operator.control.router_addresses import RouterAddresses
-from penstock_operator.desired import names
 from penstock_operator.desired.settings import Versioned, lacks
 from penstock_operator.errors import ReportRefused
 from penstock_operator.kinds import ENDPOINT
-from penstock_operator.reports import Reports
+from penstock_operator.reports import News, Reports
 from penstock_operator.store import Store
 from penstock_wire import contract
 from penstock_wire.control import report as wire
+from penstock_wire.control.artifact import ArtifactTurn
 from penstock_wire.control.ca_trust import HEADER, digest
 from penstock_wire.errors import DocumentError
 from penstock_wire.headers import get
@@ -57,10 +58,16 @@ WHOLE_REPORT = 16 * 1024
 """Bytes up to which a body is received together with its head. Most reports are far smaller; this much is
 harmless even from an unauthenticated client."""
 
+CONNECTION_BYTES = 50 * 1024
+"""Bytes that a connection to the reports' port takes, from when it is accepted: those of TLS."""
+
+MAX_REPORTERS = 40_000
+"""The most connections to that port, which may take half of the memory: 5242 with the chart's 512 MiB."""
+
 MAX_CONNECTIONS = 5000
-"""The most connections to each port; with TLS, each takes 50 KiB from when it is accepted: 244 MiB for the
-reports' port, 25 MiB for the other. The unread part of an answer is held by the kernel, up to 64 KiB a
-connection, except for pages of metrics that are being sent (`metrics_page`): 10 MiB for 1000 backends."""
+"""The most connections to the other port: 25 MiB. The unread part of an answer is held by the kernel, up to
+64 KiB a connection, except for pages of metrics that are being sent (`metrics_page`): 10 MiB for 1000
+backends."""
 
 MAX_PER_ADDRESS = 128
 """The most of these from one address. A pod has one connection, and a second while it reconnects; pods in
@@ -71,7 +78,7 @@ MAX_HEAD_BYTES = 16 * 1024
 
 UNFINISHED_BUDGET = 32 * 1024 * 1024
 """Bytes, on each port, of incomplete heads and bodies up to `WHOLE_REPORT`; nearly all arrive at once. With
-the connections and the larger bodies that is 400 MiB, of the 512 MiB that the chart gives."""
+the connections and the larger bodies that is 410 MiB, of the 512 MiB that the chart gives."""
 
 BODY_BUDGET = 64 * 1024 * 1024
 """Bytes of larger bodies that are being received, of all pods together; a pod has one at a time, and those of
@@ -79,6 +86,15 @@ a namespace begin or grow only while they have no more than is left beside all (
 
 _KINDS = {contract.REPORTS_PATH + kind: kind for kind in ("sidecar", "router")}
 _JSON = ((b"content-type", b"application/json"),)
+
+
+def most_reporters(limit: int | None) -> int:
+    """How many connections the reports' port takes.
+
+    Args:
+        limit: bytes that the process may use; None for no limit.
+    """
+    return MAX_REPORTERS if limit is None else min(MAX_REPORTERS, limit // 2 // CONNECTION_BYTES)
 
 
 class ReportObserver(Protocol):
@@ -105,6 +121,7 @@ class ControlServer:
         own_addresses: whether each pod has its own address; else one address may have all connections, as may
             the pods of one namespace.
         recommendation: answers for one backend (`Recommendations.answer`).
+        reporters: most connections to the reports' port.
         alive: why the process should be restarted; None while it is healthy.
         waits: why it is not ready; None while it leads, or could lead once its leader is gone.
     """
@@ -122,6 +139,7 @@ class ControlServer:
         interval: Callable[[], float] = lambda: 1.0,
         plain: bool = True,
         own_addresses: bool = True,
+        reporters: int = MAX_REPORTERS,
         observer: ReportObserver,
         metrics: Callable[[], bytes],
         recommendation: Callable[[str], Response],
@@ -137,6 +155,7 @@ class ControlServer:
         self._settings = settings
         self._own_addresses = own_addresses
         self._routers = RouterAddresses(store, clock)
+        self._artifacts = ArtifactTurns(store, clock)
         self._reported = reported
         self._leads = leads
         self._interval = interval
@@ -152,19 +171,19 @@ class ControlServer:
         self._pages_front, self._reports_front = (
             H1Front(
                 max_body_bytes=WHOLE_REPORT,
-                max_connections=MAX_CONNECTIONS,
-                max_per_address=most,
+                max_connections=most,
+                max_per_address=per_address,
                 evicting=evicting,
                 group=group,
                 max_head_bytes=MAX_HEAD_BYTES,
                 max_unfinished_bytes=UNFINISHED_BUDGET,
                 pipelining=False,
             )
-            for most, evicting, group in (
-                (MAX_PER_ADDRESS, True, None),
-                (MAX_PER_ADDRESS, False, store.namespace_of)
+            for most, per_address, evicting, group in (
+                (MAX_CONNECTIONS, MAX_PER_ADDRESS, True, None),
+                (reporters, MAX_PER_ADDRESS, False, store.namespace_of)
                 if own_addresses
-                else (MAX_CONNECTIONS, False, None),
+                else (reporters, reporters, False, None),
             )
         )
         self._tasks: set[asyncio.Task[None]] = set()
@@ -337,6 +356,8 @@ class ControlServer:
         """The most bytes of a report; a router's by the endpoints that exist, or that it reported last."""
         if kind == "sidecar":
             return MAX_SIDECAR_REPORT
+        if caller.shared:
+            return MAX_ROUTER_REPORT
         known = self._reports.of_router(caller.namespace, caller.endpoint).get(caller.pod)
         # NB: while many are deleted, it reports more than exist; the answer brings it the new settings.
         endpoints = max(
@@ -364,18 +385,23 @@ class ControlServer:
             raise ReportRefused(400, "bad_report", str(error)) from error
         caller.check(pod=report.pod, uid=report.uid)
         every = interval_of(len(body), self._interval(), router=kind == "router")
-        if isinstance(report, wire.RouterReport):
+        turn: ArtifactTurn | None = None
+        news: News | None
+        if isinstance(report, wire.RouterReport) and caller.shared:
+            for namespace, part in self._reports.shared_router(report, every=every).items():
+                self._routers.note(namespace, caller.namespace, caller.pod)
+                self._reported(namespace, "", part.notable)
+            news = None
+        elif isinstance(report, wire.RouterReport):
             news = self._reports.router(caller.namespace, report, endpoint=caller.endpoint, every=every)
-            own = names.dedicated_router_settings(caller.endpoint)
-            record = own if caller.endpoint else names.ROUTER_SETTINGS
-            self._routers.note(caller.namespace, caller.pod)
+            self._routers.note(caller.namespace, caller.namespace, caller.pod)
         else:
+            turn = self._artifacts.of(caller.namespace, caller.backend, report, every=every)
             news = self._reports.sidecar(caller.namespace, caller.backend, report, every=every)
-            record = names.backend_settings(caller.backend)
-        self._observer.report(kind, "taken" if news.taken else "late")
-        if news.taken:
+        self._observer.report(kind, "taken" if news is None or news.taken else "late")
+        if news is not None and news.taken:
             self._reported(caller.namespace, caller.backend, news.notable)
-        current = self._settings(caller.namespace, record)
+        current = self._settings(caller.namespace, caller.record)
         behind = current is not None and lacks(report, current.version, current.digest)
         known, authorities = self._authorities
         present = get(request.headers, HEADER) if authorities else None
@@ -384,6 +410,7 @@ class ControlServer:
             settings=msgspec.Raw(current.document) if current is not None and behind else None,
             authorities=authorities if present is not None and present != known else None,
             routers=self._routers.of(caller.namespace) if kind == "sidecar" and self._own_addresses else (),
+            artifact=turn or msgspec.UNSET,
         )
         return Response(200, _JSON, wire.encode(answer))
 

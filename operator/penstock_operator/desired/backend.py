@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.desired import (
+    artifact,
     deployment,
     disruption,
     labels,
@@ -53,6 +54,7 @@ def backend_objects(
                 labels.backend_selector(backend.name),
                 data=sidecar.DATA_PORT,
                 admin=sidecar.ADMIN_PORT,
+                own=artifact.ports(backend),
                 config=config,
             )
         )

@@ -26,11 +26,14 @@ def image(python: ModelPython, config: RenderConfig) -> Object:
     return pods.pulled(config.python_image, python.image_pull_policy or config.image_pull_policy)
 
 
-def first_step(python: ModelPython, config: RenderConfig, *, tmp: Object) -> list[Object]:
+def first_step(
+    python: ModelPython, config: RenderConfig, *, tmp: Object, artifact: list[Object]
+) -> list[Object]:
     """The init container that unpacks the code; none without code.
 
     Args:
         tmp: the mount of a writable /tmp.
+        artifact: the mounts of the artifact, which may hold wheels.
     """
     if python.code is None:
         return []
@@ -49,6 +52,7 @@ def first_step(python: ModelPython, config: RenderConfig, *, tmp: Object) -> lis
                 tmp,
                 {"name": ARCHIVE_VOLUME, "mountPath": ARCHIVE_FOLDER, "readOnly": True},
                 {"name": FOLDER_VOLUME, "mountPath": contract.CODE_FOLDER},
+                *artifact,
             ],
         }
     ]

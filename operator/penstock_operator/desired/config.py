@@ -27,6 +27,7 @@ class RenderConfig:
 
     Args:
         python_image: image of Python backends that bring code and name no image.
+        format_image: image that serves the files of a format, whose name stands for `{format}`.
         image_pull_policy: imagePullPolicy of these; "" leaves it to Kubernetes.
         report_url: where sidecars and routers report, such as
             `https://penstock-operator.penstock-system.svc:8016`.
@@ -52,6 +53,7 @@ class RenderConfig:
     sidecar_image: str
     router_image: str
     python_image: str = "localhost/penstock/python-model"
+    format_image: str = "localhost/penstock/{format}-model"
     image_pull_policy: str = ""
     report_url: str = f"https://penstock-operator.penstock-system.svc:{contract.REPORTS_PORT}"
     authorities: str = ""

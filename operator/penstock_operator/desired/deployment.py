@@ -7,9 +7,19 @@ from typing import Any
 
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.defaults import grace_seconds
-from penstock_operator.api.model import ModelBase, ModelContainer, ModelPython
+from penstock_operator.api.model import ModelContainer, ModelPython
 from penstock_operator.api.podtemplate import Container, PodTemplate
-from penstock_operator.desired import code, labels, names, objects, pods, sidecar, template_pinning
+from penstock_operator.desired import (
+    artifact,
+    code,
+    labels,
+    model_format,
+    names,
+    objects,
+    pods,
+    sidecar,
+    template_pinning,
+)
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
 from penstock_operator.desired.template_pinning import PinnedTemplate
@@ -63,7 +73,7 @@ def pinned_template(
         new_secret: the secret of kubelet's preStop call, if there is none yet.
 
     Raises:
-        ValueError: the model names neither a container nor a Python target (CEL refuses such a resource).
+        ValueError: the model names no container, Python target or format (CEL refuses such a resource).
     """
     record = template_pinning.recorded(live)
     secret = template_pinning.drain_secret(record.template) if record is not None else None
@@ -97,7 +107,9 @@ def _pod_spec(
     backend: ModelBackend, template: PodTemplate, *, config: RenderConfig, drain_secret: str
 ) -> Object:
     given = template.document()
-    python = backend.spec.model.python
+    model = _source(backend, config)
+    python = model if isinstance(model, ModelPython) else None
+    mounts = artifact.model_mounts(backend)
     kept = {
         key: given[key]
         for key in (
@@ -107,6 +119,11 @@ def _pod_spec(
             "topologySpreadConstraints",
             "priorityClassName",
             "runtimeClassName",
+            "schedulerName",
+            "resourceClaims",
+            "hostAliases",
+            "dnsPolicy",
+            "dnsConfig",
         )
         if given.get(key)
     }
@@ -118,7 +135,8 @@ def _pod_spec(
         "securityContext": pods.pod_security(template.security_context),
         "initContainers": [
             sidecar.container(backend, config=config, drain_secret=drain_secret),
-            *(code.first_step(python, config, tmp=_TMP_MOUNT) if python else []),
+            *artifact.first_step(backend, model, config, tmp=_TMP_MOUNT),
+            *(code.first_step(python, config, tmp=_TMP_MOUNT, artifact=mounts) if python else []),
             *map(_further, template.init_containers),
         ],
         "containers": [_model_container(backend, config, drain_secret), *map(_further, template.containers)],
@@ -127,6 +145,7 @@ def _pod_spec(
             pods.token_volume(config),
             {"name": _TMP_VOLUME, "emptyDir": {}},
             *([pods.warmup_volume()] if backend.spec.warmup else []),
+            *artifact.volumes(backend),
             *(code.volumes(python) if python else []),
             *given["volumes"],
         ],
@@ -144,22 +163,29 @@ def _further(container: Container) -> Object:
     return {"name": container.name, **last_words, **given, "securityContext": security}
 
 
-def _model_container(backend: ModelBackend, config: RenderConfig, drain_secret: str) -> Object:
+def _source(backend: ModelBackend, config: RenderConfig) -> ModelContainer | ModelPython:
+    """The container of the spec that serves the model."""
     model = backend.spec.model
-    source: ModelBase
-    if model.container is not None:
-        source, own = model.container, _own_container(model.container)
-    elif model.python is not None:
-        source, own = model.python, _own_python(backend, model.python, config)
-    else:
-        raise ValueError("model: expected exactly one of container and python, found neither")
+    if model.format is not None:
+        return model_format.as_python(model, model.format, config)
+    source = model.container or model.python
+    if source is None:
+        raise ValueError("model: expected exactly one of container, python and format, found none")
+    return source
+
+
+def _model_container(backend: ModelBackend, config: RenderConfig, drain_secret: str) -> Object:
+    model, source = backend.spec.model, _source(backend, config)
+    own = (
+        _own_container(source) if isinstance(source, ModelContainer) else _own_python(backend, source, config)
+    )
     given = source.document()
     if secret := sidecar.reconfigure_env(backend, drain_secret):
         env = [
             variable for variable in own.get("env", ()) if variable["name"] != contract.RECONFIGURE_SECRET_ENV
         ]
         own["env"] = [*env, *secret]
-    mounts = [*own.pop("volumeMounts", ()), *given["volumeMounts"]]
+    mounts = [*artifact.model_mounts(backend), *own.pop("volumeMounts", ()), *given["volumeMounts"]]
     if not any(mount["mountPath"].rstrip("/") == _TMP for mount in mounts):
         mounts = [_TMP_MOUNT, *mounts]
     optional = ("envFrom", "startupProbe", "livenessProbe", "readinessProbe")

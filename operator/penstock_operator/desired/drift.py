@@ -151,9 +151,10 @@ def _contained_list(desired: list[Any], live: list[Any], field: str) -> bool:
         )
     there = {_list_key(item, keys): item for item in live if isinstance(item, dict)}
     mine = [_list_key(item, keys) for item in desired]
-    # NB: the order counts, as in `env` and `initContainers`; an apply restores it. Others' can be between.
+    # NB: the order counts, as in `env` and `initContainers`; an apply restores it, and drops what is there
+    # twice. Others' can be between.
     wanted = set(mine)
-    kept = [key for key in there if key in wanted]
+    kept = [key for item in live if isinstance(item, dict) and (key := _list_key(item, keys)) in wanted]
     in_place = len(kept) == len(mine) if field in _UNORDERED else kept == mine
     return in_place and all(contained(item, there[key]) for key, item in zip(mine, desired, strict=True))
 

@@ -15,6 +15,12 @@ ENDPOINT = "penstock.dev/endpoint"
 DESIRED_HASH = "penstock.dev/desired-hash"
 """Annotation of a child: hash of the desired object when it was last applied (see `objects.stamped`)."""
 
+INJECT = "penstock.dev/inject"
+"""Label of a pod of somebody else, to which the chart's admission policy adds a sidecar: its BatchPolicy."""
+
+POLICY = "penstock.dev/policy"
+"""Label of the ConfigMap from which such pods start: the policy's name."""
+
 RENDERED = "penstock.dev/rendered"
 """Annotation of a backend's Deployment: its pod template as we last rendered it (see `template_pinning`)."""
 
@@ -27,6 +33,13 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 RELEASE = "penstock.dev/release"
 """Annotation of a TrafficSplit by which a user steers its release."""
 
+ROUTER_MODE = "penstock.dev/router"
+"""Label of a namespace: whether it has a router of its own or uses the shared one."""
+MODE_SHARED, MODE_OWN = "shared", "own"
+
+SLICE_SERVICE = "kubernetes.io/service-name"
+SLICE_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+
 MANAGED = contract.MANAGED_BY
 """Value of MANAGED_BY; `MANAGED_BY=MANAGED` selects all children."""
 
@@ -34,6 +47,8 @@ APP_BACKEND = contract.BACKEND_APP
 APP_ROUTER = contract.ROUTER_SERVICE
 APP_DEDICATED_ROUTER = "penstock-dedicated-router"
 """APP_NAME of an endpoint's own routers, so that the selector of the namespace's router omits them."""
+APP_SHARED_ROUTER = "penstock-shared-router"
+"""APP_NAME of the router that namespaces share."""
 APP_OPERATOR = "penstock-operator"
 """APP_NAME of the operator's own pods, which the chart sets."""
 
@@ -58,6 +73,16 @@ def of_dedicated_router(endpoint: str) -> dict[str, str]:
     return {MANAGED_BY: MANAGED, **dedicated_router_selector(endpoint)}
 
 
+def of_shared_router() -> dict[str, str]:
+    """Labels of every object and pod of the router that namespaces share."""
+    return {MANAGED_BY: MANAGED, APP_NAME: APP_SHARED_ROUTER}
+
+
+def of_policy(name: str) -> dict[str, str]:
+    """Labels of the ConfigMap from which injected pods that name a policy start."""
+    return {MANAGED_BY: MANAGED, POLICY: name}
+
+
 def backend_selector(name: str) -> dict[str, str]:
     """The labels that select a backend's pods; they never change, as a Deployment's selector is immutable."""
     return {APP_NAME: APP_BACKEND, BACKEND: name}
@@ -76,6 +101,11 @@ def router_selector() -> dict[str, str]:
 def dedicated_router_selector(endpoint: str) -> dict[str, str]:
     """The labels that select the pods of an endpoint's own router."""
     return {APP_NAME: APP_DEDICATED_ROUTER, ENDPOINT: endpoint}
+
+
+def shared_router_selector() -> dict[str, str]:
+    """The labels that select the pods of the router that namespaces share."""
+    return {APP_NAME: APP_SHARED_ROUTER}
 
 
 def selector_text(selector: dict[str, str]) -> str:

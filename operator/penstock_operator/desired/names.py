@@ -10,6 +10,12 @@ ROUTER = contract.ROUTER_SERVICE
 ROUTER_SETTINGS = "penstock-router-settings"
 """Name of the ConfigMap of a namespace's router."""
 
+SHARED_ROUTER = "penstock-shared-router"
+"""Name of all objects of the router that namespaces share, except its settings."""
+
+SHARED_ROUTER_SETTINGS = "penstock-shared-router-settings"
+"""Name of its ConfigMap."""
+
 SETTINGS_KEY = "settings.json"
 """The key of a settings ConfigMap that holds the document."""
 
@@ -31,6 +37,11 @@ def backend_settings(name: str) -> str:
     return f"{name}-backend-settings"
 
 
+def policy_settings(name: str) -> str:
+    """Return the name of the ConfigMap from which injected pods that name a policy start."""
+    return f"{name}-batching"
+
+
 def dedicated_router(endpoint: str) -> str:
     """Return the name of all objects of an endpoint's own router, except its settings."""
     return f"{endpoint}-dedicated-router"
@@ -39,6 +50,11 @@ def dedicated_router(endpoint: str) -> str:
 def dedicated_router_settings(endpoint: str) -> str:
     """Return the name of the ConfigMap of an endpoint's own router."""
     return f"{endpoint}-dedicated-router-settings"
+
+
+def shared_slice(service: str) -> str:
+    """Return the name of the EndpointSlice by which a Service leads to the shared router."""
+    return f"{service}-shared-router"
 
 
 def endpoint(name: str) -> str:

@@ -27,21 +27,36 @@ Ports = Sequence[int | tuple[int, int]]
 
 
 def of_backend(
-    metadata: Object, selector: dict[str, str], *, data: int, admin: int, config: RenderConfig
+    metadata: Object,
+    selector: dict[str, str],
+    *,
+    data: int,
+    admin: int,
+    own: Sequence[int],
+    config: RenderConfig,
 ) -> Object:
     """A backend's policy: its namespace's routers, and the installation's peers, may call its sidecars.
 
     Args:
         data: port of requests.
+        own: ports that its own pods may call.
     """
-    routers = [
+    routers: list[Object] = [
         {"podSelector": {"matchLabels": {labels.APP_NAME: app}}}
         for app in (labels.APP_ROUTER, labels.APP_DEDICATED_ROUTER)
     ]
+    if config.operator_namespace:  # the router that namespaces share
+        shared = {"matchLabels": labels.shared_router_selector()}
+        home = {"matchLabels": {NAMESPACE_NAME: config.operator_namespace}}
+        routers.append({"namespaceSelector": home, "podSelector": shared})
     return _policy(
         metadata,
         selector,
-        [_rule([*routers, *config.backends_from], [data]), *_metrics(admin, config)],
+        [
+            _rule([*routers, *config.backends_from], [data]),
+            *([_rule([{"podSelector": {"matchLabels": dict(selector)}}], own)] if own else []),
+            *_metrics(admin, config),
+        ],
     )
 
 
@@ -53,19 +68,24 @@ def of_router(
     admin: int,
     sidecars: int,
     config: RenderConfig,
+    everywhere: bool = False,
 ) -> Object:
     """A router's policy: all peers may call it unless the installation names some; and what it may call.
 
     Args:
         data: ports of requests.
         sidecars: port of requests of model pods.
+        everywhere: whether it may call the backends of all namespaces.
     """
     policy = _policy(metadata, selector, [_rule(config.routers_from, data), *_metrics(admin, config)])
     if config.egress:
         policy["spec"]["policyTypes"].append("Egress")
         policy["spec"]["egress"] = [
             {
-                "to": [{"podSelector": {"matchLabels": labels.backends_selector()}}],
+                "to": [
+                    {"podSelector": {"matchLabels": labels.backends_selector()}}
+                    | ({"namespaceSelector": {}} if everywhere else {})
+                ],
                 "ports": _ports([sidecars]),
             },
             _reports(config),

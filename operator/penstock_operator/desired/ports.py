@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from penstock_operator.desired import labels
 from penstock_operator.desired.objects import Object
 
 FIRST, LAST = 20000, 29999
-_COUNT = LAST - FIRST + 1
+SHARED_FIRST = 10000
+"""The first port of the shared router, whose endpoints are those of many namespaces."""
 
 
 def allocate(endpoints: Iterable[str], services: Iterable[Object]) -> dict[str, int]:
@@ -24,26 +25,69 @@ def allocate(endpoints: Iterable[str], services: Iterable[Object]) -> dict[str, 
     Returns:
         Port by endpoint name. Endpoints beyond 10 000 have none.
     """
-    wanted = sorted(set(endpoints))
+    # The Service of a deleted endpoint keeps its port until it is deleted: routers may still listen.
+    recorded = [
+        (name, port)
+        for service in sorted(services, key=_age)
+        if (name := service["metadata"].get("labels", {}).get(labels.ENDPOINT)) is not None
+        and (port := recorded_port(service)) is not None
+    ]
+    return _fill(endpoints, recorded, set(), FIRST)
+
+
+def allocate_shared(
+    wanted: Iterable[str], slices: Iterable[Object], known: Mapping[str, int], reserved: Collection[int]
+) -> dict[str, int]:
+    """Allocate a port on the shared router to each endpoint and front door; as `allocate`.
+
+    Args:
+        wanted: `NAMESPACE/ENDPOINT`, and `NAMESPACE/` for a front door.
+        slices: the live EndpointSlices that lead to the shared router.
+        known: what was allocated last.
+        reserved: ports that nodes may still lead to for others.
+    """
+    recorded = [
+        (shared_key(slice_), port)
+        for slice_ in sorted(slices, key=_age)
+        if (port := recorded_shared_port(slice_)) is not None
+    ]
+    return _fill(wanted, [*recorded, *known.items()], set(reserved), SHARED_FIRST)
+
+
+def _fill(
+    wanted: Iterable[str], recorded: Iterable[tuple[str, int]], taken: set[int], first: int
+) -> dict[str, int]:
+    names, count = sorted(set(wanted)), LAST - first + 1
     claims: dict[str, int] = {}
-    taken: set[int] = set()
-    for service in sorted(services, key=_age):
-        name = service["metadata"].get("labels", {}).get(labels.ENDPOINT)
-        port = recorded_port(service)
-        # The Service of a deleted endpoint keeps its port until it is deleted: routers may still listen.
-        if name is not None and port is not None and port not in taken and name not in claims:
+    for name, port in recorded:
+        if port not in taken and name not in claims:
             claims[name] = port
             taken.add(port)
-    ports = {name: claims[name] for name in wanted if name in claims}
-    for name in wanted:
-        if name in ports or len(taken) >= _COUNT:
+    ports = {name: claims[name] for name in names if name in claims}
+    for name in names:
+        if name in ports or len(taken) >= count:
             continue
-        step = zlib.crc32(name.encode()) % _COUNT
-        while FIRST + step in taken:
-            step = (step + 1) % _COUNT
-        ports[name] = FIRST + step
+        step = zlib.crc32(name.encode()) % count
+        while first + step in taken:
+            step = (step + 1) % count
+        ports[name] = first + step
         taken.add(ports[name])
     return ports
+
+
+def shared_key(slice_: Object) -> str:
+    """What a slice to the shared router is of: `NAMESPACE/ENDPOINT`, or `NAMESPACE/` for a front door."""
+    metadata = slice_["metadata"]
+    return f"{metadata.get('namespace')}/{metadata.get('labels', {}).get(labels.ENDPOINT, '')}"
+
+
+def recorded_shared_port(slice_: Object | None) -> int | None:
+    """The port that a slice to the shared router records; None if it records none, or there is no slice."""
+    for port in (slice_ or {}).get("ports") or ():
+        number = port.get("port")
+        if isinstance(number, int) and SHARED_FIRST <= number <= LAST:
+            return number
+    return None
 
 
 def _age(service: Object) -> tuple[str, str]:

@@ -29,6 +29,8 @@ ADMIN_PORT = contract.ROUTER_ADMIN_PORT
 
 _LEAVE_S = 5
 """Seconds for which a stopping router still takes requests, while kube-proxies remove it."""
+_LEAVE_SHARED_S = 15
+"""The same of the router that namespaces share: first the operator removes it from each Service's slice."""
 _DRAIN_S = 60
 """Seconds that its requests then have to finish."""
 _SPARE_S = 10
@@ -52,6 +54,13 @@ class _RouterSet:
     resources: dict[str, Any]
     ports: networkpolicy.Ports
     autoscaling: RouterAutoscaling | None = None
+    account: str = names.ROUTER
+    shared: bool = False
+
+    @property
+    def leave_s(self) -> int:
+        """Seconds for which a stopping pod still takes requests."""
+        return _LEAVE_SHARED_S if self.shared else _LEAVE_S
 
     @property
     def is_alone(self) -> bool:
@@ -97,14 +106,90 @@ def router_objects(
         objects.service_account(metadata(names.ROUTER)),
         _role_binding(metadata(names.ROUTER), namespace, config),
         settings.configmap(metadata(names.ROUTER_SETTINGS), document, config.authorities),
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": metadata(names.ROUTER),
-            "spec": service.spec(routers.selector, DATA_PORT),
-        },
+        front_door(namespace, owners),
         *_pods_objects(metadata, routers, config),
     ]
+
+
+def front_door(namespace: str, owners: Sequence[ModelEndpoint]) -> Object:
+    """The Service that is the front door of a namespace."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": objects.metadata(names.ROUTER, namespace, labels.of_router(), owners, controller=False),
+        "spec": service.spec(labels.router_selector(), DATA_PORT),
+    }
+
+
+def shared_objects(
+    namespace: str, *, config: RenderConfig, document: bytes, live: Object | None = None
+) -> list[Object]:
+    """Render all objects of the router that namespaces share, in the order of applying.
+
+    ServiceAccount, ConfigMap, PodDisruptionBudget (with more than one replica), NetworkPolicy (if the
+    installation has them), Deployment, HorizontalPodAutoscaler (if it is asked for). No resource owns them.
+
+    Args:
+        namespace: the operator's.
+        live: as for `router_objects`.
+    """
+
+    def metadata(child: str) -> Object:
+        return objects.metadata(child, namespace, labels.of_shared_router(), [], controller=False)
+
+    routers = _RouterSet(
+        name=names.SHARED_ROUTER,
+        settings=names.SHARED_ROUTER_SETTINGS,
+        labels=labels.of_shared_router(),
+        selector=labels.shared_router_selector(),
+        replicas=_replicas(config, live),
+        resources=config.router_resources,
+        ports=[(ports.SHARED_FIRST, ports.LAST)],
+        autoscaling=config.router_autoscaling,
+        account=names.SHARED_ROUTER,
+        shared=True,
+    )
+    return [
+        objects.service_account(metadata(names.SHARED_ROUTER)),
+        settings.configmap(metadata(names.SHARED_ROUTER_SETTINGS), document, config.authorities),
+        *_pods_objects(metadata, routers, config),
+    ]
+
+
+def shared_slice(
+    service_name: str,
+    owners: Sequence[ModelEndpoint],
+    *,
+    endpoint: str,
+    port: int,
+    addresses: Sequence[str],
+) -> Object:
+    """The EndpointSlice by which a Service leads to the shared router, beside those of its own selector.
+
+    Args:
+        owners: the endpoints that own the Service; at least one.
+        endpoint: the endpoint that the Service is of; empty for a front door.
+        port: the port on the shared router.
+        addresses: of the router's pods, of one family; may be none.
+    """
+    own = labels.of_endpoint(endpoint) if endpoint else labels.of_router()
+    slice_labels = {**own, labels.SLICE_SERVICE: service_name, labels.SLICE_MANAGED_BY: labels.MANAGED}
+    name = names.shared_slice(service_name)
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": objects.metadata(
+            name, owners[0].namespace, slice_labels, owners, controller=bool(endpoint)
+        ),
+        "addressType": "IPv6" if any(":" in address for address in addresses) else "IPv4",
+        "endpoints": [{"addresses": [each], "conditions": {"ready": True}} for each in addresses],
+        "ports": [{"name": "http", "port": port, "protocol": "TCP", "appProtocol": "http"}],
+    }
+
+
+def slice_addresses(live: Object | None) -> tuple[str, ...]:
+    """The addresses to which a live slice leads."""
+    return tuple(each["addresses"][0] for each in (live or {}).get("endpoints") or ())
 
 
 def dedicated_objects(
@@ -189,6 +274,7 @@ def _pods_objects(
             admin=ADMIN_PORT,
             sidecars=sidecar.DATA_PORT,
             config=config,
+            everywhere=routers.shared,
         )
     yield _deployment(metadata(routers.name), routers, config)
     if routers.autoscaling is not None:
@@ -237,10 +323,10 @@ def _deployment(metadata: Object, routers: _RouterSet, config: RenderConfig) -> 
             "template": {
                 "metadata": {"labels": routers.labels},
                 "spec": {
-                    "serviceAccountName": names.ROUTER,
+                    "serviceAccountName": routers.account,
                     "automountServiceAccountToken": True,
                     "enableServiceLinks": False,
-                    "terminationGracePeriodSeconds": _LEAVE_S + _DRAIN_S + _SPARE_S,
+                    "terminationGracePeriodSeconds": routers.leave_s + _DRAIN_S + _SPARE_S,
                     "securityContext": pods.pod_security(),
                     "containers": [_container(routers, config)],
                     "volumes": [pods.settings_volume(routers.settings), pods.token_volume(config)],
@@ -259,13 +345,14 @@ def _container(routers: _RouterSet, config: RenderConfig) -> Object:
         "--admin": f"[::]:{ADMIN_PORT}",
         "--settings": pods.SETTINGS_FILE,
         **pods.reporting(config),
-        "--propagation-delay": f"{_LEAVE_S}s",
+        "--propagation-delay": f"{routers.leave_s}s",
         "--drain-timeout": f"{_DRAIN_S}s",
     }
+    flags = ["--shared"] if routers.shared else []
     return {
         "name": names.ROUTER_CONTAINER,
         **pods.pulled(config.router_image, config.image_pull_policy),
-        "args": [word for pair in words.items() for word in pair],
+        "args": [*[word for pair in words.items() for word in pair], *flags],
         "env": [*pods.identity_env(), *pods.tracing_env(config)],
         "ports": [
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},

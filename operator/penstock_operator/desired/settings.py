@@ -9,16 +9,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
 from penstock_operator.api import BatchPolicy, ModelBackend
-from penstock_operator.api.defaults import batching, batching_spec, max_ongoing_requests
+from penstock_operator.api.batchpolicy import BatchPolicySpec
+from penstock_operator.api.defaults import (
+    MAX_ONGOING_REQUESTS,
+    batching,
+    batching_spec,
+    max_ongoing_requests,
+)
 from penstock_operator.desired import names
 from penstock_operator.desired.objects import Object
 from penstock_wire.control import router_settings, settings
+from penstock_wire.control.artifact import ArtifactDemand
 from penstock_wire.control.documents import digest
 from penstock_wire.control.report import RouterReport, SidecarReport
+from penstock_wire.errors import DocumentError
 
 Maker = Callable[[int], bytes]
 """Makes the bytes of a settings document for a version."""
@@ -78,8 +87,27 @@ def lacks(report: SidecarReport | RouterReport, version: int, name: str) -> bool
     return report.settings_version < version  # an older pod, or one without settings of the operator
 
 
-def recorded_version(configmap: Object | None) -> Versioned | None:
-    """The document that a live settings ConfigMap records; None if there is none or it is unreadable."""
+def demanding(kept: bytes, demand: ArtifactDemand | None) -> Maker:
+    """Return the maker of a document that is kept, but with the digest that pods must find by now, if any."""
+
+    def make(version: int) -> bytes:
+        try:
+            members: dict[str, Any] = msgspec.json.decode(kept, type=dict[str, msgspec.Raw])
+        except msgspec.DecodeError:
+            return kept
+        if demand is not None:
+            members["artifact"] = msgspec.Raw(settings.encode(demand))
+        return settings.encode(members | {"version": version})
+
+    return make
+
+
+def recorded_version(configmap: Object | None, *, readable: bool = False) -> Versioned | None:
+    """The document that a live settings ConfigMap records; None if there is none or it is unreadable.
+
+    Args:
+        readable: whether to take only what a sidecar reads as well.
+    """
     text = ((configmap or {}).get("data") or {}).get(names.SETTINGS_KEY)
     if not isinstance(text, str):
         return None
@@ -90,21 +118,46 @@ def recorded_version(configmap: Object | None) -> Versioned | None:
     if not isinstance(version, int) or isinstance(version, bool) or version < 0:
         return None
     document = text.encode()
+    if readable:
+        try:
+            settings.decode(document)
+        except DocumentError:
+            return None
     return Versioned(version=version, document=document, digest=digest(document), changed=False)
 
 
-def for_sidecar(backend: ModelBackend, policy: BatchPolicy | None) -> Maker:
+def for_sidecar(
+    backend: ModelBackend, policy: BatchPolicy | None, *, artifact: ArtifactDemand | None = None
+) -> Maker:
     """Return the maker of a backend's settings document (the `make` of `next_version`).
 
     Args:
         policy: the BatchPolicy that it names, if it exists. If it names one that does not exist, send the
             last document; the defaults made here only if none is known.
+        artifact: the digest that its pods must find, once it is known.
     """
     document = settings.Settings(
         backend=backend.name,
         batching=batching(batching_spec(backend, policy)),
         max_ongoing_requests=max_ongoing_requests(backend),
         user_config=backend.spec.user_config,
+        artifact=artifact or msgspec.UNSET,
+    )
+
+    def make(version: int) -> bytes:
+        return settings.encode(msgspec.structs.replace(document, version=version))
+
+    return make
+
+
+def for_policy(policy: BatchPolicy | None) -> Maker:
+    """Return the maker of the settings of injected pods that name a policy; without it, the defaults.
+
+    They name no backend: the sidecar shows the name of its workload, which its pod has.
+    """
+    spec = policy.spec if policy is not None else BatchPolicySpec()
+    document = settings.Settings(
+        backend="", batching=batching(spec), max_ongoing_requests=MAX_ONGOING_REQUESTS, user_config=None
     )
 
     def make(version: int) -> bytes:

@@ -8,7 +8,7 @@ import json
 from penstock_operator.api import ModelBackend
 from penstock_operator.api.defaults import reconfigure_path
 from penstock_operator.api.warmup import Warmup
-from penstock_operator.desired import names, pods
+from penstock_operator.desired import artifact, names, pods
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
 from penstock_wire import contract, headers
@@ -32,8 +32,12 @@ def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
         **pods.reporting(config),
         "--log-level": spec.sidecar.log_level,
     }
+    if spec.model.grpc_port is not None:
+        words["--model-grpc-port"] = str(spec.model.grpc_port)
     if (path := reconfigure_path(backend)) is not None:
         words["--reconfigure-path"] = path
+    if spec.model.artifact is not None and spec.model.artifact.is_downloaded:
+        words["--artifact"] = artifact.STATE_FILE
     if spec.warmup is not None:
         words |= {"--warmup": pods.WARMUP_FILE, "--warmup-timeout": spec.warmup.timeout}
     return [word for pair in words.items() for word in pair]
@@ -61,12 +65,20 @@ def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str)
         "ports": [
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
+            *(
+                {"name": "artifact", "containerPort": port, "protocol": "TCP"}
+                for port in artifact.ports(backend)
+            ),
         ],
         **pods.probes(ADMIN_PORT),
         "resources": config.sidecar_resources if wanted.resources is None else wanted.resources.document(),
         "securityContext": pods.container_security(user=pods.USER),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": pods.reporter_mounts() + ([pods.warmup_mount()] if backend.spec.warmup else []),
+        "volumeMounts": [
+            *pods.reporter_mounts(),
+            *([pods.warmup_mount()] if backend.spec.warmup else []),
+            *artifact.sidecar_mounts(backend),
+        ],
     }
 
 

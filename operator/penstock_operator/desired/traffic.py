@@ -329,7 +329,6 @@ def router_endpoints(
             cold_start=router_settings.ColdStart(
                 timeout_ms=durations.parse_ms(endpoint.spec.cold_start.timeout),
                 max_pending=endpoint.spec.cold_start.max_pending,
-                overflow_status=endpoint.spec.cold_start.overflow_status,
             ),
             cors=_cors(endpoint.spec.cors),
             backends=tuple(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock_operator.api import ModelBackend
-from penstock_operator.api.backendstatus import LoadStatus
+from penstock_operator.api.backendstatus import LoadStatus, QueueLoad
 from penstock_operator.api.defaults import unreachable_batch, unreachable_target
 from penstock_operator.autoscaling import Recommendation, schedule
 from penstock_operator.desired import backend as rendering
@@ -23,6 +23,7 @@ from penstock_operator.reconcile.parent import load_parent
 from penstock_operator.reconcile.status_writer import same_status, write_status
 from penstock_operator.status import (
     BackendObserved,
+    artifact,
     backend_status,
     load_moved,
     terms_moved,
@@ -30,9 +31,7 @@ from penstock_operator.status import (
 )
 from penstock_operator.store import ObjectKey, key_of, owner_uids
 from penstock_operator.traffic_window import REFUSALS
-
-LOAD_SETTLES = 15.0
-"""Seconds after the start for which a status keeps the load that the last operator has written."""
+from penstock_wire.control.documents import digest
 
 
 async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
@@ -115,22 +114,34 @@ def forget(ctx: ReconcileContext, key: ObjectKey) -> None:
 def _settings(ctx: ReconcileContext, backend: ModelBackend, recorded: Obj | None) -> settings.Versioned:
     """Return the document to send now. A backend without its policy, or suspended, keeps the last one."""
     at = (backend.namespace, names.backend_settings(backend.name))
-    made = ctx.memory.made.get(at)
+    made, demanded = ctx.memory.made.get(at), artifact.demand(backend)
+    make = settings.for_sidecar(backend, ctx.view.policy_of(backend), artifact=demanded)
     if ctx.view.lacks_policy(backend) or backend.spec.suspend:
         kept = made or settings.recorded_version(recorded)
-        # NB: users may write the ConfigMap, but not the status. A status of an older operator has no digest.
-        if kept is not None and (kept is made or backend.status.settings_digest in (None, kept.digest)):
-            ctx.memory.made[at] = kept
-            return kept
+        keep = settings.demanding(kept.document, demanded) if kept is not None else make
+        if kept is not None and (kept is made or _is_kept(backend, kept, keep)):
+            if keep(kept.version) == kept.document:
+                ctx.memory.made[at] = kept
+                return kept
+            made, make = kept, keep
     reports = ctx.reports.of_backend(backend.namespace, backend.name)
     made = ctx.memory.made[at] = settings.next_version(
-        settings.for_sidecar(backend, ctx.view.policy_of(backend)),
+        make,
         made=made,
         recorded=recorded,
         status_version=backend.status.settings_version or 0,
         reported=ctx.reports.highest_version(reports),
     )
     return made
+
+
+def _is_kept(backend: ModelBackend, recorded: settings.Versioned, make: settings.Maker) -> bool:
+    """Whether the status has a ConfigMap's document, or this with the digest that was demanded meanwhile.
+
+    Users may write the ConfigMap, but not the status. A status of an older operator has no digest.
+    """
+    shown = backend.status.settings_digest
+    return shown in (None, recorded.digest) or shown == digest(make(backend.status.settings_version or 0))
 
 
 def _held(
@@ -146,7 +157,7 @@ def _held(
     if live is not None and needs_write(deployment.deployment(backend, pinned), live) == CHANGED:
         held.append("pods")
     if not ctx.view.lacks_policy(backend):
-        wanted = settings.for_sidecar(backend, ctx.view.policy_of(backend))
+        wanted = settings.for_sidecar(backend, ctx.view.policy_of(backend), artifact=artifact.demand(backend))
         if wanted(versioned.version) != versioned.document:
             held.append("settings")
     return tuple(held)
@@ -182,18 +193,17 @@ def look_at_load(ctx: ReconcileContext, key: ObjectKey) -> None:
 
 
 def _load(ctx: ReconcileContext, key: ObjectKey, max_batch_size: int) -> LoadStatus:
-    load = LoadStatus()
+    queues = QueueLoad()
     if ctx.view.backend_pods(key.namespace, key.name):
-        load = ctx.reports.window(key.namespace, key.name).load(ctx.clock.time(), max_batch_size)
+        queues = ctx.reports.window(key.namespace, key.name).load(ctx.clock.time(), max_batch_size)
     requests, errors = ctx.reports.errors(key.namespace, key.name)
     refused = sum(count for reason, count in errors.items() if reason in REFUSALS)
-    return load.model_copy(
-        update={
-            "requests_per_minute": requests,
-            "refused_per_minute": refused,
-            "failed_per_minute": sum(errors.values()) - refused,
-            "errors": {reason: errors[reason] for reason in sorted(errors)},
-        }
+    return LoadStatus(
+        **queues.model_dump(),
+        requests_per_minute=requests,
+        refused_per_minute=refused,
+        failed_per_minute=sum(errors.values()) - refused,
+        errors={reason: errors[reason] for reason in sorted(errors)},
     )
 
 
@@ -206,9 +216,11 @@ def _is_news(ctx: ReconcileContext, backend: ModelBackend, key: ObjectKey, load:
     """Whether load or terms have moved; False while they rest on the few reports of a new operator."""
     old = backend.status.load
     reporting = ctx.view.backend_pods(key.namespace, key.name)
-    if old is not None and reporting and ctx.clock.time() < ctx.memory.started + LOAD_SETTLES:
+    if old is not None and reporting and ctx.load_settles():
         return False
     scaled = ctx.memory.scaled.get(key) or Scaled()
+    if artifact.artifact_moved(backend, ctx.reports.of_backend(key.namespace, key.name)):
+        return True
     return load_moved(old, load) or terms_moved(backend.status.recommendation, scaled.recommendation)
 
 
@@ -276,6 +288,8 @@ async def _write_status(
     written = await write_status(ctx, stored, status)
     # NB: changes by the autoscaler during the write stay for the next status.
     scaled.unpublished = [entry for entry in scaled.unpublished if entry not in unpublished]
+    if written and status.get("artifact") != (stored.get("status") or {}).get("artifact"):
+        ctx.enqueue(key, 0.0)  # the settings have its digest
     if written and backend.spec.batch_policy_ref:
         ctx.enqueue(ObjectKey(POLICY.kind, namespace, backend.spec.batch_policy_ref), 0.0)
     return None

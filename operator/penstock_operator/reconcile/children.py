@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock_operator.errors import ClusterError, NameTaken, Rejected
-from penstock_operator.kinds import SERVICE, kind_of
+from penstock_operator.kinds import ENDPOINT_SLICE, SERVICE, kind_of
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.context import SHOWN_AFTER, Problems, ReconcileContext
 from penstock_operator.status import refusal
@@ -69,7 +69,8 @@ async def apply_children(
         else:
             # NB: the watch will not report as new what the answer has shown. Other keys depend on a child's
             # status, and on whether a Service exists.
-            matters = child["kind"] == SERVICE.kind if before is None else _face(before) != _face(live)
+            new = child["kind"] in (SERVICE.kind, ENDPOINT_SLICE.kind)
+            matters = new if before is None else _face(before) != _face(live)
             if matters:
                 ctx.changed(Change(before, live))
     try:
@@ -106,4 +107,4 @@ def requeue_after(problems: Problems) -> float | None:
 
 def _face(child: Obj) -> tuple[object, ...]:
     """Return the parts of a child that other keys depend on."""
-    return child.get("status"), sorted(owner_uids(child))
+    return child.get("status"), child.get("endpoints"), sorted(owner_uids(child))

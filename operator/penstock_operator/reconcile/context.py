@@ -34,6 +34,9 @@ SHOWN_AFTER = 4
 SETTLE_SECONDS = 8.0
 """Seconds after the start for which a status can wait for the first reports."""
 
+LOAD_SETTLES = 15.0
+"""Seconds after the start for which a status keeps the load that the last operator has written."""
+
 
 @dataclass(slots=True)
 class Problems:
@@ -100,6 +103,27 @@ class Trial:
 
 
 @dataclass(slots=True, kw_only=True)
+class SharedRouter:
+    """What is remembered of the router that namespaces share.
+
+    Args:
+        ports: its ports, by `NAMESPACE/ENDPOINT` or, of a front door, `NAMESPACE/`.
+        freed: when each of its former ports was given up, in monotonic seconds.
+        parts: what the settings have for each namespace.
+        left: when it was no longer to serve something (key as in `ports`), in monotonic seconds.
+        moved: when it began to serve all of a namespace that still has a router of its own.
+        pods: names and addresses of its ready pods, as they were seen last.
+    """
+
+    ports: dict[str, int] = field(default_factory=dict)
+    freed: dict[int, float] = field(default_factory=dict)
+    parts: dict[str, bytes] = field(default_factory=dict)
+    left: dict[str, float] = field(default_factory=dict)
+    moved: dict[str, float] = field(default_factory=dict)
+    pods: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
 class Memory:
     """The reconcilers' memory between two runs of a key; the rest is in the store and the reports.
 
@@ -121,6 +145,7 @@ class Memory:
     router_problems: dict[str | ObjectKey, Problems] = field(default_factory=dict)
     made: dict[tuple[str, str], Versioned] = field(default_factory=dict)
     switched: dict[ObjectKey, float] = field(default_factory=dict)
+    shared: SharedRouter = field(default_factory=SharedRouter)
     scaled: dict[ObjectKey, Scaled] = field(default_factory=dict)
     status_in_flight: dict[ObjectKey, Obj] = field(default_factory=dict)
     started: float = float("-inf")
@@ -136,6 +161,7 @@ class ReconcileContext:
     Args:
         enqueue: queues a key, after so many seconds.
         changed: called with each change in the answer to one of our own writes; set by the manager.
+        home: the operator's namespace, where the router is that namespaces share.
         emit: queues Events to be sent in the background; if None, each is sent at once.
     """
 
@@ -152,6 +178,7 @@ class ReconcileContext:
     failures: Callable[[ObjectKey], int] = lambda _key: 0
     changed: Callable[[Change], None] = lambda _change: None
     identity: str = "penstock-operator"
+    home: str = "penstock-system"
     emit: Callable[[Obj], Awaitable[None]] | None = None
     draw_secret: Callable[[], str] = lambda: secrets.token_hex(16)
     prometheus: Prometheus = field(default_factory=Prometheus)
@@ -164,6 +191,10 @@ class ReconcileContext:
     def now(self) -> str:
         """Return wall time in the format of conditions."""
         return rfc3339(self.clock.now())
+
+    def load_settles(self) -> bool:
+        """Whether loads still rest on the few reports of a new operator."""
+        return self.clock.time() < self.memory.started + LOAD_SETTLES
 
     def settling_time(
         self, stored: Obj, pods: Sequence[Obj], reports: Mapping[str, object], *, unsure: bool = False

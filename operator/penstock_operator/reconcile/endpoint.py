@@ -34,7 +34,10 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
         problems = await apply_children(
             ctx,
             key,
-            [rendering.endpoint_service(endpoint, port, dedicated=dedicated)],
+            [
+                rendering.endpoint_service(endpoint, port, dedicated=dedicated),
+                *router.slice_of(ctx, endpoint, looked[service]),
+            ],
             owners=(uid,),
             candidates=lambda: [child for child in ctx.store.owned(uid) if _is_own(child)],
             looked=looked,

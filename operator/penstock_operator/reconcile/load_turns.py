@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from penstock_operator.clock import Clock, Timer
+from penstock_operator.fair_turns import FairTurns
 from penstock_operator.store import ObjectKey
 
 PER_SECOND = 10.0
@@ -30,8 +31,7 @@ class LoadTurns:
     def __init__(self, clock: Clock, granted: Callable[[ObjectKey], None]) -> None:
         self._clock = clock
         self._granted = granted
-        self._waiting: OrderedDict[str, OrderedDict[ObjectKey, None]] = OrderedDict()
-        """Backends that wait for a turn, by namespace; the next namespace comes first."""
+        self._waiting = FairTurns[ObjectKey]()
         self._come: OrderedDict[ObjectKey, float] = OrderedDict()
         """Backends that have a turn, and the time when it expires; the earliest first."""
         self._full_at = float("-inf")
@@ -41,7 +41,7 @@ class LoadTurns:
         """Ask for a turn for a backend; however often it asks, it gets one."""
         self._expire()
         if key not in self._come:
-            self._waiting.setdefault(key.namespace, OrderedDict())[key] = None
+            self._waiting.add(key.namespace, key)
             self._grant()
 
     def take(self, key: ObjectKey) -> bool:
@@ -52,25 +52,20 @@ class LoadTurns:
     def forget(self, key: ObjectKey) -> None:
         """Drop a backend that is gone, or whose load was shown without a turn."""
         self._come.pop(key, None)
-        waiting = self._waiting.get(key.namespace)
-        if waiting is not None:
-            waiting.pop(key, None)
-            if not waiting:
-                del self._waiting[key.namespace]
+        self._waiting.discard(key.namespace, key)
 
     def _grant(self) -> None:
-        while self._waiting and self._timer is None:
+        while len(self._waiting) and self._timer is None:
             now = self._clock.time()
             full_at = max(now, self._full_at) + 1 / PER_SECOND
             wait = full_at - now - BURST / PER_SECOND
             if wait > 1e-6:
                 self._timer = self._clock.call_at(now + wait, self._due)
                 return
+            key = self._waiting.pop()
+            if key is None:
+                return
             self._full_at = full_at
-            namespace, waiting = self._waiting.popitem(last=False)
-            key, _ = waiting.popitem(last=False)
-            if waiting:
-                self._waiting[namespace] = waiting
             self._come[key] = now + LASTS
             self._granted(key)
 

@@ -5,14 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Protocol
 
+from penstock_operator import injected
 from penstock_operator.clock import Clock
-from penstock_operator.desired.labels import MANAGED, MANAGED_BY
+from penstock_operator.desired.labels import MANAGED, MANAGED_BY, ROUTER_MODE, SLICE_MANAGED_BY
 from penstock_operator.errors import LeaseLost, OperatorError, Outdated
-from penstock_operator.kinds import BACKEND, ENDPOINT, PARENTS, POD, POLICY, SPLIT, WATCHED_CHILDREN, Kind
+from penstock_operator.kinds import (
+    BACKEND,
+    ENDPOINT,
+    ENDPOINT_SLICE,
+    NAMESPACE,
+    PARENTS,
+    POD,
+    POLICY,
+    SPLIT,
+    WATCHED_CHILDREN,
+    Kind,
+)
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile import backend, endpoint, parent, policy, router, split
+from penstock_operator.reconcile import backend, endpoint, parent, policy, router, shared, split
 from penstock_operator.reconcile.context import SHOWN_AFTER, ReconcileContext
 from penstock_operator.reconcile.relist import Found, relist_kind
 from penstock_operator.reconcile.scaling import Scaler
@@ -43,6 +56,21 @@ _PARENTS = frozenset(kind.kind for kind in PARENTS)
 
 CHILD_SELECTOR = f"{MANAGED_BY}={MANAGED}"
 
+WATCHED: dict[Kind, str | None] = {
+    **dict.fromkeys(PARENTS),
+    **dict.fromkeys(WATCHED_CHILDREN, CHILD_SELECTOR),
+    # NB: those of the EndpointSlice controller have the labels of our Services, too.
+    ENDPOINT_SLICE: f"{SLICE_MANAGED_BY}={MANAGED}",
+    NAMESPACE: ROUTER_MODE,
+}
+"""What is watched: kinds with their label selectors; namespaces only by who sees all of them."""
+
+
+def watched(namespace: str | None) -> dict[Kind, str | None]:
+    """Return what is watched in a namespace, or in all."""
+    return {kind: selector for kind, selector in WATCHED.items() if not namespace or kind != NAMESPACE}
+
+
 Reconcile = Callable[[ReconcileContext, ObjectKey], Awaitable[float | None]]
 
 RECONCILERS: dict[str, Reconcile] = {
@@ -50,7 +78,8 @@ RECONCILERS: dict[str, Reconcile] = {
     ENDPOINT.kind: endpoint.reconcile,
     SPLIT.kind: split.reconcile,
     POLICY.kind: policy.reconcile,
-    router.KIND: router.reconcile,
+    shared.ROUTER_KIND: router.reconcile,
+    shared.KIND: shared.reconcile,
 }
 
 
@@ -120,12 +149,12 @@ class Manager:
         """Queue what a new report concerns.
 
         Args:
-            backend_name: the backend of its pod; empty for a router.
+            backend_name: the backend of its pod, or the workload if it was injected; empty for a router.
             notable: whether it has anything that a status must show at once.
         """
         if not backend_name:
             for name in self.ctx.reports.take_newly_held(namespace):
-                self.scale_queue.add(ObjectKey(BACKEND.kind, namespace, name))
+                self.scale_queue.add(ObjectKey(BACKEND.kind, namespace, name), urgent=True)
             if notable:
                 self.queue.add(router.router_key(namespace))
                 router.enqueue_senders(self.ctx, namespace)
@@ -133,6 +162,15 @@ class Manager:
             return
         key = ObjectKey(BACKEND.kind, namespace, backend_name)
         now = self.ctx.clock.time()
+        if injected.is_workload(backend_name):
+            if notable:
+                for name in self.ctx.view.policies_of(namespace, backend_name):
+                    self.queue.add(ObjectKey(POLICY.kind, namespace, name))
+            elif now - self._load_looked.get(key, float("-inf")) >= LOAD_INTERVAL:
+                self._load_looked[key] = now
+                for name in self.ctx.view.policies_of(namespace, backend_name):
+                    policy.look_at_load(self.ctx, ObjectKey(POLICY.kind, namespace, name), backend_name)
+            return
         if notable:
             self.queue.add(key)
             self._policy_of(key)
@@ -159,8 +197,10 @@ class Manager:
     def _changed(self, change: Change) -> None:
         self._forget_namesake(change)
         version = change.new or change.old
+        # NB: a user waits for this; all else is the cluster's own, and far more.
+        urgent = version is not None and version["kind"] in _PARENTS and parent_changed(change)
         for key in keys_for(self.ctx.view, change):
-            self.queue.add(key)
+            self.queue.add(key, urgent=urgent)
             if key.kind == BACKEND.kind and version is not None and version["kind"] == POLICY.kind:
                 self.scale_queue.add(key)  # its objective may be another one
         if not change.happened or version is None:
@@ -168,11 +208,15 @@ class Manager:
         if self._status_overwritten(change):
             self.queue.add(key_of(version))
         if version["kind"] == BACKEND.kind and change.new is not None:
-            if parent_changed(change):
-                self.scale_queue.add(key_of(version))
+            if urgent:
+                self.scale_queue.add(key_of(version), urgent=True)
         elif version["kind"] == POD.kind and change.new is None:
             metadata = version["metadata"]
             self.ctx.reports.forget_pod(metadata["namespace"], metadata["name"], metadata["uid"])
+            workload = injected.workload_of(version)
+            if injected.policy_of(version) and not self.ctx.view.policies_of(metadata["namespace"], workload):
+                self.ctx.reports.forget_backend(metadata["namespace"], workload)
+                self._load_looked.pop(ObjectKey(BACKEND.kind, metadata["namespace"], workload), None)
 
     def _status_overwritten(self, change: Change) -> bool:
         """Whether another writer has changed the status of a resource.
@@ -286,6 +330,9 @@ class Manager:
             for namespace, name in ctx.reports.silent(since):
                 self.reported(namespace, name, notable=True)
 
+    def _watched(self) -> list[tuple[Kind, str | None]]:
+        return [*watched(self._namespace).items(), (POD, injected.SELECTOR)]
+
     # -- lists -------------------------------------------------------------------------------------------
 
     async def sync(self) -> None:
@@ -294,10 +341,10 @@ class Manager:
         Raises:
             ClusterError: a list failed.
         """
-        for kind in (*PARENTS, *WATCHED_CHILDREN):
+        for kind, selector in self._watched():
             # NB: straight into the store, so that only one page of a list is in memory.
             put = self.ctx.store.put
-            await self.ctx.cluster.list(kind, self._namespace, keep=put, labels=_selector(kind))
+            await self.ctx.cluster.list(kind, self._namespace, keep=put, labels=selector)
         self.ctx.memory.started = self.ctx.clock.time()
         self.enqueue_all()
 
@@ -311,14 +358,14 @@ class Manager:
             ClusterError: a call failed.
         """
         relisted = Found()
-        for kind in (*PARENTS, *WATCHED_CHILDREN):
+        for kind, selector in self._watched():
             relisted += await relist_kind(
                 self.ctx.cluster,
                 self.ctx.store,
                 kind,
                 self._changed,
                 namespace=self._namespace,
-                selector=CHILD_SELECTOR,
+                selector=selector,
             )
         return relisted
 
@@ -331,17 +378,24 @@ class Manager:
                     self.scale_queue.add(key_of(stored))
         for namespace in self.ctx.store.namespaces(ENDPOINT):
             self.queue.add(router.router_key(namespace))
-
-
-def _selector(kind: Kind) -> str | None:
-    return None if kind in PARENTS else CHILD_SELECTOR
+        self.queue.add(shared.KEY)
+        for pod in self.ctx.store.all(POD):
+            if named := injected.policy_of(pod):
+                self.queue.add(ObjectKey(POLICY.kind, pod["metadata"]["namespace"], named))
 
 
 def build_queues(
-    clock: Clock, observers: Iterable[QueueObserver | None] = (None, None)
+    clock: Clock, observers: Iterable[QueueObserver | None] = (None, None), *, workers: int | None = None
 ) -> tuple[WorkQueue[ObjectKey], WorkQueue[ObjectKey]]:
-    """Make the two queues: keys to reconcile, and backends to scale."""
+    """Make the two queues: keys to reconcile, and backends to scale.
+
+    Args:
+        workers: of the first; a namespace may have three of four of these. None if there is one namespace
+            alone, which may have all.
+    """
     first, second = observers
-    return WorkQueue[ObjectKey](clock, observer=first), WorkQueue[ObjectKey](
-        clock, cap=SCALE_AGAIN, observer=second
+    namespace = attrgetter("namespace")
+    most = (None, None) if workers is None else (max(1, workers * 3 // 4), SCALERS - 1)
+    return WorkQueue[ObjectKey](clock, observer=first, tenant=namespace, most=most[0]), WorkQueue[ObjectKey](
+        clock, cap=SCALE_AGAIN, observer=second, tenant=namespace, most=most[1]
     )

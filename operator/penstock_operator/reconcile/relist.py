@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from penstock_operator import injected
 from penstock_operator.clock import Clock
 from penstock_operator.errors import ClusterError
-from penstock_operator.kinds import PARENTS, Kind
+from penstock_operator.kinds import PARENTS, POD, Kind
 from penstock_operator.kube.cluster import Obj, Reader
 from penstock_operator.store import Change, ObjectKey, Store, key_of, version_of
 
@@ -126,6 +127,9 @@ async def relist_kind(
     # NB: only objects known before the list began: later ones are younger than the list.
     before = [obj for obj in store.all(kind, namespace) if name is None or obj["metadata"]["name"] == name]
     labels = None if kind in PARENTS else selector
+    if kind is POD:
+        others = selector == injected.SELECTOR
+        before = [obj for obj in before if bool(injected.policy_of(obj)) is others]
     live = await cluster.list(kind, namespace, keep=_listed, labels=labels, name=name, metadata_only=True)
     there = {key: uid for key, uid, _ in live}
     dropped = fetched = 0

@@ -1,4 +1,6 @@
-"""Reconciles the shared router of a namespace, which every endpoint owns, and endpoints' own routers.
+"""Reconciles the router of a namespace, which every endpoint owns, and endpoints' own routers.
+
+A namespace that uses the shared router (`shared`) has none of its own, but its front door's Service.
 
 When an endpoint changes from one to the other, the new routers start before the old ones end: the Service
 leads to the new ones once all of them listen, and the old ones serve until nodes have noticed.
@@ -15,19 +17,13 @@ from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT
 from penstock_operator.kinds import ENDPOINT as ENDPOINT_KIND
 from penstock_operator.kinds import SPLIT as SPLIT_KIND
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile import parent_check
+from penstock_operator.reconcile import parent_check, shared
 from penstock_operator.reconcile.children import apply_children, requeue_after
 from penstock_operator.reconcile.context import Problems, ReconcileContext
+from penstock_operator.reconcile.shared import LINGER_SECONDS, ROUTER_KIND
 from penstock_operator.status import RouterObserved, router_ready
 from penstock_operator.status import pods as pods_status
 from penstock_operator.store import ObjectKey, key_of
-
-KIND = "Router"
-"""The name under which a namespace's router is in the work queue; it is not a kind of the API."""
-
-LINGER_SECONDS = 10.0
-"""Seconds for which a namespace's router still serves an endpoint after its Service has been pointed at the
-endpoint's own router: until all nodes have noticed."""
 
 LOOK_AGAIN = 1.0
 """Seconds after which a key that found the router's settings unmade is queued again: the router's own run
@@ -36,30 +32,46 @@ queues it after a change, but not after a change that was undone before."""
 
 def router_key(namespace: str) -> ObjectKey:
     """Return the work queue's key for a namespace's router."""
-    return ObjectKey(KIND, namespace, names.ROUTER)
+    return ObjectKey(ROUTER_KIND, namespace, names.ROUTER)
 
 
 async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     """Bring a namespace's router to what its endpoints ask for (see `backend.reconcile`)."""
     namespace = key.namespace
     endpoints = ctx.view.endpoints(namespace)
+    if not shared.part_is_current(ctx, namespace):
+        ctx.enqueue(shared.KEY, 0.0)
     if not endpoints:
         # The garbage collector deletes the router with its last owner.
         ctx.memory.router_problems.pop(namespace, None)
         ctx.memory.made.pop((namespace, names.ROUTER_SETTINGS), None)
         return None
-    at = ObjectKey(CONFIG_MAP.kind, namespace, names.ROUTER_SETTINGS)
-    looked = {at: await ctx.applier.look(CONFIG_MAP, namespace, names.ROUTER_SETTINGS)}
-    lingering, again = _lingering(ctx, namespace)
-    versioned = _make(ctx, namespace, "", recorded=looked[at], lingering=lingering)
-    desired = rendering.router_objects(
-        namespace,
-        endpoints,
-        config=ctx.render,
-        document=versioned.document,
-        live=ctx.store.get(DEPLOYMENT, namespace, names.ROUTER),
-        idle=not lingering and not any(map(ctx.view.is_shared, endpoints)),
+    uses_shared = ctx.view.uses_shared(namespace)
+    away, leaves = _moved_away(ctx, namespace, endpoints) if uses_shared else (False, None)
+    looked: dict[ObjectKey, Obj | None] = {}
+    again: float | None = None
+    changed = False
+    if away and not any(map(is_dedicated, endpoints)):
+        ctx.memory.made.pop((namespace, names.ROUTER_SETTINGS), None)
+        desired = [rendering.front_door(namespace, endpoints)]
+    else:
+        at = ObjectKey(CONFIG_MAP.kind, namespace, names.ROUTER_SETTINGS)
+        looked[at] = await ctx.applier.look(CONFIG_MAP, namespace, names.ROUTER_SETTINGS)
+        lingering, again = _lingering(ctx, namespace)
+        versioned = _make(ctx, namespace, "", recorded=looked[at], lingering=lingering)
+        changed = versioned.changed
+        desired = rendering.router_objects(
+            namespace,
+            endpoints,
+            config=ctx.render,
+            document=versioned.document,
+            live=ctx.store.get(DEPLOYMENT, namespace, names.ROUTER),
+            idle=away or (not lingering and not any(map(ctx.view.is_shared, endpoints))),
+        )
+    desired += shared.desired_slice(
+        ctx, namespace, "", endpoints, wanted=uses_shared, others_serve=lambda: _serves(ctx, namespace, None)
     )
+    again = leaves if again is None else again
     owners = [endpoint.metadata.uid for endpoint in endpoints]
     problems = await apply_children(
         ctx, key, desired, owners=owners, shared=True, candidates=lambda: _shared(ctx, namespace),
@@ -67,9 +79,52 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     )  # fmt: skip
     before = ctx.memory.router_problems.get(namespace)
     ctx.memory.router_problems[namespace] = problems
-    if versioned.changed or problems != (before or Problems()):
+    if changed or problems != (before or Problems()):
         enqueue_senders(ctx, namespace)
     return requeue_after(problems) or again
+
+
+def _moved_away(
+    ctx: ReconcileContext, namespace: str, endpoints: list[ModelEndpoint]
+) -> tuple[bool, float | None]:
+    """Whether a namespace that uses the shared router needs its own no longer; else after how many seconds.
+
+    Its own serves until all Services have led to the shared one for a while.
+    """
+    live, moved = ctx.store.get(DEPLOYMENT, namespace, names.ROUTER), ctx.memory.shared.moved
+    if live is None or not (live.get("spec") or {}).get("replicas"):
+        moved.pop(namespace, None)
+        return True, None
+    here = ["", *[each.name for each in endpoints if not is_dedicated(each)]]
+    if not all(shared.leads_here(ctx, namespace, name) for name in here):
+        moved.pop(namespace, None)
+        return False, None
+    left = moved.setdefault(namespace, ctx.clock.time()) + LINGER_SECONDS - ctx.clock.time()
+    return (True, None) if left <= 0 else (False, left)
+
+
+def _serves(ctx: ReconcileContext, namespace: str, endpoint: str | None, routers: str = "") -> bool:
+    """Whether as many routers as are asked for are ready, and all of them listen.
+
+    Args:
+        endpoint: for it; None for the front door.
+        routers: as `endpoint` of `observed`.
+    """
+    seen = observed(ctx, namespace, routers)
+    asked = ((seen.deployment or {}).get("spec") or {}).get("replicas") or 1
+    return len(pods_status.ready(seen.pods)) >= asked and router_ready(endpoint, seen).status == "True"
+
+
+def slice_of(ctx: ReconcileContext, endpoint: ModelEndpoint, service: Obj | None) -> list[Obj]:
+    """Return the slice by which an endpoint's Service leads to the shared router, if it is to."""
+    namespace, name = endpoint.namespace, endpoint.name
+    dedicated = is_dedicated(endpoint)
+
+    def others_serve() -> bool:
+        return rendering.leads_to_dedicated(service) if dedicated else _serves(ctx, namespace, name)
+
+    wanted = ctx.view.uses_shared(namespace) and not dedicated
+    return shared.desired_slice(ctx, namespace, name, [endpoint], wanted=wanted, others_serve=others_serve)
 
 
 async def reconcile_dedicated(
@@ -145,9 +200,11 @@ def leads_to_dedicated(ctx: ReconcileContext, endpoint: ModelEndpoint, live: Obj
     wanted, now = is_dedicated(endpoint), rendering.leads_to_dedicated(live)
     if live is None or now == wanted:
         return wanted
-    seen = observed(ctx, endpoint.namespace, endpoint.name if wanted else "")
-    asked = ((seen.deployment or {}).get("spec") or {}).get("replicas") or 1
-    if len(pods_status.ready(seen.pods)) < asked or router_ready(endpoint.name, seen).status != "True":
+    if not wanted and ctx.view.uses_shared(endpoint.namespace):
+        serves = shared.leads_here(ctx, endpoint.namespace, endpoint.name)
+    else:
+        serves = _serves(ctx, endpoint.namespace, endpoint.name, endpoint.name if wanted else "")
+    if not serves:
         return now
     key = ObjectKey(ENDPOINT_KIND.kind, endpoint.namespace, endpoint.name)
     if wanted:
@@ -182,12 +239,18 @@ def enqueue_senders(ctx: ReconcileContext, namespace: str, seconds: float = 0.0)
 
 
 def serving(ctx: ReconcileContext, namespace: str, endpoint: str) -> RouterObserved:
-    """Return what is known of the router that an endpoint asks for: its own, or that of its namespace.
+    """Return what is known of the router that serves an endpoint: its own, its namespace's or the shared one.
 
     Args:
         endpoint: its name; if there is no such endpoint, the namespace's router is meant.
     """
     resource = ctx.view.endpoint(namespace, endpoint)
+    if resource is None or not is_dedicated(resource):
+        own = ctx.store.get(DEPLOYMENT, namespace, names.ROUTER)
+        has_own = bool(((own or {}).get("spec") or {}).get("replicas"))
+        waits = ctx.view.uses_shared(namespace) and not has_own
+        if waits or shared.leads_here(ctx, namespace, endpoint if resource is not None else ""):
+            return shared.observed(ctx, namespace)
     return observed(ctx, namespace, endpoint if resource is not None and is_dedicated(resource) else "")
 
 
@@ -232,6 +295,6 @@ def _shared(ctx: ReconcileContext, namespace: str) -> list[Obj]:
     return [
         child
         for kind in CHILDREN
-        for name in (names.ROUTER, names.ROUTER_SETTINGS)
+        for name in (names.ROUTER, names.ROUTER_SETTINGS, names.shared_slice(names.ROUTER))
         if (child := ctx.store.get(kind, namespace, name)) is not None and is_shared(child)
     ]

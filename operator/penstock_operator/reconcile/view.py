@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
 
+from penstock_operator import injected
 from penstock_operator.api import (
     BatchPolicy,
     ModelBackend,
@@ -25,6 +27,7 @@ from penstock_operator.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     ENDPOINT,
+    NAMESPACE,
     POD,
     POLICY,
     SERVICE,
@@ -34,8 +37,10 @@ from penstock_operator.kinds import (
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.scale_owners import kept_at_zero
 from penstock_operator.status import is_waking
+from penstock_operator.status.pods import living
 from penstock_operator.store import UNREADABLE, ObjectKey, Store, key_of, owner_uids
 from penstock_wire import durations
+from penstock_wire.control import router_settings
 
 R = TypeVar("R", bound=Resource)
 
@@ -72,6 +77,20 @@ class Backends:
 
 
 @dataclass(frozen=True, slots=True)
+class _Seen:
+    """The part of `Backends` that is about one backend, and the objects that it was made from."""
+
+    made_from: tuple[Obj | None, ...]
+    ready: bool
+    untried: bool
+    without_service: bool
+    closed_paths: Sequence[str] = ()
+    asleep: bool = False
+    priority: Priority | None = None
+    default_timeout: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Planned:
     signature: tuple[Any, ...]
     backends: Backends
@@ -86,15 +105,22 @@ _Written = tuple[_Planned, settings.Versioned | Obj | None, frozenset[str], sett
 
 
 class View:
-    """Typed, cached reading of a store. Resources that cannot be read count as absent."""
+    """Typed, cached reading of a store. Resources that cannot be read count as absent.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        shared: whether a namespace whose label does not say it uses the shared router.
+    """
+
+    def __init__(self, store: Store, *, shared: bool = False) -> None:
         self.store = store
+        self._shared = shared
         self._parsed: dict[ObjectKey, tuple[Obj, Resource | ResourceError]] = {}
         self._plans: dict[str, _Planned] = {}
         self._backends: dict[str, tuple[tuple[int, ...], Backends]] = {}
+        self._seen: dict[str, dict[str, _Seen]] = {}  # by namespace and backend
         # By namespace, then by endpoint with a router of its own ("" for the namespace's router).
         self._written: dict[str, dict[str, _Written]] = {}
+        self._parts: dict[str, tuple[tuple[Any, ...], bytes]] = {}
 
     def read(self, stored: Obj) -> Resource:
         """Return an object of ours as its resource.
@@ -120,7 +146,9 @@ class View:
         if not any(self.store.all(kind, key.namespace) for kind in (BACKEND, ENDPOINT, SPLIT)):
             self._plans.pop(key.namespace, None)
             self._backends.pop(key.namespace, None)
+            self._seen.pop(key.namespace, None)
             self._written.pop(key.namespace, None)
+            self._parts.pop(key.namespace, None)
 
     def backend(self, namespace: str, name: str) -> ModelBackend | None:
         """Return a backend that is readable and not being deleted; None if there is none."""
@@ -164,65 +192,67 @@ class View:
         epochs = tuple(self.store.epoch(kind, namespace) for kind in (BACKEND, DEPLOYMENT, SERVICE, POLICY))
         known = self._backends.get(namespace)
         if known is None or known[0] != epochs:
-            there = [
-                stored
+            # NB: a namespace can have a thousand backends, and each of their changes comes here.
+            last = self._seen.get(namespace, {})
+            self._seen[namespace] = each = {
+                (name := stored["metadata"]["name"]): self._backend_seen(stored, last.get(name))
                 for stored in self.store.all(BACKEND, namespace)
                 if not stored["metadata"].get("deletionTimestamp")
-            ]
-            with_pods = {
-                (metadata := stored["metadata"])["name"]: self.ready_pods(namespace, metadata["name"]) > 0
-                for stored in there
             }
-            without = frozenset(
-                metadata["name"]
-                for stored in there
-                if with_pods[(metadata := stored["metadata"])["name"]]
-                and metadata["uid"] not in self._service_owners(namespace, metadata["name"])
-            )
-            ready = {name: has_pods and name not in without for name, has_pods in with_pods.items()}
-            untried = frozenset(
-                name
-                for stored in there
-                if not ready[name := stored["metadata"]["name"]]
-                and not (stored.get("status") or {}).get("firstReadyTime")
-            )
-            closed = {
-                backend.name: paths
-                for backend in self.backends(namespace)
-                if (paths := closed_paths(backend))
-            }
-            asleep = frozenset(
-                backend.name
-                for backend in self.backends(namespace)
-                if (is_waking(backend) and not with_pods[backend.name])
-                or (
-                    backend.spec.replicas == 0
-                    and backend.spec.autoscaling is not None
-                    and backend.spec.autoscaling.min_replicas == 0
-                    and (
-                        backend.spec.autoscaling.mode == "External"
-                        or not kept_at_zero(self.store.get(BACKEND, namespace, backend.name) or {})
-                    )
-                )
-            )
-            batching = {backend.name: self.batching(backend) for backend in self.backends(namespace)}
             seen = Backends(
-                ready=ready,
-                untried=untried,
-                without_service=without,
-                closed_paths=closed,
-                asleep=asleep,
-                priorities={
-                    name: spec.priority for name, spec in batching.items() if spec.priority.levels > 1
-                },
+                ready={name: one.ready for name, one in each.items()},
+                untried=frozenset(name for name, one in each.items() if one.untried),
+                without_service=frozenset(name for name, one in each.items() if one.without_service),
+                closed_paths={name: one.closed_paths for name, one in each.items() if one.closed_paths},
+                asleep=frozenset(name for name, one in each.items() if one.asleep),
+                priorities={name: one.priority for name, one in each.items() if one.priority is not None},
                 default_timeouts={
-                    name: durations.parse_ms(spec.default_timeout) for name, spec in batching.items()
+                    name: one.default_timeout for name, one in each.items() if one.default_timeout is not None
                 },
             )
             # NB: an equal result keeps its identity, by which the plan is cached.
             known = (epochs, known[1] if known is not None and known[1] == seen else seen)
             self._backends[namespace] = known
         return known[1]
+
+    def _backend_seen(self, stored: Obj, last: _Seen | None) -> _Seen:
+        metadata, store = stored["metadata"], self.store
+        namespace, name = metadata["namespace"], metadata["name"]
+        policy = (stored.get("spec") or {}).get("batchPolicyRef")
+        made_from = (
+            stored,
+            store.get(DEPLOYMENT, namespace, names.backend(name)),
+            store.get(SERVICE, namespace, names.backend(name)),
+            store.get(POLICY, namespace, policy) if isinstance(policy, str) else None,
+        )
+        if last is not None and all(map(operator.is_, last.made_from, made_from)):
+            return last
+        with_pods = self.ready_pods(namespace, name) > 0
+        without_service = with_pods and metadata["uid"] not in self._service_owners(namespace, name)
+        ready = with_pods and not without_service
+        seen = _Seen(
+            made_from=made_from,
+            ready=ready,
+            untried=not ready and not (stored.get("status") or {}).get("firstReadyTime"),
+            without_service=without_service,
+        )
+        backend = self.backend(namespace, name)
+        if backend is None:
+            return seen
+        scaling, batching = backend.spec.autoscaling, self.batching(backend)
+        return replace(
+            seen,
+            closed_paths=closed_paths(backend),
+            asleep=(is_waking(backend) and not with_pods)
+            or (
+                backend.spec.replicas == 0
+                and scaling is not None
+                and scaling.min_replicas == 0
+                and (scaling.mode == "External" or not kept_at_zero(stored))
+            ),
+            priority=batching.priority if batching.priority.levels > 1 else None,
+            default_timeout=durations.parse_ms(batching.default_timeout),
+        )
 
     def _service_owners(self, namespace: str, backend: str) -> Iterable[str]:
         """Return the owners' uids of the Service with a backend's name, if it is one of ours."""
@@ -235,8 +265,22 @@ class View:
         return int(((live or {}).get("status") or {}).get("readyReplicas") or 0)
 
     def backend_pods(self, namespace: str, backend: str) -> list[Obj]:
-        """Return a backend's pods."""
-        return self.store.selected(POD, namespace, labels.BACKEND, backend)
+        """Return a backend's pods, not others with its label."""
+        labelled = self.store.selected(POD, namespace, labels.BACKEND, backend)
+        return [pod for pod in labelled if pod["metadata"]["labels"].get(labels.MANAGED_BY) == labels.MANAGED]
+
+    def injected_pods(self, namespace: str, policy: str) -> list[Obj]:
+        """Return the living pods with an injected sidecar that name a policy."""
+        named = living(self.store.selected(POD, namespace, labels.INJECT, policy))
+        return [pod for pod in named if injected.policy_of(pod) and injected.has_sidecar(pod)]
+
+    def policies_of(self, namespace: str, workload: str) -> set[str]:
+        """Return the policies that the injected pods of a workload name."""
+        return {
+            policy
+            for pod in self.store.all(POD, namespace)
+            if (policy := injected.policy_of(pod)) and injected.workload_of(pod) == workload
+        }
 
     def router_pods(self, namespace: str, endpoint: str = "") -> list[Obj]:
         """Return the pods of a namespace's router, or of an endpoint's own."""
@@ -300,6 +344,43 @@ class View:
         """Whether the namespace's router serves an endpoint, also one on its way to or from its own."""
         live = self.store.get(SERVICE, endpoint.namespace, names.endpoint(endpoint.name))
         return not is_dedicated(endpoint) or (live is not None and not leads_to_dedicated(live))
+
+    def uses_shared(self, namespace: str) -> bool:
+        """Whether a namespace is to use the router that namespaces share."""
+        live = self.store.get(NAMESPACE, "", namespace)
+        asked = ((live or {}).get("metadata", {}).get("labels") or {}).get(labels.ROUTER_MODE)
+        return asked == labels.MODE_SHARED or (self._shared and asked != labels.MODE_OWN)
+
+    def tenant_part(
+        self, namespace: str, served: Collection[str], leaving: Collection[str], at: Mapping[str, int]
+    ) -> bytes:
+        """Return what the settings of the shared router have for a namespace.
+
+        Args:
+            served: names of the endpoints that it serves.
+            leaving: those of them that other routers serve by now.
+            at: its ports, by `NAMESPACE/ENDPOINT`, and `NAMESPACE/` for the front door.
+        """
+        planned = self._planned(namespace)
+        own = {name: at[f"{namespace}/{name}"] for name in served}
+        signature = (id(planned), tuple(own.items()), tuple(leaving), at[f"{namespace}/"])
+        known = self._parts.get(namespace)
+        if known is None or known[0] != signature:
+            endpoints = traffic.router_endpoints(
+                [each for each in planned.endpoints if each.name in own],
+                planned.plan,
+                own,
+                planned.backends.closed_paths,
+            )
+            tenant = router_settings.Tenant(
+                port=at[f"{namespace}/"],
+                endpoints=tuple(
+                    msgspec.structs.replace(each, leaving=True) if each.name in leaving else each
+                    for each in endpoints
+                ),
+            )
+            known = self._parts[namespace] = (signature, router_settings.encode_tenant(tenant))
+        return known[1]
 
     def router_settings(
         self,

@@ -7,15 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock_operator import injected
 from penstock_operator.api.defaults import route
 from penstock_operator.desired import labels, names
 from penstock_operator.desired.ports import recorded_port
 from penstock_operator.desired.router import leads_to_dedicated
 from penstock_operator.desired.shares import mirrors_of
-from penstock_operator.kinds import BACKEND, DEPLOYMENT, ENDPOINT, PARENTS, POD, POLICY, SERVICE, SPLIT
+from penstock_operator.kinds import (
+    BACKEND,
+    DEPLOYMENT,
+    ENDPOINT,
+    ENDPOINT_SLICE,
+    NAMESPACE,
+    PARENTS,
+    POD,
+    POLICY,
+    SERVICE,
+    SPLIT,
+)
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.router import is_dedicated_router, is_shared, router_key
 from penstock_operator.reconcile.scale_owners import kept_at_zero
+from penstock_operator.reconcile.shared import KEY as SHARED_ROUTER
+from penstock_operator.reconcile.shared import is_shared_router
 from penstock_operator.reconcile.view import View
 from penstock_operator.status import pods
 from penstock_operator.store import Change, ObjectKey, child_changed, key_of, owner_uids, parent_changed
@@ -37,6 +51,11 @@ def keys_for(view: View, change: Change) -> set[ObjectKey]:
         if kind == SPLIT.kind and not parent_changed(change) and _asked(change.old) != _asked(change.new):
             return set(_of_release(change.new or versions[0]))
         return set(_of_parent(view, change, versions)) if parent_changed(change) else set()
+    if kind == NAMESPACE.kind:
+        modes = [(each or {}).get("metadata", {}).get("labels") for each in (change.old, change.new)]
+        name = versions[0]["metadata"]["name"]
+        same = (modes[0] or {}).get(labels.ROUTER_MODE) == (modes[1] or {}).get(labels.ROUTER_MODE)
+        return set() if same else {router_key(name), *_served_by_router(view, name)}
     if not child_changed(change):
         return set()
     if kind == POD.kind:
@@ -128,10 +147,14 @@ def _of_pod(view: View, change: Change, versions: list[Obj]) -> Iterator[ObjectK
     for version in versions:
         own = version["metadata"].get("labels") or {}
         namespace = version["metadata"]["namespace"]
-        if own.get(labels.APP_NAME) == labels.APP_ROUTER:
+        if policy := injected.policy_of(version):
+            yield ObjectKey(POLICY.kind, namespace, policy)
+        elif own.get(labels.APP_NAME) == labels.APP_ROUTER:
             yield router_key(namespace)
             if _pod_face(change.old) != _pod_face(change.new):
                 yield from _served_by_router(view, namespace)
+        elif is_shared_router(version):
+            yield SHARED_ROUTER
         elif is_dedicated_router(version):
             if _pod_face(change.old) != _pod_face(change.new):
                 yield from _served_by_own_router(view, namespace, own.get(labels.ENDPOINT, ""))
@@ -144,6 +167,11 @@ def _of_pod(view: View, change: Change, versions: list[Obj]) -> Iterator[ObjectK
 def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[ObjectKey]:
     for version in versions:
         namespace = version["metadata"]["namespace"]
+        if is_shared_router(version):
+            yield SHARED_ROUTER
+            continue
+        if version["kind"] == ENDPOINT_SLICE.kind:
+            yield router_key(namespace)
         if is_shared(version):
             yield router_key(namespace)
             if version["kind"] == DEPLOYMENT.kind and _router_face(change.old) != _router_face(change.new):
@@ -161,6 +189,8 @@ def _of_child(view: View, change: Change, versions: list[Obj]) -> Iterator[Objec
         for ref in version["metadata"].get("ownerReferences") or ():
             if ref.get("kind") in _PARENTS:
                 yield ObjectKey(ref["kind"], namespace, ref["name"])
+        if policy := (version["metadata"].get("labels") or {}).get(labels.POLICY):
+            yield ObjectKey(POLICY.kind, namespace, policy)
         backend = (version["metadata"].get("labels") or {}).get(labels.BACKEND)
         if backend and version["kind"] == SERVICE.kind and _owners(change.old) != _owners(change.new):
             yield from readiness_matters(view, namespace, backend)

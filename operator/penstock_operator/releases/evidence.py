@@ -53,8 +53,10 @@ from penstock_operator.api.strategy import ReleaseMetric, Verdict
 from penstock_operator.releases.margins import (
     AROUND,
     ERRORS,
+    FAIL,
     MISMATCH,
     MOST_TAIL,
+    PASS,
     QUANTILE,
     RECENT_ANSWERS,
     SLOWER,
@@ -164,12 +166,20 @@ def judge_value(
 
 
 def _verdict(metric: ReleaseMetric, finding: Finding, evidence: Evidence) -> Verdict:
+    trials = [trial for trial in (evidence.stable, evidence.threshold) if trial.looks]
     return Verdict(
         metric=metric.label,
         verdict=finding.verdict,
         message=cut(finding.message, MOST_MESSAGE),
+        fail_percent=_percent(max(trial.against for trial in trials) / FAIL) if trials else None,
+        pass_percent=_percent(min(trial.in_favour for trial in trials) / PASS) if trials else None,
         state=write(evidence),
     )
+
+
+def _percent(share: float) -> int:
+    """A share of the evidence that a verdict takes; below none is none, and 100 only where it is enough."""
+    return math.floor(100 * min(max(share, 0.0), 1.0))
 
 
 def _errors(metric: ReleaseMetric, evidence: Evidence, interval: Interval) -> list[Finding]:

@@ -1,8 +1,8 @@
 """Makes conditions and status documents from what was observed. Pure: the time is an argument.
 
 Read in this order: `conditions` (how they merge), `pods` (kubelet's reasons for troubled containers),
-`refusals` (the apiserver's reasons for refused writes), then the kinds: `backend`, `endpoint` (with
-`RouterObserved`), `mirrors` and `split`, `policy`.
+`refusals` (the apiserver's reasons for refused writes), then the kinds: `artifact` and `backend`, `endpoint`
+(with `RouterObserved`), `mirrors` and `split`, `policy`.
 """
 
 from penstock_operator.status.backend import (

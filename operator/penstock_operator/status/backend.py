@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 from penstock_operator.api import Condition, ModelBackend
 from penstock_operator.api.backendstatus import (
+    ArtifactStatus,
     CrashStatus,
     LoadStatus,
     ModelBackendStatus,
     ModelStatus,
+    QueueLoad,
     RecommendationStatus,
     ReconfigureStatus,
     ScalingEntry,
@@ -24,6 +26,7 @@ from penstock_operator.desired import labels, names
 from penstock_operator.desired.objects import Object
 from penstock_operator.desired.settings import lacks
 from penstock_operator.status import conditions, pods
+from penstock_operator.status.artifact import artifact_status
 from penstock_operator.status.conditions import condition
 from penstock_operator.status.refusals import Refusal
 from penstock_wire import durations
@@ -104,10 +107,11 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
     counts = (seen.deployment or {}).get("status", {})
     wrong = pods.refused(seen.deployment) or pods.trouble(seen.pods)
     model = _model_status(seen, wrong)
+    files = artifact_status(backend, seen.reports)
     applied = _settings_applied(backend, seen)
     status_conditions = [
         _available(backend, seen, wrong),
-        _model_loaded(backend, seen, model, wrong),
+        _model_loaded(backend, seen, model, wrong, files),
         applied,
         *_accepted(backend, seen),
         *_scaling(backend, seen, wrong),
@@ -131,6 +135,7 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
         recommendation=_recommendation(backend, seen, now),
         load=seen.load,
         model=model,
+        artifact=files,
         sidecar=_sidecar(seen),
         reconfigure=_reconfigured(seen) or None,
         scaling=_history(backend, seen),
@@ -156,13 +161,13 @@ def unreadable_status(
     }
 
 
-def load_moved(old: LoadStatus | None, new: LoadStatus) -> bool:
+def load_moved(old: QueueLoad | None, new: QueueLoad) -> bool:
     """Whether the load has moved from the one in a status: a number by more than a tenth, or a new reason."""
     if old is None:
         return True
-    if old.errors.keys() != new.errors.keys():
+    before, after = old.model_dump(), new.model_dump()
+    if before.pop("errors", {}).keys() != after.pop("errors", {}).keys():
         return True
-    before, after = old.model_dump(exclude={"errors"}), new.model_dump()
     return any(abs(after[key] - before[key]) > _SHOW_LOAD_SHARE * abs(before[key]) for key in before)
 
 
@@ -238,7 +243,8 @@ def _ready(
     change, or one that a model refuses while it serves on, shows in `SettingsApplied` alone.
     """
     rolling = _rolling(backend, seen.deployment)
-    overdue = pods.overdue(seen.deployment)
+    coming = any(report.artifact and not report.artifact.digest for report in seen.reports.values())
+    overdue = None if coming else pods.overdue(seen.deployment)
     silent = _not_answering(backend, seen) if rolling is not None else ""
     if seen.taken:
         text = f"not ours, so not touched: {conditions.some(seen.taken)}; choose another name or delete it"
@@ -375,7 +381,11 @@ def _sidecar(seen: BackendObserved) -> SidecarStatus | None:
 
 
 def _model_loaded(
-    backend: ModelBackend, seen: BackendObserved, model: ModelStatus, wrong: pods.Trouble | None
+    backend: ModelBackend,
+    seen: BackendObserved,
+    model: ModelStatus,
+    wrong: pods.Trouble | None,
+    files: ArtifactStatus | None,
 ) -> Condition:
     if model.state == "Loaded":
         reports = _reports_of(seen, pods.living(seen.pods))
@@ -384,6 +394,8 @@ def _model_loaded(
         return condition("ModelLoaded", "True", "Loaded")
     if wrong is not None:
         return condition("ModelLoaded", "False", wrong.reason, wrong.message)
+    if files is not None and files.progress is not None:
+        return condition("ModelLoaded", "False", "Downloading", files.progress)
     if model.state == "Loading":
         text = _not_answering(backend, seen) or "the model does not answer readyPath yet"
         return condition("ModelLoaded", "False", "Loading", text)

@@ -33,7 +33,7 @@ _ABOUT_RESOURCES = re.compile(r"\b(cpu|memory|ephemeral-storage)\b|\b(limits|req
 _LACKING = re.compile(r"\bfor: ([^;\s]+)")
 """Containers that lack what a ResourceQuota demands, as in "limits.cpu for: a,b; limits.memory for: a"."""
 _RESOURCES = {
-    names.MODEL_CONTAINER: "resources in spec.model.container or spec.model.python",
+    names.MODEL_CONTAINER: "resources in spec.model.container, python or format",
     names.SIDECAR_CONTAINER: "spec.sidecar.resources, or the chart's sidecar.resources",
     names.ROUTER_CONTAINER: "the chart's router.resources",
 }

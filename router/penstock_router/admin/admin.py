@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock_router.router import JSON, Router
+from penstock_router.shared import SharedRouter
 from penstock_wire.contract import LIVE_PATH, READY_PATH
 from penstock_wire.control import router_settings
 from penstock_wire.control.router_settings import RouterSettings
@@ -20,7 +21,7 @@ class Admin:
         router: the router that they are about.
     """
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router | SharedRouter) -> None:
         self._router = router
 
     def probe(self, request: Request, *, still: bool) -> Response | None:
@@ -52,6 +53,6 @@ class Admin:
         if request.path == "/metrics":
             return exposition(self._router.metrics, request.headers)
         if request.path == "/settings":
-            settings = self._router.settings or RouterSettings()
+            settings = self._router.settings or RouterSettings(endpoints=())
             return Response(status=200, headers=JSON, body=router_settings.encode(settings))
         return PenstockError(Reason.NO_ROUTE, "the admin port has no such path").response()

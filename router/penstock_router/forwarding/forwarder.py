@@ -4,12 +4,12 @@ The steps of a request, each in the turn of the loop in which its cause arrives:
 
 - **place**: find its endpoint and the decisions for all requests with its head (`arrived_head.ArrivedHead`);
 - **pick**: choose a backend by weight, a pod by load;
-- **send**: use an open connection;
+- **send**: over a connection, which is made if none is idle;
 - **answer**: return the pod's answer with the router's own fields, and count it.
 
-A request that cannot go on at once continues in a task of its own (`proxy`): it must be held, its pod has no
-connection yet, its try was certainly not executed, its method is not simply passed on, its body is a stream,
-or it asks to switch protocols.
+A request that cannot go on at once continues in a task of its own (`proxy`): it must be held, it is
+tried again for another reason than that a pod handed it back, its method is not simply passed on, its body
+is a stream, or it asks to switch protocols.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from penstock_router.mirroring.copy import Original
 from penstock_router.mirroring.eligibility import UPGRADE
 from penstock_router.pods.pod import Pod
 from penstock_router.pods.pool import Pods
+from penstock_router.series import Series
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason
 from penstock_wire.headers import CALL_CHAIN, Headers, get
@@ -49,9 +50,11 @@ from penstock_wire.http import (
     UpstreamTimeout,
 )
 from penstock_wire.http.answer_stream import AnswerStream
+from penstock_wire.http.messages import Trailers
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server.streams import close_in_background
 from penstock_wire.http.tunnel import TunnelIdle
+from penstock_wire.http2 import status as grpc_status
 from penstock_wire.process import log
 from penstock_wire.request_ids import RequestIds
 from penstock_wire.timers import TIMER_SLACK
@@ -59,6 +62,7 @@ from penstock_wire.timers import TIMER_SLACK
 MAX_KNOWN: Final = 256
 CLIENT_GONE: Final = 499
 """The status that is counted for a request if its client left."""
+_UNIMPLEMENTED: Final = grpc_status.to_http(grpc_status.UNIMPLEMENTED)
 _CLOSED: Final = "expected another path, found one that is a model's and its sidecar's own"
 
 
@@ -174,20 +178,19 @@ class Forwarder(Owner):
 
     # -- at once --------------------------------------------------------------------------------------------
 
-    def _send(self, proxied: ProxiedRequest, backend: str, now: float, pod: Pod | None = None) -> bool:
-        """Send a request to a pod with an open connection: to `pod`, or if that is None, to a picked one.
+    def _send(self, proxied: ProxiedRequest, backend: str, now: float) -> bool:
+        """Send a request to a pod that is picked for it.
 
         Returns:
-            Whether it was sent, or answered: False if there is no open connection.
+            Whether it was sent, or answered: False if there is no pod.
         """
         steering = proxied.steering
-        if pod is None:
-            pod = self._pods.pick(backend) if steering is None else proxied.state.pick(backend, steering)
+        pod = self._pods.pick(backend) if steering is None else proxied.state.pick(backend, steering)
         if pod is None:
             return False
         address = pod.address
         try:
-            give_up = self._upstream.begin_open(
+            give_up = self._upstream.begin(
                 address.host,
                 address.port,
                 proxied.upstream_request(now),
@@ -195,6 +198,7 @@ class Forwarder(Owner):
                 proxied.idle,
                 WHOLE_BYTES,
                 proxied.opened,
+                proxied.connected,
             )
         except PenstockError as error:
             self._answer_error(proxied, error)
@@ -202,10 +206,9 @@ class Forwarder(Owner):
         except UpstreamError as unsendable:
             self._answer_error(proxied, PenstockError(Reason.BAD_REQUEST, str(unsendable)))
             return True
-        if give_up is None:
-            if not proxied.backend:
-                proxied.deadline = None  # its time begins with the first try
-            return False
+        except Exception as unforeseen:  # whatever it was, it is answered and counted as any other
+            self._broken(proxied, unforeseen)
+            return True
         if proxied.tries is not None:
             self._proxy.count_retry(proxied)
         proxied.backend = backend
@@ -218,13 +221,18 @@ class Forwarder(Owner):
 
     def opened(self, proxied: ProxiedRequest, answer: Response | UpstreamAnswer | UpstreamError) -> None:
         pod = proxied.pod
-        assert pod is not None  # noqa: S101 - `begin_open` calls back later
+        assert pod is not None  # noqa: S101 - `begin` calls back later
         try:
             self._judge(proxied, pod, answer)
         except PenstockError as error:
             self._answer_error(proxied, error)
         except Exception as unforeseen:  # whatever it was, the client gets an answer
             self._broken(proxied, unforeseen)
+
+    def connected(self, proxied: ProxiedRequest) -> None:
+        pod = proxied.pod
+        if pod is not None and not pod.unreachable:
+            self._pods.reached(pod)
 
     def _judge(
         self, proxied: ProxiedRequest, pod: Pod, answer: Response | UpstreamAnswer | UpstreamError
@@ -256,11 +264,7 @@ class Forwarder(Owner):
         if isinstance(step, GiveUp):
             whole = self._proxy.give_up(refused)
             self._answer(proxied, whole, AnswerFields(whole.fields), now)
-        elif not (
-            refused.is_moved
-            and not proxied.stays
-            and self._send(proxied, proxied.backend, now, self._pods.pick_even(proxied.backend))
-        ):
+        elif not (refused.is_moved and not proxied.stays and self._send(proxied, proxied.backend, now)):
             self._in_task(proxied)
 
     def _read(self, answer: Response | UpstreamAnswer) -> AnswerFields:
@@ -293,9 +297,11 @@ class Forwarder(Owner):
     ) -> Response:
         """Make the response of a long answer."""
         over = functools.partial(self._stream_over, "" if fields.refuses else proxied.backend, pod)
-        return Response(
+        whole = Response(
             answer.status, answer.headers, stream=AnswerStream(answer, over), length=answer.length
         )
+        whole.trailers = answer.trailers
+        return whole
 
     def _stream_over(self, backend: str, pod: Pod, error: Exception | None) -> None:
         """End a long answer, and free its room at the pod of `backend`, which is empty for a refusal."""
@@ -388,15 +394,18 @@ class Forwarder(Owner):
         if proxied.route:
             host = get(proxied.request.headers, b"host") or b""
             out.headers = under_route(out.headers, route=proxied.route, host=host)
-        self._log(proxied, out, answer.status, reason)
-        stream = answer.stream
-        if stream is None:
-            self._count(proxied, answer.status, reason, now)
-        elif isinstance(stream, AnswerStream):
-            self._draw(proxied, answer.status, reason)
-            stream.then(functools.partial(self._ended, proxied, answer.status, reason))
+        status, stream, trailers = answer.status, answer.stream, answer.trailers
+        if trailers is not None and stream is None:
+            status, reason = self._meaning(proxied, answer.headers + trailers.fields, status, reason)
+        self._log(proxied, out, status, reason)
+        if not isinstance(stream, AnswerStream):
+            self._count(proxied, status, reason, now)
+        elif trailers is None:
+            self._draw(proxied, status, reason)
+            stream.then(functools.partial(self._ended, proxied, status, reason))
         else:
-            self._count(proxied, answer.status, reason, now)
+            seconds = self._until_head(proxied)
+            stream.then(functools.partial(self._call_ended, proxied, trailers, status, reason, seconds))
         if out.stream is not None and proxied.ends is not None:
             out.stream = EndingStream(out.stream, proxied.ends)
         exchange.answer(out)
@@ -439,33 +448,100 @@ class Forwarder(Owner):
         Nothing counts that a client decides (docs/releases.md): not which backend gets a request, nor the
         time that it allows, nor that in which it sends a body, nor a chain of calls that it states.
         """
-        steering, backend = proxied.steering, proxied.backend or proxied.drawn
-        if not backend or (steering is not None and steering.chosen):
+        seconds = self._until_head(proxied)
+        if seconds is None:
             return
-        now = self._clock()
-        seconds = now - proxied.arrived
-        if reason == Reason.CALL_CYCLE.value and get(proxied.request.headers, CALL_CHAIN) is not None:
-            return
-        if reason == Reason.DEADLINE.value and proxied.client_limits:
+        if proxied.client_limits and _is_deadline(proxied, status, reason):
             # It would have taken longer than its client allows, whoever found that out, and when.
             allowed = (proxied.client_deadline or proxied.arrived) - proxied.arrived
-            status, reason, seconds = CLIENT_GONE, Reason.CLIENT_GONE.value, max(seconds, allowed)
-        elif proxied.body is not None:
-            seconds -= proxied.body.awaited(now)
-        proxied.state.series(backend).begun(status, reason, seconds)
+            seconds = max(self._clock() - proxied.arrived, allowed)
+        self._begun(proxied, status, reason, seconds)
+
+    def _begun(self, proxied: ProxiedRequest, status: int, reason: str, seconds: float) -> None:
+        """Count a request among those that were drawn by chance, without what its client decides.
+
+        Args:
+            seconds: until the head of its answer.
+        """
+        if reason == Reason.CALL_CYCLE.value and get(proxied.request.headers, CALL_CHAIN) is not None:
+            return
+        if proxied.client_limits and _is_deadline(proxied, status, reason):
+            status, reason = CLIENT_GONE, Reason.CLIENT_GONE.value
+        elif status == _UNIMPLEMENTED and reason == MODEL_ANSWER and proxied.request.trailers:
+            status = 404  # its client names the method, as one over HTTP names a path
+        self._drawn_series(proxied).begun(status, reason, seconds)
+
+    def _until_head(self, proxied: ProxiedRequest) -> float | None:
+        """The time of a request so far, without its client's; None if its backend was not drawn by chance."""
+        steering = proxied.steering
+        if not (proxied.backend or proxied.drawn) or (steering is not None and steering.chosen):
+            return None
+        now = self._clock()
+        return now - proxied.arrived - (0.0 if proxied.body is None else proxied.body.awaited(now))
+
+    @staticmethod
+    def _drawn_series(proxied: ProxiedRequest) -> Series:
+        return proxied.state.series(proxied.backend or proxied.drawn or "")
+
+    @staticmethod
+    def _meaning(proxied: ProxiedRequest, fields: Headers, status: int, reason: str) -> tuple[int, str]:
+        """The status and the reason that a gRPC call counts with: over HTTP, each has 200 (docs/releases.md).
+
+        Args:
+            fields: all fields of its answer.
+            status: the status over HTTP, which counts if there is no other.
+            reason: the reason, if Penstock has answered.
+        """
+        code = grpc_status.code_of(fields)
+        if code < 0:
+            if status != 200 or reason:
+                return status, reason
+            code = grpc_status.UNKNOWN  # as its client reads it
+        proxied.state.series(proxied.backend).called(code)
+        status = grpc_status.to_http(code)
+        return status, MODEL_ANSWER if status >= 400 else ""
+
+    def _call_ended(
+        self,
+        proxied: ProxiedRequest,
+        trailers: Trailers,
+        status: int,
+        reason: str,
+        seconds: float | None,
+        error: Exception | None,
+    ) -> None:
+        """Count a streamed gRPC call: only its end says how it went.
+
+        Args:
+            seconds: until its head, see `_until_head`.
+        """
+        error = self._cause(proxied, error)
+        if error is None:
+            status, reason = self._meaning(proxied, trailers.fields, status, reason)
+        elif not isinstance(error, ClientGone):  # its client gets UNAVAILABLE
+            cut = _cut_by(error)
+            status, reason = cut.status, cut.value
+        if seconds is not None:
+            self._begun(proxied, status, reason, seconds)
+        self._ended(proxied, status, reason, error)
 
     def _ended(self, proxied: ProxiedRequest, status: int, reason: str, error: Exception | None) -> None:
         """Count a request at the end of its long answer, with an error if that ended early."""
-        now = self._clock()
-        if isinstance(error, ClientGone) and proxied.ends is not None and now >= proxied.ends - TIMER_SLACK:
-            # NB: the end of a request's time stops its stream in the same way as a client that leaves.
-            error = UpstreamTimeout("the time of the request was over")
+        now, error = self._clock(), self._cause(proxied, error)
         if proxied.trace is not None:
             proxied.trace.ended(proxied, now, status, reason, error)
         series = proxied.state.series(proxied.backend)
         series.answered(status, reason, now - proxied.arrived)
         if error is not None:
             series.cut(_cut_by(error).value)
+
+    def _cause(self, proxied: ProxiedRequest, error: Exception | None) -> Exception | None:
+        """The error that ended a long answer early."""
+        ends = proxied.ends
+        if isinstance(error, ClientGone) and ends is not None and self._clock() >= ends - TIMER_SLACK:
+            # NB: the end of a request's time stops its stream in the same way as a client that leaves.
+            return UpstreamTimeout("the time of the request was over")
+        return error
 
     def _log(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
         """Log a request when the head of its answer is sent, or its client has left."""
@@ -500,9 +576,15 @@ class Forwarder(Owner):
         if fields is None:
             fields = AnswerFields(answer.headers)
         out = Response(answer.status, fields.outward, answer.body, answer.stream, answer.length)
+        out.trailers = answer.trailers
         lines = own_lines(identity, backend.encode())
         out.lines = lines + fields.lines if fields.lines else lines
         return out
+
+
+def _is_deadline(proxied: ProxiedRequest, status: int, reason: str) -> bool:
+    """Whether a request's time was over, by Penstock's clock or by a model's that has `grpc-timeout`."""
+    return reason == Reason.DEADLINE.value or (status == 504 and proxied.request.trailers)
 
 
 def _cut_by(error: Exception) -> Reason:

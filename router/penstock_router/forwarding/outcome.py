@@ -16,6 +16,8 @@ from penstock_wire.http import (
     ConnectFailed,
     ConnectionLost,
     ConnectTimeout,
+    NotAdmitted,
+    NotCarried,
     PeerSilent,
     RequestNotTaken,
     RequestUnread,
@@ -44,6 +46,10 @@ def failed(proxied: ProxiedRequest, pod: Pod, error: UpstreamError, pods: Pods, 
             raise PenstockError(Reason.DEADLINE, str(error)) from error
         pods.failed(pod, str(error))
         return Unexecuted(CONNECT_FAILED, None, str(error))
+    if isinstance(error, NotAdmitted):
+        return Unexecuted(CONNECTION_CLOSED, None, str(error))
+    if isinstance(error, NotCarried):
+        raise PenstockError(Reason.BAD_REQUEST, str(error), status=501) from error
     if isinstance(error, UpstreamTimeout):
         raise PenstockError(Reason.DEADLINE, f"no answer within {left:.3f} s ({proxied.limit})") from error
     if isinstance(error, ConnectionLost):

@@ -40,6 +40,7 @@ from penstock_wire.http import (
     tunnel,
 )
 from penstock_wire.http.client.answer import UpstreamTunnel
+from penstock_wire.http.sending import open_answer
 from penstock_wire.http.server.head import METHODS
 from penstock_wire.http.server.streams import Inbound
 from penstock_wire.process import log
@@ -223,7 +224,10 @@ class Proxy:
                     tries.asked.clear()
                     await asyncio.sleep(SAME_POD_PAUSE_SECONDS)
                     continue
-                outcome = await self._try(proxied, pod, permit)
+                now = self._clock()
+                if full is not None and proxied.deadline is not None and now >= proxied.deadline:
+                    return self.give_up(full)
+                outcome = await self._try(proxied, pod, permit, now)
                 if not isinstance(outcome, Unexecuted):
                     answered = True
                     return outcome
@@ -245,9 +249,9 @@ class Proxy:
             proxied.trace.again(proxied.pod, unexecuted.reason)
 
     async def _try(
-        self, proxied: ProxiedRequest, pod: Pod, permit: Permit
+        self, proxied: ProxiedRequest, pod: Pod, permit: Permit, now: float
     ) -> Response | Switched | Unexecuted:
-        request = proxied.upstream_request(self._clock())
+        request = proxied.upstream_request(now)
         self.count_retry(proxied)
         proxied.pod = pod
         address = pod.address
@@ -272,7 +276,8 @@ class Proxy:
             proxied.state.sent(permit.backend, steering, pod)
         over = done
         try:
-            opened = await self._upstream.open(
+            opened = await open_answer(
+                self._upstream,
                 address.host,
                 address.port,
                 request,

@@ -52,6 +52,10 @@ class Owner:
         """Take a pod's answer, or the error instead of it."""
         raise NotImplementedError
 
+    def connected(self, proxied: ProxiedRequest) -> None:
+        """Note that a connection to its pod was made for a request."""
+        raise NotImplementedError
+
     def leave(self, proxied: ProxiedRequest) -> None:
         """End a request whose client has left."""
         raise NotImplementedError
@@ -160,6 +164,11 @@ class ProxiedRequest:
         if self.owner is not None:
             self.owner.opened(self, answer)
 
+    def connected(self) -> None:
+        """Report to the owner that a connection to its pod was made."""
+        if self.owner is not None:
+            self.owner.connected(self)
+
     def leave(self) -> None:
         """Report to the owner that the client has left."""
         if self.owner is not None:
@@ -225,7 +234,10 @@ class ProxiedRequest:
         if self.body is not None:
             out.stream = self.body.begin()
             out.length = request.length
-            out.expects = True
+            out.expects = not request.trailers  # a gRPC call's body is not asked for first
+            if request.trailers:
+                self.body.go_on()
+        out.trailers = request.trailers
         out.upgrade = request.upgrade
         out.fresh = self.stays
         return out

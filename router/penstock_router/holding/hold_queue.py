@@ -16,9 +16,9 @@ had before, since those pods are not cold.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import dataclasses
-import heapq
-import itertools
+import operator
 
 from penstock_router.choice.steering import Steering
 from penstock_router.holding.release_window import Permit
@@ -56,52 +56,30 @@ class Waiter:
         return self.until, self.sequence
 
 
-class _BackendQueue:
-    """The requests that wait for one backend, by turn; one that left is skipped when it becomes the head."""
-
-    __slots__ = ("_entries", "_heap", "waiting")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[tuple[float, int], int, Waiter]] = []
-        self._entries = itertools.count()  # breaks ties: a returned request may meet its former entry
-        self.waiting: set[Waiter] = set()
-
-    def add(self, waiter: Waiter) -> None:
-        self.waiting.add(waiter)
-        heapq.heappush(self._heap, (waiter.turn, next(self._entries), waiter))
-
-    def remove(self, waiter: Waiter) -> None:
-        self.waiting.remove(waiter)
-        if len(self._heap) > 2 * len(self.waiting) + 16:  # seldom enough to cost O(1) each
-            self._heap = [entry for entry in self._heap if entry[2] in self.waiting]
-            heapq.heapify(self._heap)
-
-    def head(self) -> Waiter:
-        while self._heap[0][2] not in self.waiting:
-            heapq.heappop(self._heap)
-        return self._heap[0][2]
+_turn = operator.attrgetter("turn")
 
 
 class HoldQueue:
     """The held requests of one endpoint, by backend and turn."""
 
     def __init__(self) -> None:
-        self._queues: dict[str | None, _BackendQueue] = {}
+        self._queues: dict[str | None, list[Waiter]] = {}  # by turn
         self.count = 0
         self.bytes = 0
 
     def join(self, waiter: Waiter) -> None:
-        self._queues.setdefault(waiter.backend, _BackendQueue()).add(waiter)
+        bisect.insort(self._queues.setdefault(waiter.backend, []), waiter, key=_turn)
         self.count += 1
         self.bytes += waiter.size
 
     def leave(self, waiter: Waiter) -> bool:
         """Take a request out; returns whether it was there."""
-        queue = self._queues.get(waiter.backend)
-        if queue is None or waiter not in queue.waiting:
+        queue = self._queues.get(waiter.backend, [])
+        at = bisect.bisect_left(queue, waiter.turn, key=_turn)
+        if at == len(queue) or queue[at] is not waiter:
             return False
-        queue.remove(waiter)
-        if not queue.waiting:
+        del queue[at]
+        if not queue:
             del self._queues[waiter.backend]
         self.count -= 1
         self.bytes -= waiter.size
@@ -110,21 +88,19 @@ class HoldQueue:
     def head(self, backend: str | None) -> Waiter | None:
         """The request whose turn is next at a backend; None if none waits."""
         queue = self._queues.get(backend)
-        return queue.head() if queue is not None else None
+        return queue[0] if queue is not None else None
 
     def backends(self) -> list[str | None]:
         return list(self._queues)
 
     def waiters(self, backend: str | None) -> list[Waiter]:
         """The requests that wait for a backend, in order of their turns."""
-        queue = self._queues.get(backend)
-        return sorted(queue.waiting, key=lambda waiter: waiter.turn) if queue is not None else []
+        return list(self._queues.get(backend, ()))
 
     def length(self, backend: str | None) -> int:
-        queue = self._queues.get(backend)
-        return len(queue.waiting) if queue is not None else 0
+        return len(self._queues.get(backend, ()))
 
     def oldest(self) -> float | None:
         """When the request that has waited longest arrived; None if none waits."""
-        everybody = (waiter for queue in self._queues.values() for waiter in queue.waiting)
+        everybody = (waiter for queue in self._queues.values() for waiter in queue)
         return min((waiter.since for waiter in everybody), default=None)

@@ -37,7 +37,9 @@ async def receive(
     body = answer.whole()
     if body is None and (answer.length is None or answer.length > WHOLE_BYTES):
         stream = AnswerStream(answer, lambda _: over())
-        return Response(answer.status, answer.headers, stream=stream, length=answer.length)
+        passed = Response(answer.status, answer.headers, stream=stream, length=answer.length)
+        passed.trailers = answer.trailers
+        return passed
     try:
         if body is None:
             body = await _rest(answer, seconds)
@@ -46,7 +48,9 @@ async def receive(
         raise
     finally:
         over()
-    return Response(answer.status, answer.headers, body, length=answer.length if head_only else None)
+    whole = Response(answer.status, answer.headers, body, length=answer.length if head_only else None)
+    whole.trailers = answer.trailers
+    return whole
 
 
 class EndingStream:

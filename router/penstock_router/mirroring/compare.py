@@ -47,25 +47,25 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _STEP = re.compile(r"\.([A-Za-z0-9_-]+|\*)|\[([0-9]+|\*|'[^'\\]+')\]")
 
 
-class Link:
+class PathStep:
     """The last step of a path, a name or an index, and a link to the steps before it."""
 
     __slots__ = ("before", "step")
 
-    def __init__(self, before: Link | None, step: str | int) -> None:
+    def __init__(self, before: PathStep | None, step: str | int) -> None:
         self.before = before
         self.step = step
 
 
-class Node:
+class IgnoreNode:
     """A node in the tree of ignored paths."""
 
     __slots__ = ("any_index", "any_name", "ends", "steps")
 
     def __init__(self) -> None:
-        self.steps: dict[str | int, Node] = {}
-        self.any_name: Node | None = None
-        self.any_index: Node | None = None
+        self.steps: dict[str | int, IgnoreNode] = {}
+        self.any_name: IgnoreNode | None = None
+        self.any_index: IgnoreNode | None = None
         self.ends = False
 
 
@@ -81,7 +81,7 @@ class Rules:
 
     def __init__(self, ignore: tuple[str, ...] = (), tolerance: float = 0.0) -> None:
         self.tolerance = tolerance
-        self.root = Node()
+        self.root = IgnoreNode()
         for path in ignore:
             node = self.root
             for step in _STEP.finditer(path):
@@ -89,14 +89,14 @@ class Rules:
             node.ends = True
 
 
-def _below(node: Node, name: str | None, bracket: str | None) -> Node:
+def _below(node: IgnoreNode, name: str | None, bracket: str | None) -> IgnoreNode:
     if name == "*":
         if node.any_name is None:
-            node.any_name = Node()
+            node.any_name = IgnoreNode()
         return node.any_name
     if bracket == "*":
         if node.any_index is None:
-            node.any_index = Node()
+            node.any_index = IgnoreNode()
         return node.any_index
     step: str | int
     if name is not None:
@@ -105,7 +105,7 @@ def _below(node: Node, name: str | None, bracket: str | None) -> Node:
         step = bracket[1:-1]
     else:
         step = int(bracket or "0")
-    return node.steps.setdefault(step, Node())
+    return node.steps.setdefault(step, IgnoreNode())
 
 
 class FirstDifference:
@@ -136,10 +136,10 @@ class Work:
 
     def __init__(
         self,
-        link: Link | None,
+        link: PathStep | None,
         expected: object,
         actual: object,
-        nodes: list[Node],
+        nodes: list[IgnoreNode],
         at: list[str],
         start: int,
     ) -> None:
@@ -236,7 +236,7 @@ class Comparison:
         else:
             self._pair(None, expected, actual, [self._rules.root])
 
-    def _pair(self, link: Link | None, expected: object, actual: object, nodes: list[Node]) -> None:
+    def _pair(self, link: PathStep | None, expected: object, actual: object, nodes: list[IgnoreNode]) -> None:
         """Compare two scalars, or queue two containers to be compared."""
         if isinstance(expected, list) and isinstance(actual, list):
             if any(node.any_index is not None and node.any_index.ends for node in nodes):
@@ -270,11 +270,11 @@ class Comparison:
                     apart = value - other if value > other else other - value
                     scale = max(1.0, abs(value), abs(other))
                     if apart > tolerance * scale:
-                        self._differ(VALUE, Link(work.link, place), "number", "number")
+                        self._differ(VALUE, PathStep(work.link, place), "number", "number")
             else:
                 below = _into(nodes, place, of_array=True) if nodes else nodes
                 if below is not None:
-                    self._pair(Link(work.link, place), value, other, below)
+                    self._pair(PathStep(work.link, place), value, other, below)
             place += 1
             if self.difference is not None:
                 return left
@@ -295,9 +295,9 @@ class Comparison:
             below = _into(nodes, name, of_array=False) if nodes else nodes
             if below is not None:
                 if name in actual:
-                    self._pair(Link(work.link, name), expected[name], actual[name], below)
+                    self._pair(PathStep(work.link, name), expected[name], actual[name], below)
                 else:
-                    self._differ(MISSING, Link(work.link, name), _type(expected[name]), "")
+                    self._differ(MISSING, PathStep(work.link, name), _type(expected[name]), "")
             place += 1
             if self.difference is not None:
                 return left
@@ -308,7 +308,7 @@ class Comparison:
             return left
         for name in actual:
             if name not in expected and _into(nodes, name, of_array=False) is not None:
-                self._differ(EXTRA, Link(work.link, name), "", _type(actual[name]))
+                self._differ(EXTRA, PathStep(work.link, name), "", _type(actual[name]))
                 break
         return left - 1
 
@@ -320,7 +320,7 @@ class Comparison:
         except OverflowError:  # an integer beyond all floats
             return False
 
-    def _differ(self, kind: str, link: Link | None, expected: str, actual: str) -> None:
+    def _differ(self, kind: str, link: PathStep | None, expected: str, actual: str) -> None:
         if self.difference is None:
             self.difference = FirstDifference(
                 kind, _path(link, general=False), _path(link, general=True), expected, actual
@@ -354,9 +354,9 @@ def _type(value: object) -> str:
     return "object" if isinstance(value, dict) else "number"
 
 
-def _into(nodes: list[Node], step: str | int, *, of_array: bool) -> list[Node] | None:
+def _into(nodes: list[IgnoreNode], step: str | int, *, of_array: bool) -> list[IgnoreNode] | None:
     """The nodes of ignored paths below a step; None if one of the paths ends there."""
-    below: list[Node] = []
+    below: list[IgnoreNode] = []
     for node in nodes:
         exact = node.steps.get(step)
         wild = node.any_index if of_array else node.any_name
@@ -369,7 +369,7 @@ def _into(nodes: list[Node], step: str | int, *, of_array: bool) -> list[Node] |
     return below
 
 
-def _path(link: Link | None, *, general: bool) -> str:
+def _path(link: PathStep | None, *, general: bool) -> str:
     """Render a path as text, cut if it is long."""
     steps: list[str | int] = []
     while link is not None:

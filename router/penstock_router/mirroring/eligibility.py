@@ -37,6 +37,8 @@ def unfit(original: Original, answer: Response, reason: str) -> str:
         return UPGRADE
     if request.method in _UNLIKE:
         return METHOD
+    if request.trailers:  # a gRPC call's messages can come as a stream, whatever its length
+        return STREAM
     if request.stream is not None:
         return STREAM if request.length is None else TOO_LARGE
     if answer.stream is not None:

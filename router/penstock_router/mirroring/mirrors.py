@@ -28,7 +28,7 @@ from collections.abc import Callable
 
 from penstock_router.messages.arrived_head import MAX_HEAD_SIZE
 from penstock_router.messages.header_policy import AnswerFields, request_lines
-from penstock_router.messages.response_body import WHOLE_BYTES, receive
+from penstock_router.messages.response_body import WHOLE_BYTES
 from penstock_router.mirroring.compare import Comparison
 from penstock_router.mirroring.compare_queue import CompareQueue
 from penstock_router.mirroring.copy import Copy, Original
@@ -190,7 +190,6 @@ class Mirrors:
         self._is_held_for = is_held_for
         self._comparisons = CompareQueue()
         self._waiting: deque[Copy] = deque()
-        self._tasks: set[asyncio.Future[None]] = set()
         self._in_flight = 0
         self._bytes = 0
 
@@ -274,7 +273,7 @@ class Mirrors:
         out.lines = request_lines(original.identity, original.timeout)
         copy.sent = now
         address = pod.address
-        give_up = self._upstream.begin_open(
+        self._upstream.begin(
             address.host,
             address.port,
             out,
@@ -287,30 +286,9 @@ class Mirrors:
         pod.begins(stays=True)
         mirror.series.sent += 1
         mirror.large_answers.sent(now)
-        if give_up is None:
-            if pod.unreachable:
-                mirror.next_probe = now + PROBE_MOST_SECONDS
-            task = asyncio.ensure_future(self._connect(copy, pod, out))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if pod.unreachable:
+            mirror.next_probe = now + PROBE_MOST_SECONDS
         return True
-
-    async def _connect(self, copy: Copy, pod: Pod, request: Request) -> None:
-        """Send a copy on a new connection."""
-        address, timeout = pod.address, copy.original.timeout
-        answer: Response | UpstreamAnswer | UpstreamError
-        try:
-            opened = await self._upstream.open(
-                address.host, address.port, request, timeout=timeout, idle=timeout
-            )
-            left = max(0.0, copy.sent + timeout - self._clock())
-            answer = await receive(opened, head_only=False, seconds=left, over=_nothing)
-        except UpstreamError as error:
-            answer = error
-        except BaseException:  # a cancellation too, as at the router's end
-            self._ended(copy, pod)
-            raise
-        self._opened(copy, answer)
 
     def _opened(self, copy: Copy, answer: Response | UpstreamAnswer | UpstreamError) -> None:
         """Take a mirror's answer, or the error instead of it."""
@@ -397,7 +375,3 @@ class Mirrors:
         copy.mirror.in_flight -= 1
         self._in_flight -= 1
         self._bytes -= copy.size
-
-
-def _nothing() -> None:
-    """Do nothing."""

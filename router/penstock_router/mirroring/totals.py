@@ -160,49 +160,66 @@ class MirrorSeries:
         )
 
 
-def families(mirrors: Iterable[MirrorSeries]) -> Iterator[Any]:
-    """Yield the metrics of all mirrors, for `prometheus_client`."""
-    names = ["endpoint", "mirror"]
-    requests = core.CounterMetricFamily(
-        "penstock_router_mirror_requests",
-        "Copies that were sent to a mirror and are over; code 0: no answer came.",
-        labels=[*names, "code", "reason"],
-    )
-    dropped = core.CounterMetricFamily(
-        "penstock_router_mirror_dropped",
-        "Requests that were drawn for a mirror and not copied.",
-        labels=[*names, "reason"],
-    )
-    seconds = core.HistogramMetricFamily(
-        "penstock_router_mirror_duration_seconds", "From the sending of a copy to its answer.", labels=names
-    )
-    served = core.HistogramMetricFamily(
-        "penstock_router_mirror_served_duration_seconds",
-        "How long the served answers took to the requests whose copies the mirror's model answered.",
-        labels=names,
-    )
-    compared = core.CounterMetricFamily(
-        "penstock_router_mirror_compared",
-        "Pairs of answers by what their comparison has come to: equal, or how they differ.",
-        labels=[*names, "result"],
-    )
-    skipped = core.CounterMetricFamily(
-        "penstock_router_mirror_compare_skipped",
-        "Pairs of answers that were not compared.",
-        labels=[*names, "reason"],
-    )
-    for series in mirrors:
-        labels = [series.copies.endpoint, series.copies.backend]
-        for (status, reason), count in series.copies.answers.items():
-            requests.add_metric([*labels, str(status), reason], count)
-        for reason, count in list(series.dropped.items()):
-            dropped.add_metric([*labels, reason], count)
-        for family, durations in ((seconds, series.copies), (served, series.served)):
-            family.add_metric(labels, durations.cumulative(), durations.seconds)
-        differing = list(series.differing.items())
-        compared.add_metric([*labels, EQUAL], series.compared - sum(count for _, count in differing))
-        for kind, count in differing:
-            compared.add_metric([*labels, kind], count)
-        for reason, count in list(series.skipped.items()):
-            skipped.add_metric([*labels, reason], count)
-    yield from (requests, dropped, seconds, served, compared, skipped)
+class MirrorFamilies:
+    """The families of the metrics of all mirrors.
+
+    Args:
+        names: names of the labels that precede each metric's own.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        of = [*names, "endpoint", "mirror"]
+        self._requests = core.CounterMetricFamily(
+            "penstock_router_mirror_requests",
+            "Copies that were sent to a mirror and are over; code 0: no answer came.",
+            labels=[*of, "code", "reason"],
+        )
+        self._dropped = core.CounterMetricFamily(
+            "penstock_router_mirror_dropped",
+            "Requests that were drawn for a mirror and not copied.",
+            labels=[*of, "reason"],
+        )
+        self._seconds = core.HistogramMetricFamily(
+            "penstock_router_mirror_duration_seconds", "From the sending of a copy to its answer.", labels=of
+        )
+        self._served = core.HistogramMetricFamily(
+            "penstock_router_mirror_served_duration_seconds",
+            "How long the served answers took to the requests whose copies the mirror's model answered.",
+            labels=of,
+        )
+        self._compared = core.CounterMetricFamily(
+            "penstock_router_mirror_compared",
+            "Pairs of answers by what their comparison has come to: equal, or how they differ.",
+            labels=[*of, "result"],
+        )
+        self._skipped = core.CounterMetricFamily(
+            "penstock_router_mirror_compare_skipped",
+            "Pairs of answers that were not compared.",
+            labels=[*of, "reason"],
+        )
+
+    def add(self, mirrors: Iterable[MirrorSeries], preceding: list[str]) -> None:
+        """Add the metrics of some mirrors.
+
+        Args:
+            preceding: values of the labels that precede each metric's own.
+        """
+        for series in mirrors:
+            labels = [*preceding, series.copies.endpoint, series.copies.backend]
+            for (status, reason), count in series.copies.answers.items():
+                self._requests.add_metric([*labels, str(status), reason], count)
+            for reason, count in list(series.dropped.items()):
+                self._dropped.add_metric([*labels, reason], count)
+            for family, durations in ((self._seconds, series.copies), (self._served, series.served)):
+                family.add_metric(labels, durations.cumulative(), durations.seconds)
+            differing = list(series.differing.items())
+            equal = series.compared - sum(count for _, count in differing)
+            self._compared.add_metric([*labels, EQUAL], equal)
+            for kind, count in differing:
+                self._compared.add_metric([*labels, kind], count)
+            for reason, count in list(series.skipped.items()):
+                self._skipped.add_metric([*labels, reason], count)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from (self._requests, self._dropped, self._seconds)
+        yield from (self._served, self._compared, self._skipped)

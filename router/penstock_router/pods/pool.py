@@ -151,19 +151,6 @@ class Pods:
         first, other = two_of(len(pods), self._random)
         return less_loaded(pods[first], pods[other], now)
 
-    def pick_even(self, backend: str) -> Pod | None:
-        """Pick the pod where least waits, for a request that was handed back; None if no pod reports it.
-
-        New pods are not spared: the request would wait longer elsewhere.
-        """
-        now, best = self._clock(), None
-        pods = self.available(backend)
-        first = self._random.randrange(len(pods)) if pods else 0  # so that routers begin with different pods
-        for pod in (*pods[first:], *pods[:first]):
-            if pod.takes(now) and (best is None or pod.level < best.level):
-                best = pod
-        return best
-
     def own(self, backend: str, key: Hashed) -> Pod | None:
         """The ready pod to which requests with a key stick, whatever its state; None if none is ready."""
         return _best(self.ready(backend), key)

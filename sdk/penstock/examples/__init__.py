@@ -11,12 +11,18 @@ import json
 import math
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 import penstock
 
 SIDE = 8
 INK = 16
+THREE = ["..###...", "..#.##..", ".....#..", "....#...", "...###..", ".....#..", "..#..#..", "..####.."]
+
+Image = Annotated[Any, msgspec.Meta(examples=[THREE])]
+"""One that has an example, for the page at /docs."""
 
 
 class Digits:
@@ -28,7 +34,7 @@ class Digits:
         self._bias: list[float] = document["bias"]
 
     @penstock.batched
-    def predict(self, images: Sequence[Any]) -> list[Any]:
+    def predict(self, images: Sequence[Image]) -> list[Any]:
         """Answer a batch of images.
 
         Args:

@@ -15,6 +15,7 @@ from penstock.encoding import encode, path_of
 from penstock.errors import AnswerError, CallCycle, UpstreamTimeout
 from penstock.handles.pending import HandleResponse
 from penstock.handles.stream import HandleStream
+from penstock.signature import POSITIONAL
 from penstock_wire.contract import REQUEST_ID as REQUEST_ID_FORM
 from penstock_wire.headers import (
     CALL_CHAIN,
@@ -76,12 +77,12 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class HandleCall:
     """One call; its operands can still be pending.
 
     Args:
         endpoint: its name, for messages.
-        args: the unnamed arguments; at most one.
+        args: the unnamed arguments.
         named: the named arguments.
         options: the handle's options.
         deadline: when it fails, by `time.monotonic`; None for never.
@@ -138,7 +139,7 @@ class Call:
             return self.headers
         return (*self.headers, (TIMEOUT_MS, b"%d" % math.ceil(left * 1000)))
 
-    async def operands(self) -> Call:
+    async def operands(self) -> HandleCall:
         """Wait for all pending operands at once, and return the call with their answers in place of them.
 
         If one fails, the others are cancelled, except for those with another waiter.
@@ -167,6 +168,8 @@ class Call:
 
     def item_and_members(self) -> tuple[Any, Mapping[str, Any]]:
         """Return the item, and the members beside `instances`."""
+        if len(self.args) > 1:
+            return {POSITIONAL: list(self.args), **self.named}, {}
         return (self.args[0], self.named) if self.args else (dict(self.named), {})
 
     def body(self) -> bytes:
@@ -190,27 +193,24 @@ async def _value(given: Any) -> Any:
 
 def call_of(
     endpoint: str, options: Options, args: tuple[Any, ...], named: Mapping[str, Any], *, namespace: str = ""
-) -> Call:
+) -> HandleCall:
     """Check a call's arguments, and inherit its caller's deadline, request id, trace and chain.
 
     Args:
         endpoint: its name.
         options: options of the handle.
-        args: the item, or nothing if the named arguments make the item.
-        named: members of the item; if there is an item in `args`, the members beside `instances`.
+        args: the item; nothing if the named arguments make the item; or several arguments, which make it
+            together with the named ones.
+        named: members of the item; if there is one item in `args`, the members beside `instances`.
         namespace: the endpoint's namespace; empty if unknown.
 
     Raises:
-        TypeError: there are several unnamed arguments, or one holds a call or a stream.
+        TypeError: one holds a call or a stream, or has the name of the items.
     """
-    if len(args) > 1:
-        raise TypeError(
-            f"{endpoint}: expected one argument without a name (the item) at most, found {len(args)}: "
-            "give the arguments of a method with several parameters by name"
-        )
-    if args and "instances" in named:
+    if len(args) == 1 and "instances" in named:
         raise TypeError(f'{endpoint}: expected no argument of the name "instances", found one')
-    for name, value in (("the item", args[0]) if args else ("", None), *named.items()):
+    unnamed = ["the item"] if len(args) == 1 else [f"argument {index}" for index in range(1, len(args) + 1)]
+    for name, value in (*zip(unnamed, args, strict=True), *named.items()):
         if not isinstance(value, HandleResponse):
             _check(value, name, endpoint)
     context = call_context.current()
@@ -237,7 +237,7 @@ def call_of(
     except CallCycle as error:
         error.request_id = request_id.decode()
         cycle = error
-    return Call(
+    return HandleCall(
         endpoint=endpoint,
         args=args,
         named=named,

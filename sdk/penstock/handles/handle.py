@@ -10,11 +10,12 @@ from typing import Any, TypedDict, Unpack
 
 from penstock.encoding import NO_JSON
 from penstock.errors import EndpointNotFound
-from penstock.handles.arguments import Call, Options, call_of
+from penstock.handles.arguments import HandleCall, Options, call_of
 from penstock.handles.loop_thread import shared_loop
 from penstock.handles.pending import HandleResponse, running_loop
 from penstock.handles.place import Place, Remote, look_up, place_of, read_url
 from penstock.handles.stream import HandleStream, Pieces
+from penstock.near_names import did_you_mean
 from penstock_wire.contract import NAMESPACE_ENV
 from penstock_wire.extras import missing
 
@@ -92,29 +93,35 @@ class Handle:
         known = [field.name for field in dataclasses.fields(Options)]
         unknown = [name for name in changes if name not in known]
         if unknown:
-            raise TypeError(f"expected options among {', '.join(known)}, found {', '.join(unknown)}")
+            hint = did_you_mean(unknown[0], known)
+            raise TypeError(f"expected options among {', '.join(known)}, found {', '.join(unknown)}{hint}")
         return self._with(dataclasses.replace(self._options, **changes))
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Call the method; the request is sent before this returns, or in the next turn of its loop.
 
         Args:
-            args: the item, if the method has one parameter or is batched.
-            named: the arguments of a method with several parameters; with an item in `args`, the arguments
-                that a batched method takes once for all items.
+            args: the item; or the arguments of a method with several parameters, in order.
+            named: the same by name; with one item in `args`, the arguments that a batched method takes once
+                for all items.
 
         Returns:
             A `HandleResponse`; with `stream=True` a `HandleStream`.
 
-        Raises:
-            TypeError: an argument cannot be sent. All other errors are raised when the answer is awaited.
+        All errors are raised when the answer is awaited, so that of several calls each has its own.
         """
         namespace = self._namespace or os.environ.get(NAMESPACE_ENV, "")
-        call = call_of(self._endpoint, self._options, args, named, namespace=namespace)
+        call: HandleCall | TypeError
+        place: Place | Exception
         try:
-            place: Place | Exception = call.cycle or self._place()
-        except (EndpointNotFound, ValueError) as error:
-            place = error
+            call = call_of(self._endpoint, self._options, args, named, namespace=namespace)
+        except TypeError as error:
+            call = place = error
+        else:
+            try:
+                place = call.cycle or self._place()
+            except (EndpointNotFound, ValueError) as error:
+                place = error
         loop = running_loop() or shared_loop() if isinstance(place, Remote | Exception) else place.loop
         if self._options.stream:
             return HandleStream(_opened(place, call), loop, self._endpoint)
@@ -123,6 +130,12 @@ class Handle:
     def __getattr__(self, name: str) -> Handle:
         if name.startswith("_"):
             raise AttributeError(f"expected the name of a method that is served, found {name}")
+        if name == "remote":  # of Ray Serve
+            called = self._options.method or "handle"
+            raise AttributeError(
+                f"{self._endpoint}: expected {called}(…), found {called}.remote: drop .remote; a method of "
+                'that name is called by .options(method="remote")'
+            )
         return self._with(dataclasses.replace(self._options, method=name))
 
     def _place(self) -> Place:
@@ -164,7 +177,9 @@ class Handle:
 NO_JSON[Handle] = "call it, and give the answer"
 
 
-async def _answered(place: Place | Exception, call: Call) -> Any:
+async def _answered(place: Place | Exception, call: HandleCall | TypeError) -> Any:
+    if isinstance(call, TypeError):  # an argument cannot be sent
+        raise call
     call = await call.operands()
     if isinstance(place, Exception):
         raise place
@@ -173,7 +188,9 @@ async def _answered(place: Place | Exception, call: Call) -> Any:
     return await _remote().answer(place, call)
 
 
-async def _opened(place: Place | Exception, call: Call) -> Pieces:
+async def _opened(place: Place | Exception, call: HandleCall | TypeError) -> Pieces:
+    if isinstance(call, TypeError):
+        raise call
     call = await call.operands()
     if isinstance(place, Exception):
         raise place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Coroutine, Generator
-from typing import Any
+from typing import Any, Never
 
 from penstock.handles import scope
 
@@ -40,17 +40,22 @@ class HandleResponse:
     def __await__(self) -> Generator[Any, None, Any]:
         return self._wait().__await__()
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None, **other: Never) -> Any:
         """Wait for the answer in a thread.
 
         Args:
             timeout: seconds, after which the call still goes on; None = as long as the call takes.
+            other: nothing; the error for another name says which there is.
 
         Raises:
             RuntimeError: an event loop runs in this thread, and would be blocked.
             TimeoutError: there is no answer after this time.
             EndpointNotFound, UpstreamError: the call failed.
         """
+        if other:
+            raise TypeError(
+                f"{self._endpoint}: expected result(timeout), in seconds, found {', '.join(other)}"
+            )
         refuse_running_loop("await the call instead of .result()")
         work = self._work
         if not isinstance(work, asyncio.Task):

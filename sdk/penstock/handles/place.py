@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock.errors import EndpointNotFound
-from penstock.handles.arguments import Call
+from penstock.handles.arguments import HandleCall
 from penstock.handles.stream import Pieces
 from penstock_wire.contract import ENDPOINTS_ENV, NAMESPACE_ENV
 
@@ -30,7 +30,7 @@ class LocalEndpoint(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    async def answer(self, call: Call) -> Any:
+    async def answer(self, call: HandleCall) -> Any:
         """Return the value of the answer.
 
         Raises:
@@ -38,7 +38,7 @@ class LocalEndpoint(Protocol):
         """
         ...
 
-    async def stream(self, call: Call) -> Pieces:
+    async def stream(self, call: HandleCall) -> Pieces:
         """Return the pieces of a generator's answer.
 
         Raises:

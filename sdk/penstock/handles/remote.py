@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from penstock.errors import CallCycle, UpstreamError, UpstreamTimeout
-from penstock.handles.arguments import Call
+from penstock.handles.arguments import HandleCall
 from penstock.handles.place import Remote, is_unknown, unknown
 from penstock.handles.stream import Events, kind_of, read_event
 from penstock.response import Response
 from penstock_wire import http
 from penstock_wire.headers import REASON, REQUEST_ID, Headers, get
 from penstock_wire.http.body import BodyTooLong, read_whole
-from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.pool import MAX_ANSWER_BYTES, H1Upstream
+from penstock_wire.http.sending import open_answer, send
 from penstock_wire.item_streams import EVENTS
 from penstock_wire.words import cut
 
@@ -63,7 +63,7 @@ async def _upstream() -> H1Upstream:
     return pool.upstream
 
 
-async def answer(place: Remote, call: Call) -> Any:
+async def answer(place: Remote, call: HandleCall) -> Any:
     """Send a call.
 
     Args:
@@ -82,7 +82,7 @@ async def answer(place: Remote, call: Call) -> Any:
     for last in (False, True):
         request = http.Request("POST", place.target, call.fields(), body, fresh=last)
         try:
-            answered = await upstream.send(place.host, place.port, request, timeout=_time(call))
+            answered = await send(upstream, place.host, place.port, request, timeout=_time(call))
         except http.UpstreamError as error:
             _raise_unless_again(error, last, place, call)
             continue
@@ -90,7 +90,7 @@ async def answer(place: Remote, call: Call) -> Any:
     raise AssertionError("the second try has an answer or an error")
 
 
-async def stream(place: Remote, call: Call) -> RemotePieces:
+async def stream(place: Remote, call: HandleCall) -> RemotePieces:
     """Send a call whose answer is a stream; arguments and errors as for `answer`.
 
     Raises:
@@ -101,8 +101,8 @@ async def stream(place: Remote, call: Call) -> RemotePieces:
     for last in (False, True):
         request = http.Request("POST", place.target, call.fields(), body, fresh=last)
         try:
-            opened = await upstream.open(
-                place.host, place.port, request, timeout=_time(call), idle=NEVER_SECONDS
+            opened = await open_answer(
+                upstream, place.host, place.port, request, timeout=_time(call), idle=NEVER_SECONDS
             )
         except http.UpstreamError as error:
             _raise_unless_again(error, last, place, call)
@@ -114,12 +114,12 @@ async def stream(place: Remote, call: Call) -> RemotePieces:
     raise AssertionError("the second try has an answer or an error")
 
 
-def _time(call: Call) -> float:
+def _time(call: HandleCall) -> float:
     left = call.seconds_left()
     return NEVER_SECONDS if left is None else left + LATE_SECONDS
 
 
-def _raise_unless_again(error: http.UpstreamError, last: bool, place: Remote, call: Call) -> None:  # noqa: FBT001
+def _raise_unless_again(error: http.UpstreamError, last: bool, place: Remote, call: HandleCall) -> None:  # noqa: FBT001
     """Raise, unless the request was surely not executed: it is then sent again once, on a new connection."""
     if is_unknown(error.__cause__):
         raise unknown(call.endpoint, place) from error
@@ -128,7 +128,7 @@ def _raise_unless_again(error: http.UpstreamError, last: bool, place: Remote, ca
     raise failed(error, call) from error
 
 
-def failed(error: http.UpstreamError, call: Call) -> UpstreamError:
+def failed(error: http.UpstreamError, call: HandleCall) -> UpstreamError:
     """Make the error for a call without an HTTP answer."""
     if isinstance(error, http.UpstreamTimeout) or (isinstance(error, http.ConnectTimeout) and _is_late(call)):
         return call.late()
@@ -144,7 +144,7 @@ def failed(error: http.UpstreamError, call: Call) -> UpstreamError:
     )
 
 
-def _is_late(call: Call) -> bool:
+def _is_late(call: HandleCall) -> bool:
     try:
         call.seconds_left()
     except UpstreamTimeout:
@@ -152,7 +152,7 @@ def _is_late(call: Call) -> bool:
     return False
 
 
-async def _refuse(opened: Answer, call: Call) -> None:
+async def _refuse(opened: http.UpstreamAnswer, call: HandleCall) -> None:
     """Raise the error for an answer that is not a stream."""
     try:
         body = await read_whole(opened.stream, MAX_ANSWER_BYTES)
@@ -175,7 +175,7 @@ class _Predictions(msgspec.Struct):
 _PREDICTIONS = msgspec.json.Decoder(_Predictions)
 
 
-def _value(answered: http.Response, call: Call) -> Any:
+def _value(answered: http.Response, call: HandleCall) -> Any:
     """Read the return value of a call from an HTTP answer.
 
     Raises:
@@ -204,7 +204,7 @@ def _tolerant(body: bytes) -> list[Any]:
     return values if isinstance(values, list) else []
 
 
-def refused(status: int, headers: Headers, body: bytes, call: Call) -> UpstreamError:
+def refused(status: int, headers: Headers, body: bytes, call: HandleCall) -> UpstreamError:
     """Make the error for an answer with an error status.
 
     Args:
@@ -221,7 +221,7 @@ def refused(status: int, headers: Headers, body: bytes, call: Call) -> UpstreamE
     reason = (get(headers, REASON) or b"").decode("latin-1") or str(document.get("reason") or "")
     request_id = (get(headers, REQUEST_ID) or b"").decode("latin-1") or call.request_id
     detail = document.get("detail") or cut(body[:1000].decode("utf-8", "replace"), 200) or "no body"
-    kind = kind_of(reason)
+    kind = kind_of(reason, document)
     # NB: each call of the circle passes the error on; do not prefix its message each time.
     text = str(detail) if kind is CallCycle else f"{status} {reason or 'without a reason'}: {detail}"
     return kind(
@@ -245,7 +245,7 @@ class RemotePieces:
 
     __slots__ = ("_call", "_events", "_opened", "_unread")
 
-    def __init__(self, opened: Answer, call: Call) -> None:
+    def __init__(self, opened: http.UpstreamAnswer, call: HandleCall) -> None:
         self._opened = opened
         self._call = call
         self._events = Events(call.endpoint)

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 from penstock import call_context
 from penstock.encoding import decode, encode
 from penstock.errors import AnswerError, ArgumentsError, CallCycle, DeadlineExceeded, UpstreamError
-from penstock.handles.arguments import Call
+from penstock.handles.arguments import HandleCall
 from penstock.handles.stream import Events, read_event
 from penstock.in_process.stream import Stream
+from penstock.raised import kind_named, names_of
 from penstock.response import Response, to_http
 from penstock.streamed_response import in_band, rendered
 from penstock.user_code import described
@@ -44,7 +45,7 @@ class ServedHere:
         self.loop = asyncio.get_running_loop()
         self._methods = methods
 
-    async def answer(self, call: Call) -> Any:
+    async def answer(self, call: HandleCall) -> Any:
         """See `LocalEndpoint.answer`."""
         method, item, members = self._begin(call)
         try:
@@ -65,7 +66,7 @@ class ServedHere:
         fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent_out.headers}
         return Response(answered.status, fields, sent_out.body)
 
-    async def stream(self, call: Call) -> Pieces:
+    async def stream(self, call: HandleCall) -> Pieces:
         """See `LocalEndpoint.stream`."""
         method, item, members = self._begin(call)
         if not method.streams:
@@ -77,7 +78,7 @@ class ServedHere:
         except Exception as error:
             raise _failed(error, call) from error
 
-    def _begin(self, call: Call) -> tuple[Method, Any, dict[str, Any]]:
+    def _begin(self, call: HandleCall) -> tuple[Method, Any, dict[str, Any]]:
         """Return the method, the item and the members beside `instances`, decoded from the request's body."""
         items, parameters = instances_form.read_request(call.body())
         call_context.begin(call.fields())
@@ -104,7 +105,7 @@ class Pieces:
 
     __slots__ = ("_begun", "_call", "_events", "_pieces", "_unread")
 
-    def __init__(self, pieces: Stream[Any], call: Call) -> None:
+    def __init__(self, pieces: Stream[Any], call: HandleCall) -> None:
         self._pieces = pieces
         self._call = call
         self._events = Events(call.endpoint)
@@ -149,7 +150,7 @@ class Pieces:
         self._pieces.close()
 
 
-def _checked(answered: Any, call: Call) -> Any:
+def _checked(answered: Any, call: HandleCall) -> Any:
     """Return an answer, or raise if it has an error status."""
     if isinstance(answered, Response) and answered.status >= 400:
         text = f"{call.endpoint}: {answered.status} without a reason: the method answered so"
@@ -160,7 +161,7 @@ def _checked(answered: Any, call: Call) -> Any:
     return answered
 
 
-def _failed(error: Exception, call: Call) -> Exception:
+def _failed(error: Exception, call: HandleCall) -> Exception:
     """Convert an exception of the endpoint's method into the exception that the caller gets."""
     if (
         isinstance(error, UpstreamError)
@@ -175,18 +176,22 @@ def _failed(error: Exception, call: Call) -> Exception:
     if isinstance(error, DeadlineExceeded) and not isinstance(error, UpstreamError):
         return call.late()
     if isinstance(error, ArgumentsError):
-        return _error(Reason.MISSING_ARGUMENTS, str(error), call)
+        return _error(Reason.MISSING_ARGUMENTS, str(error), call, kind_named(names_of(error)))
     if isinstance(error, AnswerError):
         return _error(Reason.BAD_ANSWER, str(error), call)
-    return _error(Reason.MODEL_FAILED, f"the model failed with {described(error)}", call)
-
-
-def _error(reason: Reason, detail: str, call: Call) -> UpstreamError:
-    text = f"{call.endpoint}: {reason.status} {reason.value}: {detail}"
-    return _upstream(reason.status, reason.value, text, call)
-
-
-def _upstream(status: int, reason: str, text: str, call: Call) -> UpstreamError:
-    return UpstreamError(
-        text, status=status, reason=reason, request_id=call.request_id, endpoint=call.endpoint
+    return _error(
+        Reason.MODEL_FAILED, f"the model failed with {described(error)}", call, kind_named(names_of(error))
     )
+
+
+def _error(
+    reason: Reason, detail: str, call: HandleCall, kind: type[UpstreamError] = UpstreamError
+) -> UpstreamError:
+    text = f"{call.endpoint}: {reason.status} {reason.value}: {detail}"
+    return _upstream(reason.status, reason.value, text, call, kind)
+
+
+def _upstream(
+    status: int, reason: str, text: str, call: HandleCall, kind: type[UpstreamError] = UpstreamError
+) -> UpstreamError:
+    return kind(text, status=status, reason=reason, request_id=call.request_id, endpoint=call.endpoint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from penstock.errors import CallCycle, UpstreamError, UpstreamTimeout
 from penstock.handles import scope
 from penstock.handles.pending import refuse_running_loop, running_loop
+from penstock.raised import MEMBER, kind_named
 
 _END = object()
 _BOM = codecs.BOM_UTF8
@@ -254,7 +255,7 @@ def read_event(name: bytes, data: bytes, endpoint: str, request_id: str) -> Any:
     problem = _piece(data)
     problem = problem if isinstance(problem, dict) else {}
     status, reason, detail = problem.get("status"), str(problem.get("reason") or ""), problem.get("detail")
-    kind = kind_of(reason)
+    kind = kind_of(reason, problem)
     raise kind(
         str(detail) if kind is CallCycle else f"{endpoint}: the stream failed: {reason or None}: {detail}",
         status=status if isinstance(status, int) else 500,
@@ -264,10 +265,10 @@ def read_event(name: bytes, data: bytes, endpoint: str, request_id: str) -> Any:
     )
 
 
-def kind_of(reason: str) -> type[UpstreamError]:
-    """The class of the error for a reason (`x-penstock-reason`)."""
+def kind_of(reason: str, problem: Mapping[str, Any]) -> type[UpstreamError]:
+    """The class of the error for a reason (`x-penstock-reason`) and a problem document."""
     kinds: dict[str, type[UpstreamError]] = {"deadline": UpstreamTimeout, "call_cycle": CallCycle}
-    return kinds.get(reason, UpstreamError)
+    return kinds.get(reason) or kind_named(problem.get(MEMBER))
 
 
 def _piece(data: bytes) -> Any:

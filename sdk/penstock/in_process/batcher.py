@@ -19,8 +19,9 @@ from penstock import call_chain, call_context
 from penstock.call_context import Context
 from penstock.end import END
 from penstock.errors import DeadlineExceeded, SlowReader
-from penstock.in_process.call import NEVER, Call
+from penstock.in_process.call import NEVER, QueuedCall
 from penstock.in_process.settings import BatchSettings
+from penstock.in_process.state import BatchState, RunningBatch, Totals, show
 from penstock.in_process.stream import Pieces, Stream
 from penstock.item_pieces import Events
 from penstock_sidecar.batching.bisection import Bisection
@@ -29,7 +30,7 @@ from penstock_sidecar.estimators.hold_policy import HoldPolicy
 from penstock_sidecar.estimators.latency_model import LatencyModel
 from penstock_sidecar.queue.batch_limits import Limits, choose_with_wait
 from penstock_sidecar.queue.deadline_list import earlier
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import Slice
 from penstock_wire.call_chain import deepest, stands_alone
@@ -42,7 +43,7 @@ MAX_KEYS = 256
 """Most chains and models that have keys of their own; beyond it, those without queued calls are forgotten."""
 
 
-class Batch:
+class CallBatch:
     """A batch that holds one slot. Each of its `parts` is one call."""
 
     __slots__ = ("began", "due", "in_slot", "parts", "task")
@@ -83,26 +84,33 @@ class Batcher:
     Args:
         code: runs the batches.
         settings: the settings of batching.
+        name: the function's name in metrics; empty for none.
     """
 
-    def __init__(self, code: Code, settings: BatchSettings) -> None:
+    def __init__(self, code: Code, settings: BatchSettings, name: str = "") -> None:
         self.loop = asyncio.get_running_loop()
         self._code = code
+        self._totals = show(name, self) if name else Totals()
         self._settings = settings
         self._limits = _limits(settings)
         self._hold_policy = HoldPolicy(settings.batch_wait_timeout)
-        self._key = Key("POST", "/", (), ())
-        self._alone: dict[tuple[bytes, bytes], Key] = {}
+        self._key = BatchKey("POST", "/", (), ())
+        self._alone: dict[tuple[bytes, bytes], BatchKey] = {}
         self._queue = Queue()
         self._latency_model = LatencyModel()
         self._faults = FaultTracker(
             self._queue, self._latency_model, time.monotonic, lambda _, __: self._settings.max_batch_size
         )
         self._timer = EarliestTimer(self._schedule, time.monotonic)
-        self._batches: set[Batch] = set()
+        self._batches: set[CallBatch] = set()
         self._busy = 0
         self._scheduled = False
         self._timed = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call waits or runs."""
+        return not (self._queue.requests or self._batches)
 
     # Calls
 
@@ -143,7 +151,7 @@ class Batcher:
 
     def _enter(
         self, owner: object, value: Any, answer: asyncio.Future[Any] | Pieces, given: float | None
-    ) -> Call:
+    ) -> QueuedCall:
         now = time.monotonic()
         timeout = self._settings.timeout
         if given is None:
@@ -153,7 +161,7 @@ class Batcher:
             deadline = given
         chain, model_id = call_chain.inherited(), call_context.model_id()
         key = self._key_of(chain if stands_alone(chain) else b"", model_id)
-        call = Call(key, owner, value, now, deadline, answer, chain, model_id)
+        call = QueuedCall(key, owner, value, now, deadline, answer, chain, model_id)
         self._queue.add(call)
         self._hold_policy.joined(now, first=self._queue.requests == 1)
         if deadline < NEVER:
@@ -163,7 +171,7 @@ class Batcher:
             self._schedule()
         return call
 
-    def _key_of(self, chain: bytes, model_id: bytes) -> Key:
+    def _key_of(self, chain: bytes, model_id: bytes) -> BatchKey:
         """The key of a call: as in a sidecar, by its chain if that stands alone, and by its model."""
         if not chain and not model_id:
             return self._key
@@ -172,10 +180,10 @@ class Batcher:
             if len(self._alone) >= MAX_KEYS:
                 lines = self._queue.lines
                 self._alone = {each: key for each, key in self._alone.items() if key in lines}
-            key = self._alone[chain, model_id] = Key("POST", "/", (), ())
+            key = self._alone[chain, model_id] = BatchKey("POST", "/", (), ())
         return key
 
-    def _leave(self, call: Call) -> None:
+    def _leave(self, call: QueuedCall) -> None:
         """Remove a call with a caller that waits no longer; no-op if it has its answer."""
         if call.done:
             return
@@ -184,6 +192,19 @@ class Batcher:
             self._queue.leave(call)
         elif call.batch is not None:
             call.batch.left()
+
+    @property
+    def state(self) -> BatchState:
+        """See `state.BatchState`; may be read in any thread."""
+        now, oldest = time.monotonic(), self._queue.oldest
+        return BatchState(
+            waiting=self._queue.requests,
+            seconds=0.0 if oldest is None else now - oldest,
+            batches=tuple(
+                RunningBatch(items=len(batch.parts), seconds=max(0.0, now - batch.began), runs_in=batch.task)
+                for batch in list(self._batches)
+            ),
+        )
 
     # When to look
 
@@ -204,7 +225,7 @@ class Batcher:
     def _expire(self, now: float) -> float | None:
         """Answer the calls with a passed deadline; return when to look again."""
         queue = self._queue
-        while (call := cast("Call | None", queue.first())) is not None and call.deadline <= now:
+        while (call := cast("QueuedCall | None", queue.first())) is not None and call.deadline <= now:
             queue.leave(call)
             call.expire(now)
         due = NEVER if call is None else call.deadline
@@ -232,13 +253,13 @@ class Batcher:
             self._cut(now, key)
         return None
 
-    def _cut(self, now: float, key: Key) -> None:
+    def _cut(self, now: float, key: BatchKey) -> None:
         limits, faults = self._limits, key.faults
         if faults is not None and faults.limit < limits.size:
             limits = dataclasses.replace(limits, size=faults.limit)
         dropped: list[Any] = []
 
-        def finish(items: int) -> float:
+        def finish(items: float) -> float:
             return now + (self._latency_model.predict(now, key.cls, items) or 0.0)
 
         parts = self._queue.cut(key, limits, finish if self._timed else None, dropped)
@@ -248,7 +269,7 @@ class Batcher:
             call.fail(DeadlineExceeded(f"{detail} and would be late"))
         if not parts:
             return
-        batch = Batch(parts, now)
+        batch = CallBatch(parts, now)
         for call in _calls(parts):
             call.executed = True
             call.batch = batch
@@ -259,7 +280,7 @@ class Batcher:
         batch.task = self.loop.create_task(self._run(batch), context=contextvars.Context())
         batch.task.add_done_callback(lambda _: self._ended(batch))
 
-    def _release(self, batch: Batch) -> None:
+    def _release(self, batch: CallBatch) -> None:
         """Free the batch's slot, once; if a full batch waits, cut it before this one's answers go out."""
         if batch.in_slot:
             batch.in_slot = False
@@ -269,7 +290,7 @@ class Batcher:
 
     # One batch
 
-    async def _run(self, batch: Batch) -> None:
+    async def _run(self, batch: CallBatch) -> None:
         try:
             error = await self._attempt(batch, batch.parts, again=False)
             if error is not None:
@@ -283,7 +304,7 @@ class Batcher:
                 call.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
             raise
 
-    def _ended(self, batch: Batch) -> None:
+    def _ended(self, batch: CallBatch) -> None:
         # NB: a callback and not a `finally`, which a task cancelled before its first step never reaches.
         batch.task = None
         self._batches.discard(batch)
@@ -291,7 +312,7 @@ class Batcher:
         if self._queue.items:
             self._schedule()
 
-    async def _attempt(self, batch: Batch, parts: Sequence[Slice], *, again: bool) -> Exception | None:
+    async def _attempt(self, batch: CallBatch, parts: Sequence[Slice], *, again: bool) -> Exception | None:
         """Run once, without the calls that their callers have left.
 
         Returns:
@@ -311,6 +332,7 @@ class Batcher:
             else:
                 answers = await self._code.answers(owner, values)
         except Exception as error:
+            self._totals.failed += 1
             if len(calls) > 1 and self._settings.isolate and not _begun(calls):
                 return error
             _fail(calls, error)
@@ -324,6 +346,7 @@ class Batcher:
             context.end()
         now = time.monotonic()
         self._latency_model.observe(now, key.cls, len(calls), now - began)
+        self._totals.ran(len(calls), now - began)
         if not again:
             if key.faults is not None:
                 self._faults.resolved(parts, (), now - began, 0.0)
@@ -335,7 +358,7 @@ class Batcher:
                 call.succeed(answer)
         return None
 
-    async def _stream(self, calls: list[Call], owner: object, values: list[Any]) -> None:
+    async def _stream(self, calls: list[QueuedCall], owner: object, values: list[Any]) -> None:
         """Run a generator; a call that was left, or has got `END` or an exception, gets no more pieces.
 
         Raises:
@@ -356,7 +379,7 @@ class Batcher:
         for call in calls:
             call.succeed(END)
 
-    async def _isolate(self, batch: Batch, error: Exception) -> None:
+    async def _isolate(self, batch: CallBatch, error: Exception) -> None:
         """Run parts of a batch that raised, until each call has its own outcome."""
         parts = batch.parts
         search = Bisection(len(parts))
@@ -397,7 +420,7 @@ def _limits(settings: BatchSettings) -> Limits:
     return Limits(size=settings.max_batch_size, bytes=_BYTES)
 
 
-def _context(calls: Sequence[Call]) -> Context:
+def _context(calls: Sequence[QueuedCall]) -> Context:
     """The context of a run: what its calls have in common with each other."""
     fields = []
     if calls[0].model_id:
@@ -407,17 +430,17 @@ def _context(calls: Sequence[Call]) -> Context:
     return Context(tuple(fields))
 
 
-def _calls(parts: Sequence[Slice]) -> list[Call]:
+def _calls(parts: Sequence[Slice]) -> list[QueuedCall]:
     """The calls of these parts that wait for an answer."""
-    return [cast("Call", part.work) for part in parts if not part.work.done]
+    return [cast("QueuedCall", part.work) for part in parts if not part.work.done]
 
 
-def _begun(calls: Sequence[Call]) -> bool:
+def _begun(calls: Sequence[QueuedCall]) -> bool:
     """Whether one of these calls has got a piece of its stream, or is done."""
     return any(call.done or (isinstance(call.answer, Pieces) and call.answer.begun) for call in calls)
 
 
-def _put(call: Call, piece: Any) -> None:
+def _put(call: QueuedCall, piece: Any) -> None:
     try:
         cast("Pieces", call.answer).put(piece)
     except SlowReader as error:
@@ -425,12 +448,12 @@ def _put(call: Call, piece: Any) -> None:
     call.deadline = NEVER  # a stream that has begun has no deadline
 
 
-def _fail(calls: Sequence[Call], error: Exception) -> None:
+def _fail(calls: Sequence[QueuedCall], error: Exception) -> None:
     for call in calls:
         call.fail(error)
 
 
-def _cancel(call: Call) -> None:
+def _cancel(call: QueuedCall) -> None:
     call.done = True
     if isinstance(call.answer, Pieces):
         call.answer.end(RuntimeError("the batch was cancelled"))

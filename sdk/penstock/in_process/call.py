@@ -13,7 +13,7 @@ from typing import Any
 from penstock.errors import DeadlineExceeded
 from penstock.in_process.stream import Pieces
 from penstock.user_code import as_exception
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.request import QueuedRequest
 from penstock_wire.http import Request
 
@@ -22,7 +22,18 @@ _REQUEST = Request("POST", "/", (), b"")
 _ITEMS = (b"",)
 
 
-class Call(QueuedRequest):
+def raisable(error: BaseException) -> Exception:
+    """An exception that was raised or returned, as one that can be raised at a caller."""
+    error = as_exception(error)
+    if isinstance(error, StopIteration | StopAsyncIteration):
+        # Neither can be raised from an `await`: it would end the caller's own iteration.
+        made = RuntimeError(f"the batch raised {type(error).__name__}")
+        made.__cause__ = error
+        return made
+    return error
+
+
+class QueuedCall(QueuedRequest):
     """One call.
 
     Args:
@@ -42,7 +53,7 @@ class Call(QueuedRequest):
 
     def __init__(
         self,
-        key: Key,
+        key: BatchKey,
         owner: object,
         value: Any,
         arrived: float,
@@ -76,10 +87,7 @@ class Call(QueuedRequest):
         if self.done:
             return
         self.done = True
-        if isinstance(error, StopIteration | StopAsyncIteration):
-            # Neither can be raised from an `await`: it would end the caller's own iteration.
-            error, cause = RuntimeError(f"the batch raised {type(error).__name__}"), error
-            error.__cause__ = cause
+        error = raisable(error)
         answer = self.answer
         if isinstance(answer, Pieces):
             answer.end(error)

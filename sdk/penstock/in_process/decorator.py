@@ -12,6 +12,7 @@ from penstock.end import End
 from penstock.in_process.batcher import Batcher
 from penstock.in_process.function import BatchedCode
 from penstock.in_process.settings import BatchSettings, changed
+from penstock.in_process.state import BatchState
 from penstock.in_process.stream import Stream
 
 Owner = TypeVar("Owner", contravariant=True)
@@ -63,9 +64,14 @@ class Queues:
         if batcher is None:
             for other in [other for other in self._batchers if other.is_closed()]:
                 del self._batchers[other]
-            batcher = self._batchers[loop] = Batcher(self._code, self.settings)
+            batcher = self._batchers[loop] = Batcher(self._code, self.settings, self._code.shown)
         self._latest = batcher
         return batcher
+
+    @property
+    def state(self) -> BatchState:
+        """The state of all queues."""
+        return sum((each.state for each in list(self._batchers.values())), BatchState())
 
     def apply(self, settings: BatchSettings) -> None:
         """Use other settings from the next batch on."""
@@ -100,6 +106,11 @@ class BoundBatch(Generic[Item, Out]):
     def settings(self) -> BatchSettings:
         """The current settings of batching."""
         return self._queues.settings
+
+    @property
+    def state(self) -> BatchState:
+        """What this instance's calls do now, for debugging."""
+        return self._queues.state
 
     def configure(self, **changes: Unpack[Changes]) -> None:
         """Change how this instance's calls are batched, from its next batch on."""
@@ -159,6 +170,11 @@ class BatchFunction(Generic[Item, Out]):
     def settings(self) -> BatchSettings:
         """The current settings of batching; of a method, those of all instances without their own."""
         return self._own.settings
+
+    @property
+    def state(self) -> BatchState:
+        """What calls do now, for debugging; of a method those of all instances."""
+        return sum((queues.state for _, queues in list(self._instances.values())), self._own.state)
 
     def configure(self, **changes: Unpack[Changes]) -> None:
         """Change how calls are batched, from the next batch on; of a method for all its instances."""

@@ -29,19 +29,21 @@ class BatchedCode:
 
     Attributes:
         name: its name in messages.
+        shown: its name in metrics, with its module's.
         blocking: it is not an `async def`, so it runs in a thread.
 
     Raises:
         TypeError: it is not a function, or has no parameter for a list.
     """
 
-    __slots__ = ("_count", "_method", "_signature", "_streams", "blocking", "function", "name")
+    __slots__ = ("_count", "_method", "_signature", "_streams", "blocking", "function", "name", "shown")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         if isinstance(function, type) or not callable(function):
             raise TypeError(f"penstock.batch: expected a function or a method, found {function!r}")
         self.function = function
         self.name = getattr(function, "__qualname__", repr(function))
+        self.shown = f"{getattr(function, '__module__', '')}.{self.name}"
         self._streams = yields(function)
         self.blocking = not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function))
         self._method = False

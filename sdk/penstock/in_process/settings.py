@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
+
+from penstock.near_names import did_you_mean
 
 MAX_CONCURRENT = 64
 """The most batches at once: the largest maxConcurrentBatches of a BatchPolicy, and the number of threads."""
@@ -34,8 +35,8 @@ class BatchSettings:
     isolate: bool = True
 
     def __post_init__(self) -> None:
-        _count("max_batch_size", self.max_batch_size, None)
-        _count("max_concurrent_batches", self.max_concurrent_batches, MAX_CONCURRENT)
+        for name, most in (("max_batch_size", None), ("max_concurrent_batches", MAX_CONCURRENT)):
+            object.__setattr__(self, name, count(name, getattr(self, name), most))
         _seconds("batch_wait_timeout", self.batch_wait_timeout, positive=False)
         if self.timeout is not None:
             _seconds("timeout", self.timeout, positive=True)
@@ -57,19 +58,33 @@ def changed(settings: BatchSettings, changes: Mapping[str, object]) -> BatchSett
     known = [field.name for field in dataclasses.fields(BatchSettings)]
     for name in changes:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(name, known)
             raise TypeError(f"penstock.batch: expected one of {', '.join(known)}, found {name}{hint}")
     return dataclasses.replace(settings, **changes)  # type: ignore[arg-type] # it checks them
 
 
-def _count(name: str, value: object, most: int | None) -> None:
+def count(name: str, value: object, most: int | None, where: str = "penstock.batch") -> int:
+    """Return a setting as an integer; 4.0, as it comes of a division or of JSON, is one.
+
+    Args:
+        name: the setting's name.
+        value: its value.
+        most: the largest value; None for no limit.
+        where: what the setting belongs to, for messages.
+
+    Raises:
+        TypeError: it is not an integer.
+        ValueError: it is out of its range.
+    """
     limits = "of at least 1" if most is None else f"from 1 to {most}"
-    text = f"penstock.batch: expected {name} to be an integer {limits}, found {value!r}"
+    text = f"{where}: expected {name} to be an integer {limits}, found {value!r}"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(text)
     if value < 1 or (most is not None and value > most):
         raise ValueError(text)
+    return value
 
 
 def _seconds(name: str, value: object, *, positive: bool) -> None:

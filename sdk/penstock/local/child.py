@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from penstock.local.ending import Guard, end_group
-from penstock.local.nodes import MARK, Node, read
+from penstock.local.nodes import MARK, NodeDocument, read
 from penstock_wire.contract import LOCAL_ONLY_ENV
 
 MAX_LINE = 1024 * 1024
@@ -38,7 +38,7 @@ class IsApplication(Exception):
         nodes: its nodes; clients call the last one.
     """
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[NodeDocument]) -> None:
         super().__init__(f"an application of {', '.join(node.name for node in nodes)}")
         self.nodes = nodes
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from penstock.local.child import Children, IsApplication, NotReady
 from penstock.local.front import Front
-from penstock.local.nodes import Node
+from penstock.local.nodes import NodeDocument
 from penstock.local.options import Options
 from penstock.local.pair import Pair
 from penstock.local.terminal import Terminal
 from penstock_wire.http.client.pool import H1Upstream
 
-MakePair = Callable[[Node, Mapping[str, str]], Pair]
+MakePair = Callable[[NodeDocument, Mapping[str, str]], Pair]
 """Makes the pair of a node, given the URLs of the endpoints for its handles."""
 
 
@@ -55,7 +55,7 @@ class Generation:
             NotReady: a program ended before; all are then ended.
         """
         options = self._options
-        only = Node(name=options.name, target=options.target, init_kwargs=dict(options.init_kwargs))
+        only = NodeDocument(name=options.name, target=options.target, init_kwargs=dict(options.init_kwargs))
         self.pairs = [self._make(only, {})]
         try:
             await self.pairs[0].start()
@@ -63,11 +63,11 @@ class Generation:
             if options.settings is not None:
                 raise NotReady(
                     "expected --settings for one class, found an application: its classes have "
-                    "@penstock.backend(spec={'batching': …})"
+                    "@penstock.backend(batching={…})"
                 ) from None
             await self._start_nodes(application.nodes, alone=alone)
 
-    async def _start_nodes(self, nodes: list[Node], *, alone: bool) -> None:
+    async def _start_nodes(self, nodes: list[NodeDocument], *, alone: bool) -> None:
         urls = self._front.urls([node.name for node in nodes])
         self.pairs = [self._make(node, urls) for node in nodes]
         ready: dict[str, str] = {}
@@ -115,7 +115,7 @@ def pair_maker(
 ) -> MakePair:
     """Make a function that makes the pairs of a session; arguments as for `Pair`."""
 
-    def make(node: Node, urls: Mapping[str, str]) -> Pair:
+    def make(node: NodeDocument, urls: Mapping[str, str]) -> Pair:
         return Pair(
             node, options, urls=urls, folder=folder, children=children, upstream=upstream, terminal=terminal
         )

@@ -20,7 +20,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Sample:
     """One look at a sidecar.
 
     Args:
@@ -34,7 +34,7 @@ class Look:
     counts: dict[str, float]
 
 
-def read(queue: bytes, metrics: bytes, *, at: float | None = None) -> Look:
+def read(queue: bytes, metrics: bytes, *, at: float | None = None) -> Sample:
     """Read both pages.
 
     Args:
@@ -44,10 +44,10 @@ def read(queue: bytes, metrics: bytes, *, at: float | None = None) -> Look:
     """
     counts = {name: float(value) for name, value in _SAMPLE.findall(metrics.decode())}
     at = time.monotonic() if at is None else at
-    return Look(at=at, queue=msgspec.json.decode(queue, type=Queue), counts=counts)
+    return Sample(at=at, queue=msgspec.json.decode(queue, type=Queue), counts=counts)
 
 
-def line(name: str, before: Look | None, now: Look) -> str:
+def line(name: str, before: Sample | None, now: Sample) -> str:
     """Make the line of the live view for one sidecar.
 
     Args:

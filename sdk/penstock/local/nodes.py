@@ -15,7 +15,7 @@ MARK = "application "
 """The prefix of the line with the nodes."""
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class NodeDocument(msgspec.Struct, frozen=True, kw_only=True):
     """One backend and its endpoint.
 
     Args:
@@ -45,7 +45,7 @@ def application_line(application: Application, init_kwargs: Mapping[str, Any]) -
     if init_kwargs:
         raise LoadError(NO_INIT_KWARGS)
     nodes = [
-        Node(
+        NodeDocument(
             name=node.name,
             target=node.target,
             init_kwargs=node.init_kwargs,
@@ -56,6 +56,6 @@ def application_line(application: Application, init_kwargs: Mapping[str, Any]) -
     return MARK + json.dumps(msgspec.to_builtins(nodes))
 
 
-def read(line: str) -> list[Node]:
+def read(line: str) -> list[NodeDocument]:
     """Read the nodes from a line of `application_line`."""
-    return msgspec.json.decode(line.removeprefix(MARK).encode(), type=list[Node])
+    return msgspec.json.decode(line.removeprefix(MARK).encode(), type=list[NodeDocument])

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.local.child import Child, Children, NotReady, environment
-from penstock.local.nodes import Node
+from penstock.local.nodes import NodeDocument
 from penstock.local.options import Options
 from penstock.local.ports import HOST, free_port
 from penstock.local.terminal import Terminal
 from penstock_wire import contract
 from penstock_wire.http import Request, UpstreamError
 from penstock_wire.http.client.pool import H1Upstream
+from penstock_wire.http.sending import send
 
 LOOK_SECONDS = 0.02
-TELL_SECONDS = 2.0
+REPORT_SECONDS = 2.0
 """Time until a warning with the sidecar's reason, if it is not ready after its model."""
 LEAVE_SECONDS = 1
 """How long a leaving sidecar still takes requests: by then the router sends to its successor."""
@@ -41,7 +42,7 @@ class Pair:
 
     def __init__(
         self,
-        node: Node,
+        node: NodeDocument,
         options: Options,
         *,
         urls: Mapping[str, str],
@@ -108,7 +109,7 @@ class Pair:
         """Get a page of the sidecar's admin port; status 0 if it does not answer."""
         request = Request(method="GET", target=path, headers=((b"host", HOST.encode()),), body=b"")
         try:
-            answer = await self._upstream.send(HOST, self._admin_port, request, timeout=1.0)
+            answer = await send(self._upstream, HOST, self._admin_port, request, timeout=1.0)
         except UpstreamError:
             return 0, b""
         return answer.status, answer.body
@@ -128,14 +129,14 @@ class Pair:
         return f"{self.name} {program}" if self._node.settings is not None else program
 
     async def _until_ready(self, sidecar: Child) -> None:
-        shown, tell_at = b"", asyncio.get_running_loop().time() + TELL_SECONDS
+        shown, report_at = b"", asyncio.get_running_loop().time() + REPORT_SECONDS
         while True:
             status, text = await self.ask(contract.READY_PATH)
             if status == 200:
                 return
             if not sidecar.running:
                 raise NotReady("the sidecar ended before its model was ready")
-            if text != shown and asyncio.get_running_loop().time() > tell_at:
+            if text != shown and asyncio.get_running_loop().time() > report_at:
                 shown = text
                 self._terminal.say(
                     f"{self._called('sidecar'):<8}| not ready: {text.decode('utf-8', 'replace')}",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import tempfile
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from penstock.local import live_view, source_files
 from penstock.local.child import Children, NotReady
@@ -16,6 +17,7 @@ from penstock.local.ending import Guard
 from penstock.local.front import Front
 from penstock.local.generation import Generation, pair_maker
 from penstock.local.options import Options
+from penstock.local.page import Page
 from penstock.local.pair import Pair
 from penstock.local.ports import PortTaken, check
 from penstock.local.terminal import Terminal
@@ -51,6 +53,16 @@ async def _session(options: Options, folder: Path, guard: Guard) -> int:
     return await Session(options, folder=folder, guard=guard).run()
 
 
+def _in_front(out: TextIO) -> bool:
+    """Whether an output is a terminal on which this process runs in front, not in the background (`&`)."""
+    if not out.isatty():
+        return False
+    try:
+        return os.tcgetpgrp(out.fileno()) == os.getpgrp()
+    except OSError:  # a terminal of nobody's
+        return True
+
+
 class Session:
     """One run of the command; must be made inside the running loop.
 
@@ -63,13 +75,14 @@ class Session:
     def __init__(self, options: Options, *, folder: Path, guard: Guard) -> None:
         self._options = options
         self._folder = folder
-        self._terminal = Terminal(sys.stderr, live=sys.stderr.isatty())
+        self._terminal = Terminal(sys.stderr, live=_in_front(sys.stderr))
         self._children = Children(guard)
         self._upstream = H1Upstream()
         self._front = Front(options.port, folder=folder, children=self._children, terminal=self._terminal)
         self._make = pair_maker(options, folder, self._children, self._upstream, self._terminal)
         self._address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._current: Generation | None = None
+        self._page = Page(lambda: () if self._current is None else self._current.pairs)
         self._announced = False
         self._beside: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
@@ -92,6 +105,7 @@ class Session:
         for result in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
+        await self._page.close()
         await self._upstream.close()
         return code
 
@@ -167,6 +181,7 @@ class Session:
             self._terminal.show(())
             url = f"http://{address}"
             print(f"ready {url}  (to try it: {url}{DOCS_PATH})", flush=True)
+            self._say(f"to look at it: {await self._page.start()}")
 
     async def _watch(self, generation: Generation) -> None:
         """Handle the end of a generation while it serves."""
@@ -183,20 +198,20 @@ class Session:
 
     async def _view(self) -> None:
         """Show queue and batches, if on a terminal."""
-        before: dict[Pair, live_view.Look] = {}
+        before: dict[Pair, live_view.Sample] = {}
         while True:
             await asyncio.sleep(VIEW_SECONDS)
             if not self._terminal.live:
                 continue
             pairs = [] if self._current is None else self._current.pairs
-            looks: dict[Pair, live_view.Look] = {}
+            samples: dict[Pair, live_view.Sample] = {}
             for pair in pairs:
                 (status, queue), (_, metrics) = await pair.ask("/queue"), await pair.ask("/metrics")
                 if status == 200:
-                    looks[pair] = live_view.read(queue, metrics)
-            lines = [live_view.line(pair.name, before.get(pair), look) for pair, look in looks.items()]
+                    samples[pair] = live_view.read(queue, metrics)
+            lines = [live_view.line(pair.name, before.get(pair), sample) for pair, sample in samples.items()]
             self._terminal.show(lines or [f"{self._options.name}  not ready"])
-            before = looks
+            before = samples
 
     def _do_beside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

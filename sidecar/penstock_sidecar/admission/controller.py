@@ -54,7 +54,6 @@ class AdmissionController:
         "_rejections",
         "_slots",
         "_space",
-        "_status",
         "_timeout",
         "refusing",
         "room",
@@ -77,7 +76,6 @@ class AdmissionController:
         """Use another policy; the slots and the pace use it already."""
         self._batching = batching
         self._batch = batching.max_batch_size
-        self._status = batching.overflow_status
         self._timeout = batching.default_timeout_ms / 1000
         self.size_queue()
 
@@ -248,8 +246,27 @@ class AdmissionController:
         estimator = self._pace.wait_estimator
         items, lines = queue.ahead(work)
         last, waiting = items + work.size - 1, queue.items
+        each, beside, most = 1.0, 0.0, math.inf
+        formula = self._pace.latency_model.formula(cls)
+        if formula is not None:
+            longest = formula.of(1, work.longest, work.longest)
+            most = max(self._pace.work(now, cls), longest)
+            if formula.pads:
+                each = longest
+            else:
+                beside = formula.of(work.size, work.cost_left, work.longest) - work.size
         finish = estimator.finish(
-            now, cls, size, items=last, waiting=waiting + work.size, lines=lines, free=free, slots=slots
+            now,
+            cls,
+            size,
+            items=last,
+            waiting=waiting + work.size,
+            lines=lines,
+            free=free,
+            slots=slots,
+            each=each,
+            beside=beside,
+            most=most,
         )
         if finish is None or now + finish <= work.deadline:
             return
@@ -299,4 +316,4 @@ class AdmissionController:
 
     def _full(self, detail: str) -> PenstockError:
         retry_after = self._pace.throughput.retry_after(self._queue.items, self._slots.count)
-        return errors.full(detail, status=self._status, retry_after=retry_after)
+        return errors.full(detail, retry_after=retry_after)

@@ -98,15 +98,14 @@ def unmeetable(finish: float, allowed: float) -> PenstockError:
     )
 
 
-def full(detail: str, *, status: int, retry_after: float) -> PenstockError:
+def full(detail: str, *, retry_after: float) -> PenstockError:
     """Return the error of a request for which there is no room.
 
     Args:
         detail: the expected and the actual state, as text.
-        status: the policy's `overflowStatus`.
         retry_after: seconds until there may be room.
     """
-    return PenstockError(Reason.QUEUE_FULL, detail, status=status, retry_after=retry_after, not_admitted=True)
+    return PenstockError(Reason.QUEUE_FULL, detail, retry_after=retry_after, not_admitted=True)
 
 
 def expired(waited: float) -> PenstockError:
@@ -125,3 +124,9 @@ def dropped(waited: float, service: float) -> PenstockError:
         Reason.DEADLINE,
         f"dropped after {waited:.3f} s in the queue: its batch takes {service:.3f} s and would be late",
     )
+
+
+def no_grpc_port(path: str) -> PenstockError:
+    """Refuse a gRPC call that only the model can answer."""
+    expected = "expected a method of inference.GRPCInferenceService, since the backend has no model.grpcPort"
+    return PenstockError(Reason.BAD_REQUEST, f"{expected}, found {path}", status=501)

@@ -7,7 +7,7 @@ other than a 2xx then: it may quote data of several clients (see `model.answers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import cast
 
 from penstock_sidecar.batching.bisection import may_be_one_request
@@ -31,9 +31,9 @@ _ABOUT_WHOLE_BODY = frozenset(
 """Header fields about the whole answer, or for one caller: they are removed from a batch's answer."""
 
 
-def alone(parts: Sequence[Slice], protocol: BatchProtocol) -> bool:
+def alone(parts: Sequence[Slice]) -> bool:
     """Whether a batch is one whole request, whose body passes byte for byte."""
-    return len(parts) == 1 and parts[0].whole and (protocol.key_fields or not parts[0].work.items)
+    return len(parts) == 1 and parts[0].whole
 
 
 def compose(parts: Sequence[Slice], protocol: BatchProtocol, timeout: float, attempt: int = 0) -> Request:
@@ -47,7 +47,7 @@ def compose(parts: Sequence[Slice], protocol: BatchProtocol, timeout: float, att
     """
     first = parts[0].work
     key = first.key
-    if alone(parts, protocol):
+    if alone(parts):
         headers = lone_fields(first.request, first.request_id, timeout)
         if len(first.items) > 1:
             headers = (*headers, *protocol.asks)
@@ -84,7 +84,7 @@ def distribute(parts: Sequence[Slice], protocol: BatchProtocol, answer: Response
     Raises:
         PenstockError: `bad_answer`: it cannot be read, or does not have an answer for each item.
     """
-    lone = alone(parts, protocol)
+    lone = alone(parts)
     if lone and not (protocol.asks and len(parts[0].work.items) > 1):
         return [answer]
     own = is_form(answer.headers)
@@ -111,8 +111,8 @@ def distribute(parts: Sequence[Slice], protocol: BatchProtocol, answer: Response
     return outcomes
 
 
-def rejoin(answers: Sequence[Response], protocol: BatchProtocol) -> Response:
-    """Merge the answers to the parts of one request.
+def rejoin(answers: Sequence[Response], protocol: BatchProtocol, parameters: Hashable) -> Response:
+    """Merge the answers to the parts of one request, whose parameters are given.
 
     Raises:
         PenstockError: `bad_answer`, or the problem of items with answers of their own.
@@ -120,7 +120,7 @@ def rejoin(answers: Sequence[Response], protocol: BatchProtocol) -> Response:
     own = [item for each in answers if isinstance(each, PartAnswer) for item in each.own]
     if own:
         raise problem_of(own)
-    return answers[0] if len(answers) == 1 else protocol.merge(answers)
+    return answers[0] if len(answers) == 1 else protocol.merge(answers, parameters)
 
 
 def blames_a_request(answers: Sequence[Outcome], answer: Response) -> bool:

@@ -7,6 +7,7 @@ or part-full batches wait (`estimators.hold_policy`).
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from msgspec import UnsetType
 
@@ -18,12 +19,14 @@ from penstock_sidecar.estimators.hold_policy import BOUND, HoldPolicy
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
 from penstock_sidecar.queue.batch_limits import Limits, choose_with_wait, deadline_margin, fills
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import QueuedRequest
+from penstock_sidecar.queue.request import QueuedRequest, work_of
 from penstock_wire.control.settings import Batching
 from penstock_wire.timers import TIMER_SLACK
 
+REACH = 16.0
+"""Batch times by which the deadline of a request that overtakes another may be the later one."""
 WAIT_MARGIN = 2.0
 """Batch times before its earliest deadline at which a part-full batch stops waiting."""
 
@@ -97,7 +100,12 @@ class Cutter:
             self._hold_policy = None
         elif self._hold_policy is None or self._hold_policy.wait != wait:
             self._hold_policy = HoldPolicy(wait)
-        self._limits = Limits(size=batching.max_batch_size, bytes=batching.max_batch_bytes)
+        cost = batching.max_batch_cost
+        self._limits = Limits(
+            size=batching.max_batch_size,
+            bytes=batching.max_batch_bytes,
+            cost=math.inf if isinstance(cost, UnsetType) else cost,
+        )
 
     def arrived(self, work: QueuedRequest) -> None:
         """Record that a request was accepted."""
@@ -117,7 +125,9 @@ class Cutter:
             policy.crowded(key)
             return
         requests = len(parts) - 1 if parts[-1].work.queued else len(parts)
-        seconds = self._pace.latency_model.middle(now, key.cls, batch.items)
+        seconds = self._pace.latency_model.middle(
+            now, key.cls, batch.items if batch.turn is None else batch.turn.work
+        )
         if seconds is not None and requests and not (key.lone or key.large):
             policy.answered(now, key, requests, seconds)
 
@@ -165,7 +175,7 @@ class Cutter:
             self._outcomes.settle(work, errors.expired(now - work.arrived))
         return None if work is None else work.deadline
 
-    def _holds(self, policy: HoldPolicy, now: float, key: Key) -> bool:
+    def _holds(self, policy: HoldPolicy, now: float, key: BatchKey) -> bool:
         """Whether the last free slot is held for callers who are about to come back; notes until when."""
         out = policy.out(key)
         queue, slots = self._queue, self._slots
@@ -199,19 +209,32 @@ class Cutter:
         self.held_until = until
         return True
 
-    def _cut_limits(self, now: float, key: Key) -> Limits:
+    def _cut_limits(self, now: float, key: BatchKey) -> Limits:
         """The limits of the next batch of a key."""
-        size = self._pace.size(now, key.cls)
+        pace, cls = self._pace, key.cls
+        formula = pace.latency_model.formula(cls)
+        size = pace.size(now, cls) if formula is None else self._limits.size
         if key.faults is not None and key.faults.limit < size:
             size = key.faults.limit
+        if formula is not None:
+            return dataclasses.replace(
+                self._limits,
+                size=size,
+                formula=formula,
+                work=pace.work(now, cls),
+                reach=REACH * pace.throughput.seconds,
+            )
         return self._limits if size == self._limits.size else dataclasses.replace(self._limits, size=size)
 
-    def _cut(self, now: float, key: Key) -> None:
+    def _cut(self, now: float, key: BatchKey) -> None:
         """Send the next batch of a key, and drop requests at its head that would be late."""
         queue, pace, cls = self._queue, self._pace, key.cls
         latency_model = pace.latency_model
         limits = self._cut_limits(now, key)
-        size = limits.size
+        size, formula = limits.size, limits.formula
+        if formula is None and (trial := latency_model.trial(cls)) is not None:
+            reach = REACH * pace.throughput.seconds
+            limits = dataclasses.replace(limits, formula=trial, reach=reach)
         if (head := queue.lines[key].first()) is not None and head.expires <= now:
             self._left -= head.size - head.taken
             self._outcomes.settle(head, errors.expired(now - head.arrived))
@@ -219,7 +242,7 @@ class Cutter:
         dropped: list[QueuedRequest] = []
         before, waited = queue.items, queue.lines[key].items
         parts = queue.cut(
-            key, limits, lambda items: now + (latency_model.predict(now, cls, items) or 0.0), dropped
+            key, limits, lambda work: now + (latency_model.predict(now, cls, work) or 0.0), dropped
         )
         items = before - queue.items
         for work in dropped:
@@ -232,15 +255,19 @@ class Cutter:
         came, self._left = max(0, before - self._left), queue.items
         batch = self._runner.start(parts, items, self._limits.size)
         # NB: all bookkeeping that can follow the sending is done here, since the model waits for the batch.
+        amount: float | None = None
+        if formula is not None:
+            size = pace.size(now, cls)
+            amount = work_of(parts, items, formula)
         batch.turn = pace.wait_estimator.begin(
-            now - TIMER_SLACK, cls, items, possible=size, waited=waited, came=came
+            now - TIMER_SLACK, cls, items, work=amount, possible=size, waited=waited, came=came
         )
         if self._hold_policy is not None:
             self._note(self._hold_policy, now - TIMER_SLACK, key, batch)
         self.counts.batches += 1
         self.counts.batch_items += items
 
-    def _note(self, policy: HoldPolicy, now: float, key: Key, batch: Batch) -> None:
+    def _note(self, policy: HoldPolicy, now: float, key: BatchKey, batch: Batch) -> None:
         """Count how long a batch's slot was held, and whether requests came meanwhile."""
         counts, held = self.counts, policy.cut(now, key, len(batch.parts))
         if held > 0.0:

@@ -9,31 +9,39 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
 from penstock_sidecar.admission.controller import MAX_QUEUED_BYTES, AdmissionController
+from penstock_sidecar.admission.errors import expired
 from penstock_sidecar.admission.slots import Slots
 from penstock_sidecar.batching.batch import Batch
 from penstock_sidecar.batching.cutter import Cutter
 from penstock_sidecar.batching.fault_tracker import FaultTracker
+from penstock_sidecar.batching.reuse import InFlight
 from penstock_sidecar.batching.runner import BatchRunner, Begin, Observer, Trace
 from penstock_sidecar.batching.streaming import StreamedSends
 from penstock_sidecar.batching.turns import MakeTimer, Turns
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts, RequestPath, Send
 from penstock_sidecar.protocols.base import BatchProtocol
+from penstock_sidecar.protocols.item_costs import ItemCosts
 from penstock_sidecar.queue.batch_key import Keys
 from penstock_sidecar.queue.deadline_list import earlier
 from penstock_sidecar.queue.eviction import may_evict
 from penstock_sidecar.queue.queue import Queue
-from penstock_sidecar.queue.request import Outcome, QueuedRequest
+from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
 from penstock_wire.control.report import Fit
 from penstock_wire.control.settings import Batching, Settings
-from penstock_wire.errors import PenstockError
-from penstock_wire.http import Request
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.http import Request, Response
 from penstock_wire.process import log
 from penstock_wire.timers import TIMER_SLACK
+
+_UNANSWERED = (Reason.DEADLINE, Reason.QUEUE_FULL, Reason.MOVED)
+"""Ends of one request that say nothing of others that are the same."""
 
 
 class Dispatcher:
@@ -58,6 +66,7 @@ class Dispatcher:
         admission: decides whether a request enters the queue.
         queue: the queue.
         keys: reads header fields under the policy in effect.
+        costs: reads what items cost under the policy in effect; None if that is their bytes.
         pace: the model's pace.
         unbatched: the path of requests that are not batched; None if there is none.
         adapts: the time of one batch affects the size of the next.
@@ -84,12 +93,11 @@ class Dispatcher:
         self._clock = clock
         self.unbatched = unbatched
         self._on_room = on_room
-        self._isolates = protocol.isolates
         self._batching = batching
         self._slots = Slots()
         self.pace = ModelPace(batching.max_batch_size)
         self.queue = Queue(evicting=may_evict(batching))
-        self.keys = Keys(key_fields=protocol.key_fields, batching=batching, used=self.queue.lines)
+        self.keys = Keys(key_fields=True, batching=batching, used=self.queue.lines)
         self.admission = AdmissionController(self.queue, self._slots, self.pace, batching, max_queued_bytes)
         self._faults = FaultTracker(self.queue, self.pace.latency_model, clock, self.pace.size)
         self._runner = BatchRunner(
@@ -116,6 +124,9 @@ class Dispatcher:
         self._idle = asyncio.Event()
         self._quiet = asyncio.Event()
         self.adapts = False
+        self.costs: ItemCosts | None = None
+        self._in_flight = InFlight()
+        self._aborted = False
         self._apply(batching)
 
     # State
@@ -131,7 +142,9 @@ class Dispatcher:
 
     @property
     def counts(self) -> Counts:
-        return self._cutter.counts
+        counts = self._cutter.counts
+        counts.reused = self._in_flight.reused
+        return counts
 
     @property
     def alive(self) -> bool:
@@ -195,6 +208,7 @@ class Dispatcher:
                 n=line.n,
                 items=round(line.items, 3),
                 spread=round(line.spread, 3),
+                work=UNSET if (formula := self.pace.latency_model.formula(cls)) is None else formula.terms(),
             )
             for cls, line in self.pace.latency_model.lines(self._clock()).items()
         }
@@ -282,15 +296,19 @@ class Dispatcher:
 
         If part of a request has been sent to the model, its error does not claim that it was never executed.
         """
-        works = list(self.queue)
         executed = PenstockError(error.reason, error.detail, retry_after=error.retry_after)
-        for work in works:
-            self.settle(work, executed if work.executed else error)
+        refused = 0
+        # NB: who followed one of them is queued then, and comes next.
+        while works := list(self.queue):
+            refused += len(works)
+            for work in works:
+                self.settle(work, executed if work.executed else error)
         self._check_idle()
-        return len(works) + (0 if self.unbatched is None else self.unbatched.refuse_queued(error))
+        return refused + (0 if self.unbatched is None else self.unbatched.refuse_queued(error))
 
     async def abort(self) -> None:
         """See `RequestPath`; the requests of the batches are answered with `model_unreachable`."""
+        self._aborted = True
         await self._runner.abort()
         if self.unbatched is not None:
             await self.unbatched.abort()
@@ -303,6 +321,17 @@ class Dispatcher:
         Raises:
             PenstockError: it was not admitted.
         """
+        reuses = self._batching.reuse == "InFlight" and not (work.key.lone or work.key.streamed)
+        if reuses and work.expires > work.arrived and self._in_flight.follow(work, self._most_followers()):
+            self._in_flight.reused += 1
+            self._turns.schedule()  # it may be the first to expire
+            return
+        self._enter(work)
+        if reuses:
+            self._in_flight.lead(work)
+
+    def _enter(self, work: QueuedRequest) -> None:
+        """Admit a request to the queue (raises PenstockError)."""
         evicted = self.admission.admit(work)
         if evicted is not None:
             # NB: their errors are sent later: an answer may start the client's next request, if its
@@ -315,6 +344,11 @@ class Dispatcher:
 
     def leave(self, work: QueuedRequest) -> None:
         """Withdraw a request of a client that left: no more of it is sent, and an answer is dropped."""
+        if self._in_flight.runs:
+            unwanted = self._in_flight.left(work)
+            if unwanted is None:
+                return
+            work = unwanted
         work.done = True
         if work.executed:
             self._runner.departed()
@@ -327,9 +361,30 @@ class Dispatcher:
     def settle(self, work: QueuedRequest, outcome: Outcome) -> None:
         if work.done:
             return
-        work.done = True
         if work.queued:
             self.queue.leave(work)
+        if not self._in_flight.runs:
+            self._finish(work, outcome)
+            return
+        heir = self._in_flight.succeed(work) if _unanswered(outcome) else None
+        if heir is not None:
+            self._finish(work, outcome)
+            refused = self._run_after_all(heir, outcome, leads=True)
+            if refused is None:
+                return
+            work, outcome = heir, refused
+        followers = self._in_flight.ended(work)
+        copies = [_copied(outcome) for _ in followers]
+        self._finish(work, outcome)
+        for follower, copy in zip(followers, copies, strict=True):
+            own = copy or self._run_after_all(follower, outcome)
+            if own is not None:
+                self._finish(follower, own)
+
+    def _finish(self, work: QueuedRequest, outcome: Outcome) -> None:
+        if work.done:
+            return  # its client left meanwhile
+        work.done = True
         try:
             work.finish(outcome)
         except Exception as error:
@@ -356,20 +411,26 @@ class Dispatcher:
         else:
             self._on_room()
 
-    def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float) -> None:
-        now = self._clock()
-        known = self.pace.succeeded(now, work.key.cls, items, seconds)
+    def batch_succeeded(self, parts: Sequence[Slice], items: int, seconds: float) -> None:
+        now, cost, longest = self._clock(), 0, 0
+        for part in parts:
+            cost += part.cost
+            if part.longest > longest:
+                longest = part.longest
+        known = self.pace.succeeded(now, parts[0].work.key.cls, items, seconds, cost, longest)
         if known and self._batching.max_queued_items is None:
             self.admission.size_queue()
 
     def isolates(self) -> bool:
-        wanted = self._batching.on_batch_error
-        return self._isolates if wanted is None else wanted == "Isolate"
+        return self._batching.on_batch_error != "Fail"
 
     # Inside
 
     def _apply(self, batching: Batching) -> None:
+        if batching.cost != self._batching.cost:
+            self.pace.forget()  # what was learned is by other costs
         self._batching = batching
+        self.costs = None if isinstance(batching.cost, UnsetType) else ItemCosts(batching.cost.path)
         objective = batching.latency_objective_ms
         self.pace.apply(
             limit=batching.max_batch_size, objective=None if objective is None else objective / 1000
@@ -378,6 +439,37 @@ class Dispatcher:
         self.adapts = objective is not None
         self.admission.apply(batching)
         self._cutter.apply(batching)
+
+    def _run_after_all(self, work: QueuedRequest, outcome: Outcome, *, leads: bool = False) -> Outcome | None:
+        """Queue a request that followed one without a success, or let it follow the next; or return its end.
+
+        Args:
+            work: the request.
+            outcome: the end of the one that it followed.
+            leads: others follow it already.
+        """
+        now = self._clock()
+        if work.done:
+            return None
+        if self._aborted:
+            return outcome
+        if work.expires <= now:
+            return expired(now - work.arrived)
+        self.keys.rekey(work)  # the policy, or the queue of its sender, may be another by now
+        shares = not leads and _unanswered(outcome)
+        if shares and self._in_flight.follow(work, self._most_followers()):
+            return None
+        work.arrived = now  # the queue is in the order of arrival
+        try:
+            self._enter(work)
+        except PenstockError as error:
+            return error
+        if shares:
+            self._in_flight.lead(work)
+        return None
+
+    def _most_followers(self) -> int:
+        return max(self.admission.room, self.batch_limit)
 
     def _settle_all(self, works: list[QueuedRequest], error: PenstockError) -> None:
         for work in works:
@@ -396,6 +488,27 @@ class Dispatcher:
             self.pace.wait_estimator.rest()
         again = earlier(again, self._cutter.expire(now))
         again = earlier(again, self._runner.expire(now))
+        if self._in_flight.runs:
+            while (follower := self._in_flight.expired(now)) is not None:
+                run = self._in_flight.runs[follower]
+                self.settle(follower, expired(now - follower.arrived))
+                if run.deserted and not run.followers:
+                    self.leave(run.leader)  # nobody waits for it any more
+            again = earlier(again, self._in_flight.due)
         self._check_idle()
         self._on_room()
         return again
+
+
+def _unanswered(outcome: Outcome) -> bool:
+    return isinstance(outcome, PenstockError) and outcome.reason in _UNANSWERED
+
+
+def _copied(outcome: Outcome) -> Response | None:
+    """The answer for another client; None if it is not shared."""
+    if not isinstance(outcome, Response) or outcome.stream is not None or not 200 <= outcome.status < 300:
+        return None
+    if outcome.status == 206:
+        return None  # a part of the answer
+    fields = tuple([field for field in outcome.headers if field[0] != b"set-cookie"])
+    return Response(outcome.status, fields, outcome.body)

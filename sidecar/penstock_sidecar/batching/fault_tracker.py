@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from penstock_sidecar.estimators.latency_model import LatencyModel
-from penstock_sidecar.queue.key import Faults, Key
+from penstock_sidecar.queue.key import BatchKey, Faults
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import QueuedRequest, Slice
 
@@ -44,7 +44,7 @@ class FaultTracker:
         self._latency_model = latency_model
         self._clock = clock
         self._size = size
-        self._keys: dict[Key, Faults] = {}
+        self._keys: dict[BatchKey, Faults] = {}
 
     def limit(self, most: int) -> int:
         """Maximum items of a batch, for the key or sender with the lowest limit.
@@ -111,7 +111,7 @@ class FaultTracker:
                 self._queue.charge(part.work.share, searched * most / full / len(bad))
         requests = [(part.work.share, part.size, part in bad) for part in parts]
         for share, theirs in faults.note_senders(requests, most, times):
-            own = theirs.key = Key(key.method, key.target, key.fields, key.parameters)
+            own = theirs.key = BatchKey(key.method, key.target, key.fields, key.parameters)
             own.faults = theirs
             self._queue.move(share, key, own)
         if not faults.rate and not faults.senders:

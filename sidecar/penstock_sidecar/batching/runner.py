@@ -26,7 +26,7 @@ from penstock_sidecar.batching.failure_log import LOGGED_IDS, log_failed_batch
 from penstock_sidecar.batching.fault_tracker import FaultTracker
 from penstock_sidecar.batching.item_responses import PartAnswer, refused
 from penstock_sidecar.batching.streaming import StreamedSends
-from penstock_sidecar.interfaces import Send
+from penstock_sidecar.interfaces import Done, Send
 from penstock_sidecar.model.answers import (
     StreamCompleted,
     admitted,
@@ -44,7 +44,6 @@ from penstock_wire.headers import SERVER_TIMING
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectionLost,
-    Done,
     GivenUp,
     GiveUp,
     Request,
@@ -63,7 +62,7 @@ TOO_MANY = 429
 UNAUTHORIZED = (401, 403)
 
 Begin = Callable[[Request, float, Done], GiveUp | None]
-"""Begins to send without a task, if that is possible at once; see `Upstream.begin`."""
+"""Begins to send without a task, if that is possible at once; see `Model.begin`."""
 
 Trace = Callable[[Send, Request, float, Sequence[Slice], int], Awaitable[Response]]
 """Sends in a span; last two arguments: the parts that are sent, the items that the batch could have held."""
@@ -110,8 +109,8 @@ class BatchListener(Protocol):
         """Note that a batch has released its slot: its requests are answered now."""
         ...
 
-    def batch_succeeded(self, work: QueuedRequest, items: int, seconds: float) -> None:
-        """Note that a run of `items` items, `work` among them, succeeded after `seconds`."""
+    def batch_succeeded(self, parts: Sequence[Slice], items: int, seconds: float) -> None:
+        """Note that a run of these parts, `items` items, succeeded after `seconds`."""
         ...
 
     def isolates(self) -> bool:
@@ -132,8 +131,8 @@ class BatchRunner:
         faults: notes which requests are bad.
         trace: sends in a span, None if nothing is traced.
         streamed: sends batches that may be answered by a stream for several clients, None if there are none.
-        begin: begins to send without a task, if that is possible; not used if runs are traced or may be
-            streamed.
+        begin: begins to send without a task, if that is possible; not used for runs that are traced or may
+            be streamed.
         cancellable: whether the model ends a call of a request's method when its connection is closed.
     """
 
@@ -163,9 +162,7 @@ class BatchRunner:
         self._faults = faults
         self._trace = trace
         self._streamed = streamed
-        # If clients have to ask for streams, batches without a stream are sent as if streams did not exist.
-        self._asked_alone = protocol.item_streams
-        self._begin = begin if trace is None and (streamed is None or self._asked_alone) else None
+        self._begin = begin if trace is None else None
         self._batches: set[Batch] = set()
         self.items = 0
 
@@ -188,7 +185,11 @@ class BatchRunner:
         self._batches.add(batch)
         self._slots.busy += 1
         self.items += items
-        sent = self._begin is not None and not self._may_stream(parts) and self._send_now(batch, self._begin)
+        sent = (
+            self._begin is not None
+            and self._stream_sends(parts) is None
+            and self._send_now(batch, self._begin)
+        )
         # NB: after the sending, not before: the model has been idle since it answered the last batch.
         due, waits = NEVER, batch.waits
         for part in parts:
@@ -204,9 +205,9 @@ class BatchRunner:
             self._start_task(batch, self._run(batch))
         return batch
 
-    def _may_stream(self, parts: Sequence[Slice]) -> bool:
-        """Whether the clients of a batch asked for streams, so that the answer may be streamed."""
-        return self._asked_alone and parts[0].work.key.streamed
+    def _stream_sends(self, parts: Sequence[Slice]) -> StreamedSends | None:
+        """Return what sends a batch whose clients asked for streams; None for all other batches."""
+        return self._streamed if parts[0].work.key.streamed else None
 
     def _start_task(self, batch: Batch, work: Coroutine[Any, Any, None]) -> None:
         batch.task = self._loop.create_task(work)
@@ -240,24 +241,24 @@ class BatchRunner:
     def _came(self, batch: Batch, answer: Response | UpstreamError) -> None:
         """Handle the answer to a batch that `_send_now` has sent."""
         batch.give_up = None
-        said: Outcome | None = None
+        outcome: Outcome | None = None
         unread = isinstance(answer, RequestUnread)  # so it is sent again
         try:
             if isinstance(answer, Response) and not admitted(answer):
                 self._lost(batch, not_admitted(answer))
             elif isinstance(answer, Response):
-                said = self._answered(batch, batch.parts, 0, answer, batch.began, batch.sent)
+                outcome = self._answered(batch, batch.parts, 0, answer, batch.began, batch.sent)
             elif isinstance(answer, AnswerUnreadable):
-                said = self._unreadable(batch.parts, 0, answer, batch.sent)
+                outcome = self._unreadable(batch.parts, 0, answer, batch.sent)
             elif not unread:
                 self._lost(batch, answer)
         except Exception as error:
             self._failed(batch, error)
-        if said is None and not unread:
+        if outcome is None and not unread:
             self._ended(batch)
         else:
             batch.begun = False
-            self._start_task(batch, self._run(batch, said))
+            self._start_task(batch, self._run(batch, outcome))
 
     def departed(self) -> None:
         """End the batches that no client waits for any more: clients have left."""
@@ -276,8 +277,8 @@ class BatchRunner:
                 batch.task.cancel()
 
     def _is_cancellable(self, batch: Batch) -> bool:
-        # NB: with some protocols a batch has requests of several methods.
-        return all(self._cancellable(part.work.request) for part in batch.parts)
+        # The requests of a batch have one key, and so one method.
+        return self._cancellable(batch.parts[0].work.request)
 
     def expire(self, now: float) -> float | None:
         """Answer the requests whose deadline has passed; returns the next deadline, None without one."""
@@ -332,25 +333,25 @@ class BatchRunner:
         self._release(batch)
         if not batch.begun:
             # NB: a task that is cancelled before its first step never reaches its own `except`.
-            self._tell(batch.parts, _stopped())
+            self._settle_all(batch.parts, _stopped())
 
-    async def _run(self, batch: Batch, said: Outcome | None = None) -> None:
+    async def _run(self, batch: Batch, outcome: Outcome | None = None) -> None:
         """Send one batch and give each of its parts an outcome, in as many runs as that takes.
 
         Args:
             batch: the batch.
-            said: the outcome of its first run, if that is over and has failed.
+            outcome: the outcome of its first run, if that is over and has failed.
         """
         batch.begun = True
         try:
-            if said is None:
-                said = await self._attempt(batch, batch.parts, 0)
-            if said is not None:
-                await self._isolate(batch, said)
+            if outcome is None:
+                outcome = await self._attempt(batch, batch.parts, 0)
+            if outcome is not None:
+                await self._isolate(batch, outcome)
         except UpstreamError as lost:
             self._lost(batch, lost)
         except asyncio.CancelledError:
-            self._tell(batch.parts, _stopped())
+            self._settle_all(batch.parts, _stopped())
             raise
         except Exception as error:
             self._failed(batch, error)
@@ -363,21 +364,21 @@ class BatchRunner:
         self._release(batch)
         log_failed_batch(batch.parts, failure(error, executed=True))
         for part in batch.parts:
-            self._tell([part], failure(error, executed=part.work.parts > 1))
+            self._settle_all([part], failure(error, executed=part.work.parts > 1))
 
     def _failed(self, batch: Batch, error: Exception) -> None:
         """End a batch after a fault of the sidecar itself."""
         ids = [part.work.request_id.decode() for part in batch.parts]
         log("batch failed", level="error", error=repr(error), requests=len(ids), request_ids=ids[:LOGGED_IDS])
         self._release(batch)
-        self._tell(batch.parts, PenstockError(Reason.INTERNAL, "the batch could not be handled"))
+        self._settle_all(batch.parts, PenstockError(Reason.INTERNAL, "the batch could not be handled"))
 
-    async def _isolate(self, batch: Batch, said: Outcome) -> None:
+    async def _isolate(self, batch: Batch, outcome: Outcome) -> None:
         """Run parts of a failed batch again until each of its requests has an outcome of its own.
 
         Args:
             batch: the batch, of several parts.
-            said: its outcome.
+            outcome: its outcome.
         """
         parts = batch.parts
         search = Bisection(len(parts))
@@ -396,12 +397,12 @@ class BatchRunner:
                 failed = await self._attempt(batch, waiting, attempt)
             except UpstreamTimeout as late:
                 # Their time is over; other requests may have time left.
-                self._tell(waiting, failure(late, executed=True))
+                self._settle_all(waiting, failure(late, executed=True))
                 search.passed(whole=False)
                 continue
             except UpstreamError as error:
                 # It may be the model's own fault now: no further run is sent.
-                self._tell(waiting, failure(error, executed=True))
+                self._settle_all(waiting, failure(error, executed=True))
                 break
             if failed is None:
                 search.passed(whole=len(waiting) == len(held))
@@ -414,11 +415,11 @@ class BatchRunner:
         if search.resolved:
             now = self._clock()
             self._faults.resolved(parts[: search.resolved], bad, now - batch.sent, now - began)
-            if said.status in UNAUTHORIZED and not bad and search.resolved == len(parts):
-                self._observer.unauthorized(said.status, left_out([part.work for part in parts]))
+            if outcome.status in UNAUTHORIZED and not bad and search.resolved == len(parts):
+                self._observer.unauthorized(outcome.status, left_out([part.work for part in parts]))
         self._release(batch)
         if search.resolved < len(parts):
-            self._tell(parts[search.resolved :], unresolved(said, len(parts)))
+            self._settle_all(parts[search.resolved :], unresolved(outcome, len(parts)))
 
     async def _attempt(self, batch: Batch, parts: list[Slice], attempt: int) -> Outcome | None:
         """Run once.
@@ -440,8 +441,8 @@ class BatchRunner:
         request = compose(parts, self._protocol, timeout, attempt)
         sent = self._clock()
         send = self._send
-        if self._streamed is not None and (not self._asked_alone or self._may_stream(parts)):
-            send = functools.partial(self._streamed.send, parts, self._listener.settle, batch.streams)
+        if (streamed := self._stream_sends(parts)) is not None:
+            send = functools.partial(streamed.send, parts, self._listener.settle, batch.streams)
         try:
             if self._trace is None:
                 answer = await send(request, timeout)
@@ -455,7 +456,7 @@ class BatchRunner:
             seconds = self._clock() - sent
             items = batch.items if not attempt else sum([part.size for part in parts])
             self._observer.ran(items, batch.limit, seconds, batch.waits)
-            self._listener.batch_succeeded(parts[0].work, items, seconds)
+            self._listener.batch_succeeded(parts, items, seconds)
             return None
         if not admitted(answer):
             raise not_admitted(answer)
@@ -472,16 +473,16 @@ class BatchRunner:
             error: the fault of the answer.
             sent: when the run was sent.
         """
-        said = failure(error, executed=True)
+        outcome = failure(error, executed=True)
         several = len(parts) > 1
         if not attempt:
-            log_failed_batch(parts, said)
+            log_failed_batch(parts, outcome)
         if several and self._listener.isolates():
-            return said
+            return outcome
         if not several and not attempt and parts[0].work.key.faults is not None:
             self._faults.resolved(parts, parts, self._clock() - sent, 0.0)
-        self._tell(parts, unresolved(said, len(parts)) if several else said)
-        return None if several or not attempt else said
+        self._settle_all(parts, unresolved(outcome, len(parts)) if several else outcome)
+        return None if several or not attempt else outcome
 
     def _answered(
         self, batch: Batch, parts: list[Slice], attempt: int, answer: Response, begun: float, sent: float
@@ -503,16 +504,16 @@ class BatchRunner:
         items = batch.items if not attempt else sum([part.size for part in parts])
         several = len(parts) > 1
         answer.headers = from_model(answer.headers)
-        said: Outcome = answer
+        outcome: Outcome = answer
         answers: Sequence[Outcome] = ()
         if answer.status < 300 or not several:
             try:
                 answers = distribute(parts, self._protocol, answer)
             except PenstockError as error:
-                said = error
+                outcome = error
         ok = bool(answers) and answer.status < 300
         if not ok and not attempt:
-            log_failed_batch(parts, said)
+            log_failed_batch(parts, outcome)
         ran = items
         if ok and is_form(answer.headers):
             ran -= refused(parts, answers)
@@ -523,11 +524,11 @@ class BatchRunner:
         if not attempt:
             self._observer.ran(items, batch.limit, seconds, batch.waits)
         if ok and ran:
-            self._listener.batch_succeeded(parts[0].work, ran, seconds)
+            self._listener.batch_succeeded(parts, ran, seconds)
         if several and not answers:
             if blames_a_request(answers, answer) and self._listener.isolates():
-                return said
-            said = unresolved(said, len(parts))
+                return outcome
+            outcome = unresolved(outcome, len(parts))
         elif not attempt and parts[0].work.key.faults is not None:
             self._faults.resolved(parts, parts if blames_a_request(answers, answer) else (), seconds, 0.0)
         if ok and not attempt:
@@ -537,11 +538,11 @@ class BatchRunner:
             timing = b'batch;dur=%.3f;desc="%d", model;dur=%.3f' % (own * 1e3, items, seconds * 1e3)
             self._deliver(parts, answers, timing)
         else:
-            self._tell(parts, said)
+            self._settle_all(parts, outcome)
         if not attempt:
             self._release(batch)
             return None
-        return said if not several and blames_a_request(answers, answer) else None
+        return outcome if not several and blames_a_request(answers, answer) else None
 
     def _deliver(self, parts: Sequence[Slice], answers: Sequence[Outcome], timing: bytes) -> None:
         settle = self._listener.settle
@@ -558,7 +559,7 @@ class BatchRunner:
                 if collected is None:
                     continue
                 try:
-                    outcome = answer = rejoin(collected, self._protocol)
+                    outcome = answer = rejoin(collected, self._protocol, work.key.parameters)
                 except PenstockError as error:
                     settle(work, error)
                     continue
@@ -566,7 +567,7 @@ class BatchRunner:
             answer.lines = b"%b: queue;dur=%.3f, %b\r\n" % (SERVER_TIMING, waited, timing)
             settle(work, outcome)
 
-    def _tell(self, parts: Sequence[Slice], outcome: Outcome) -> None:
+    def _settle_all(self, parts: Sequence[Slice], outcome: Outcome) -> None:
         """Give the same outcome to each request that still waits for one."""
         for part in parts:
             if part.work.done:

@@ -20,14 +20,13 @@ import msgspec
 
 from penstock_sidecar.batching.client_stream import ClientStream, too_slow
 from penstock_sidecar.batching.lone_stream import LoneStream
-from penstock_sidecar.interfaces import Open, Send
+from penstock_sidecar.interfaces import Open
 from penstock_sidecar.model.answers import StreamCompleted, from_model
-from penstock_sidecar.protocols.envelope import read_string
-from penstock_sidecar.protocols.envelope_stream import Event, Splitter
+from penstock_sidecar.protocols.item_answers import read_string
+from penstock_sidecar.protocols.item_streams import Event, Splitter
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
-from penstock_wire.contract import CANCEL_PATH
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import PREFIX, SERVER_TIMING, Headers, get
+from penstock_wire.headers import SERVER_TIMING, Headers, get
 from penstock_wire.http import (
     AnswerUnreadable,
     Request,
@@ -43,9 +42,6 @@ from penstock_wire.json_slices import NotJSON, members
 from penstock_wire.process import log
 
 TEXT = b"text/plain; charset=utf-8"
-CANCEL_HEADER = PREFIX + b"cancel"
-"""Header field of a streamed answer by which a model announces that it takes `POST /-/cancel`."""
-CANCEL_SECONDS = 5.0
 IDLE_SECONDS = 60.0
 """Maximum silence of the model in a stream before the stream is cut."""
 
@@ -65,10 +61,6 @@ class Watcher(Protocol):
         """Note that a stream that had begun is over: None = complete, else why not."""
         ...
 
-    def cancelled(self, ids: Sequence[str]) -> None:
-        """Report to the model, which asked for it, that no client waits for these items any more."""
-        ...
-
 
 def media_type(headers: Headers) -> bytes:
     """The media type of an answer, from its header fields."""
@@ -80,20 +72,15 @@ class BatchStreams:
 
     Args:
         answer: the model's, with status 2xx.
-        ids: the items' ids, in order.
+        count: number of items in the batch.
         watcher: takes the clients' answers.
-        items: they are items of protocol `instances`, and the model cannot ask which clients have left.
     """
 
-    def __init__(
-        self, answer: UpstreamAnswer, ids: Sequence[str], watcher: Watcher, *, items: bool = False
-    ) -> None:
+    def __init__(self, answer: UpstreamAnswer, count: int, watcher: Watcher) -> None:
         self._answer = answer
-        self._ids = ids
         self._watcher = watcher
-        self._splitter = Splitter(len(ids), ours=items)
+        self._splitter = Splitter(count)
         self._clients: dict[int, tuple[ClientStream, bytes]] = {}
-        self._cancels = not items and get(answer.headers, CANCEL_HEADER) == b"1"
         self._reading: asyncio.Task[object] | None = None
         self._some_left = self._all_left = False
 
@@ -102,10 +89,9 @@ class BatchStreams:
         self._reading = asyncio.current_task()
         why = "the sidecar was stopped"
         try:
-            while data := await self._answer.stream.read():
+            # NB: the model may go on for ever for clients that have left.
+            while (self._splitter.open or not self._some_left) and (data := await self._answer.stream.read()):
                 self._take(self._splitter.feed(data))
-                if self._some_left and not self._splitter.open:
-                    break  # the model may go on for ever for clients that have left
             why = ""
         except UpstreamError as error:
             why = f"the model's stream: {error}"
@@ -124,7 +110,6 @@ class BatchStreams:
         self._splitter.drop(index)
         if self._clients.pop(index, None) is not None:
             self._watcher.over(index, Reason.CLIENT_GONE)
-        self._tell(index)
         self._stop_if_all_left()
 
     def drop(self, gone: Callable[[int], bool]) -> None:
@@ -182,14 +167,14 @@ class BatchStreams:
         if event.bad or event.error is not None:
             reason = Reason.BAD_ANSWER if event.bad else Reason.MODEL_FAILED
             failure = PenstockError(reason, event.bad or "the model ended its answer with an error")
-            said = event.error
-            if said is None:
-                said = msgspec.json.encode({"reason": reason.value, "detail": event.bad})
+            text = event.error
+            if text is None:
+                text = msgspec.json.encode({"reason": reason.value, "detail": event.bad})
             if media == NDJSON:
-                stream.put(b'{"error":' + said + b"}\n")
+                stream.put(b'{"error":' + text + b"}\n")
                 stream.end()
             elif media == EVENTS:
-                stream.put(b"event: error\ndata: " + b" ".join(said.splitlines()) + b"\n\n")
+                stream.put(b"event: error\ndata: " + b" ".join(text.splitlines()) + b"\n\n")
                 stream.end()
             else:
                 stream.cut(failure)
@@ -204,12 +189,7 @@ class BatchStreams:
         self._splitter.drop(index)
         self._over(index, Reason.SLOW_READER)
         if was_open:
-            self._tell(index)
             self._stop_if_all_left()
-
-    def _tell(self, index: int) -> None:
-        if self._cancels and self._splitter.open:
-            self._watcher.cancelled([self._ids[index]])
 
     def _stop_if_all_left(self) -> None:
         self._some_left = True
@@ -224,32 +204,18 @@ class BatchStreams:
 
 
 class StreamedSends:
-    """Sends batches whose answers may be streams.
+    """Sends batches whose answers may be streams: of requests of one item each, or of one request alone.
 
     Args:
         open: sends to the model, and returns with the head of its answer.
-        send: sends to the model.
         cut: called for each stream that is cut after its head, unless its client left.
         clock: the monotonic time in seconds.
-        items: batches are of protocol `instances`: requests of one item each, or one request that is alone.
     """
 
-    def __init__(
-        self,
-        *,
-        open: Open,
-        send: Send,
-        cut: Callable[[Reason], None],
-        clock: Callable[[], float],
-        items: bool = False,
-    ) -> None:
-        self._items = items
+    def __init__(self, *, open: Open, cut: Callable[[Reason], None], clock: Callable[[], float]) -> None:
         self._clock = clock
         self._open = open
-        self._send = send
         self._cut = cut
-        self._left: list[str] = []
-        self._telling: asyncio.Task[None] | None = None
 
     async def send(
         self,
@@ -281,11 +247,15 @@ class StreamedSends:
         sent = self._clock()
         answer = await self._open(request, timeout, max(timeout, IDLE_SECONDS))
         media = media_type(answer.headers) if 200 <= answer.status < 300 else b""
-        watcher = _Parts(parts, settle, self._tell, self._cut, seconds=lambda: self._clock() - sent)
-        if media == (ITEM_STREAMS_TYPE if self._items else NDJSON):
-            ids = [f"{index}" if self._items else part.items[0].id for index, part in enumerate(parts)]
-            streams = BatchStreams(answer, ids, watcher, items=self._items)
-            begun(lambda: streams.drop(lambda index: parts[index].work.done))
+        watcher = _Parts(parts, settle, self._cut, seconds=lambda: self._clock() - sent)
+        if media == ITEM_STREAMS_TYPE:
+            streams = BatchStreams(answer, len(parts), watcher)
+
+            def drop_departed() -> None:
+                streams.drop(lambda index: parts[index].work.done)
+
+            begun(drop_departed)
+            drop_departed()  # those that left before the head of the answer came
             # At the deadline, drop all whose answer has not begun; their error is sent elsewhere.
             expiry = loop.call_at(deadline, streams.drop, lambda _: True)
             try:
@@ -293,7 +263,7 @@ class StreamedSends:
             finally:
                 expiry.cancel()
             return StreamCompleted(answer.status, answer.headers)
-        if self._items and len(parts) == 1 and media in (EVENTS, NDJSON):
+        if len(parts) == 1 and media in (EVENTS, NDJSON):
             stream = LoneStream(answer)
             begun(lambda: None)  # its client has the beginning, and its stream is closed when it leaves
             if watcher.begun(0, Response(answer.status, answer.headers, stream=stream.client)):
@@ -301,23 +271,6 @@ class StreamedSends:
             answer.abort()
             return StreamCompleted(answer.status, answer.headers)
         return await _whole(answer, deadline, timeout)
-
-    def _tell(self, ids: Sequence[str]) -> None:
-        self._left += ids
-        if self._telling is None:
-            self._telling = asyncio.create_task(self._tell_all())
-
-    async def _tell_all(self) -> None:
-        try:
-            while self._left:
-                ids, self._left = self._left, []
-                body = msgspec.json.encode({"ids": ids})
-                headers = ((b"content-type", b"application/json"),)
-                await self._send(Request("POST", CANCEL_PATH, headers, body), CANCEL_SECONDS)
-        except UpstreamError as error:
-            log("disconnected clients could not be reported to the model", level="warning", error=str(error))
-        finally:
-            self._telling = None
 
 
 async def _whole(answer: UpstreamAnswer, deadline: float, timeout: float) -> Response:
@@ -347,7 +300,6 @@ class _Parts:
         self,
         parts: Sequence[Slice],
         settle: Callable[[QueuedRequest, Outcome], None],
-        cancelled: Callable[[Sequence[str]], None],
         cut: Callable[[Reason], None],
         seconds: Callable[[], float],
     ) -> None:
@@ -355,7 +307,6 @@ class _Parts:
         self._parts = parts
         self._settle = settle
         self._cut = cut
-        self.cancelled = cancelled
 
     def begun(self, index: int, outcome: Response | PenstockError) -> bool:
         work = self._parts[index].work
@@ -392,9 +343,9 @@ def _as_answer(error: bytes) -> Response | PenstockError:
     detail = ""
     try:
         fields = members(error)
-        said = fields.get("status", b"500")
-        if len(said) == 3 and said.isdigit() and 400 <= int(said) < 600:
-            status = int(said)
+        number = fields.get("status", b"500")
+        if len(number) == 3 and number.isdigit() and 400 <= int(number) < 600:
+            status = int(number)
         detail = read_string(fields["detail"]) if "detail" in fields else ""
     except NotJSON:
         detail = error.decode("utf-8", "replace")[:1000]

@@ -7,6 +7,9 @@ line for each class of requests. The p80 counts if at least 8 samples of about W
 as W grows. (Not the p95: if one batch in twenty stalls, whatever its size, a p95 would make all batches small
 and all queues short because of those few: docs/adr/0005-predict-by-p80.md.) Samples expire, so that one slow
 start does not count for ever; L is unknown if no batch succeeded lately. The time is an argument.
+
+W is the number of items. Where the costs of items differ and explain more of the batches' times
+(`cost_fit`), W is the batch's work in items of the usual cost (`work`), and all else is the same.
 """
 
 from __future__ import annotations
@@ -14,9 +17,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, pstdev
+from statistics import fmean, pstdev
+
+from penstock_sidecar.estimators.cost_fit import LEAST_SAMPLES, BatchSample, are_alike, choose
+from penstock_sidecar.estimators.robust_line import bounded, groups_of, line_through
+from penstock_sidecar.work import WorkFormula
 
 LAST = 200
 """Maximum samples of one class."""
@@ -32,20 +38,23 @@ TAIL = 0.8
 REFIT = 0.1
 """Minimum seconds between two fits of one class that has `EAGER` samples or more."""
 EAGER = 16
-GROUPS = 12
-"""Groups of samples between which slopes are computed: 66 pairs at most."""
 _BOUNDS = tuple(sorted({1 << n for n in range(14)} | {3 << n for n in range(12)}))
 """Upper bounds of the size buckets: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …"""
 _LAST_BUCKET = len(_BOUNDS) - 1
 
-Sample = tuple[float, int, float]
-"""The time of the sample, items, seconds."""
-_Group = tuple[float, float, int]
-"""Of a group of samples the median items, the median seconds, and their number."""
+LEAST_OVERHEAD, MOST_OVERHEAD = 0.5, 1e6
+"""Bounds of the time that any batch takes, in items of the usual cost: what is between batches is never 0."""
+TRIAL_OVERHEAD = 4.0
+"""`overhead` for trials: groups small enough to differ in their costs from other batches."""
+TRIAL_EVERY, TRIAL_SELDOM = 8.0, 256.0
+"""Batches from one trial to the next: at first, and after many that have shown nothing."""
+_TRIAL_GROWTH = 1.25
+CHOOSE = 1.0
+"""Minimum seconds between two looks at what the time depends on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FittedLine:
     """A line through the samples of one class, and what it rests on.
 
     Both numbers of the line are as the samples have them, and so negative at times, by chance: a mean of many
@@ -66,79 +75,6 @@ class Line:
     spread: float
 
 
-def fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Fit a robust line y = a + b·x with a ≥ 0 and b ≥ 0.
-
-    The points, in order of x, are put into at most `GROUPS` groups of about equal number (equal x stay
-    together). b is the weighted median of the slopes between the groups' medians; the weight is the product
-    of both groups' numbers. a is the weighted median of the residuals y - b·x. This is the estimator of
-    Theil (1950) and Sen (1968, doi:10.1080/01621459.1968.10480934) on group medians instead of on all pairs:
-    66 slopes instead of 19 900, the same breakdown at 1 - √½ ≈ 29 % outliers. A negative b becomes 0 (a: the
-    median of y), a negative a becomes 0 (b: the weighted median of y / x). If all x are equal, the line is
-    flat.
-
-    Args:
-        points: (items ≥ 1, seconds ≥ 0), at least one.
-
-    Returns:
-        a in seconds, b in seconds an item.
-    """
-    groups = _groups(sorted(points))
-    return _bounded(points, groups, *_line(groups))
-
-
-def _line(groups: list[_Group]) -> tuple[float, float]:
-    """The line through groups, whatever its signs: a, b."""
-    slopes = [
-        ((y2 - y1) / (x2 - x1), n1 * n2)
-        for i, (x1, y1, n1) in enumerate(groups)
-        for x2, y2, n2 in groups[i + 1 :]
-        if x2 > x1
-    ]
-    b = _weighted_median(slopes) if slopes else 0.0
-    return _weighted_median([(y - b * x, n) for x, y, n in groups]), b
-
-
-def _bounded(
-    points: Sequence[tuple[int, float]], groups: list[_Group], a: float, b: float
-) -> tuple[float, float]:
-    """A line without negative parts instead of one that may have some."""
-    if b <= 0.0:
-        return max(0.0, median(y for _, y in points)), 0.0
-    if a < 0.0:
-        return 0.0, max(0.0, _weighted_median([(y / x, n) for x, y, n in groups]))
-    return a, b
-
-
-def _groups(points: list[tuple[int, float]]) -> list[_Group]:
-    """The medians of x and of y, and the number, of each group of sorted points."""
-    share = len(points) / GROUPS
-    groups: list[_Group] = []
-    begin = 0
-    while begin < len(points):
-        end = min(len(points), max(begin + 1, round((len(groups) + 1) * share)))
-        last = points[end - 1][0]
-        while end < len(points) and points[end][0] == last:
-            end += 1
-        group = points[begin:end]
-        groups.append((median(x for x, _ in group), median(y for _, y in group), len(group)))
-        begin = end
-    return groups
-
-
-def _weighted_median(values: list[tuple[float, int]]) -> float:
-    values.sort()
-    half = sum(weight for _, weight in values) / 2
-    total = 0
-    for index, (value, weight) in enumerate(values):
-        total += weight
-        if total == half and index + 1 < len(values):
-            return (value + values[index + 1][0]) / 2
-        if total >= half:
-            return value
-    raise ValueError("expected at least one value")
-
-
 def p80(values: list[float]) -> float:
     """Return the 80th percentile by nearest rank: the smallest value that at least 80 % do not exceed."""
     values.sort()
@@ -148,11 +84,36 @@ def p80(values: list[float]) -> float:
 class _Class:
     """The samples of one class, and the fit to them."""
 
-    __slots__ = ("a", "again", "b", "floors", "horizon", "kept", "largest", "line", "n", "samples")
+    __slots__ = (
+        "a",
+        "again",
+        "b",
+        "choose",
+        "every",
+        "floors",
+        "formula",
+        "history",
+        "horizon",
+        "kept",
+        "largest",
+        "line",
+        "n",
+        "samples",
+        "since",
+        "trial",
+    )
 
     def __init__(self, horizon: float) -> None:
         self.horizon = horizon
-        self.samples: deque[Sample] = deque(maxlen=LAST)
+        self.samples: deque[BatchSample] = deque(maxlen=LAST)
+        # As many samples without an end: what the time depends on does not change with the model's speed.
+        self.history: deque[BatchSample] = deque(maxlen=LAST)
+        self.formula: WorkFormula | None = None
+        self.choose = 0.0
+        # The formula for trials while costs differ, and the batches from one to the next and since the last.
+        self.trial: WorkFormula | None = None
+        self.every = TRIAL_EVERY
+        self.since = 0
         self.n = 0
         self.again = 0.0
         self.a = self.b = 0.0
@@ -174,23 +135,42 @@ class _Class:
             return
         # Fit again when the next sample expires, but no sooner than `REFIT`.
         self.again = max(samples[0][0] + self.horizon, now + REFIT)
-        points = sorted([(items, seconds) for _, items, seconds in samples])
-        groups = _groups(points)
-        self.line = _line(groups)
-        self.a, self.b = _bounded(points, groups, *self.line)
+        if now >= self.choose and len(self.history) >= LEAST_SAMPLES:
+            self.choose = now + CHOOSE
+            self.formula = choose(self.history, self.formula)
+            self.trial = None
+            if self.formula is None and not are_alike(self.history):
+                padded = [most for _, _, _, _, most in self.history]
+                self.trial = WorkFormula(0.0, 0.0, 1.0 / fmean(padded))
+                self.trial.overhead = TRIAL_OVERHEAD
+        points = self.points()
+        groups = groups_of(points)
+        self.line = line_through(groups)
+        self.a, self.b = bounded(points, groups, *self.line)
+        if self.formula is not None:
+            self.formula.overhead = max(LEAST_OVERHEAD, self.a / self.b) if self.b > 0.0 else MOST_OVERHEAD
         buckets: list[list[float]] = [[] for _ in _BOUNDS]
-        for _, items, seconds in samples:
-            buckets[_bucket(items)].append(seconds)
+        for work, seconds in points:
+            buckets[_bucket(work)].append(seconds)
         floor = 0.0
         self.floors = []
         for bucket in buckets:
             if len(bucket) >= BUCKET_SAMPLES:
                 floor = max(floor, p80(bucket))
             self.floors.append(floor)
-        self.largest = max(items for _, items, _ in samples)
+        self.largest = math.ceil(points[-1][0])
+
+    def points(self) -> list[tuple[float, float]]:
+        """The work and the seconds of each sample, in order."""
+        formula = self.formula
+        if formula is None:
+            return sorted([(items, seconds) for _, items, seconds, _, _ in self.samples])
+        return sorted(
+            [(formula.of(items, cost, longest), seconds) for _, items, seconds, cost, longest in self.samples]
+        )
 
 
-def _bucket(items: int) -> int:
+def _bucket(items: float) -> int:
     return min(bisect_left(_BOUNDS, items), _LAST_BUCKET)
 
 
@@ -210,7 +190,9 @@ class LatencyModel:
         self._classes: OrderedDict[str, _Class] = OrderedDict()
         self.learning = True
 
-    def observe(self, now: float, cls: str, items: int, seconds: float) -> None:
+    def observe(
+        self, now: float, cls: str, items: int, seconds: float, cost: int = 0, longest: int = 0
+    ) -> None:
         """Learn from a batch that the model answered with success; ~0.5 µs, and every 0.1 s ~0.2 ms.
 
         Args:
@@ -218,6 +200,8 @@ class LatencyModel:
             cls: its class: path and `x-penstock-method`.
             items: items it held, ≥ 1.
             seconds: the time it took, ≥ 0.
+            cost: the sum of its items' costs.
+            longest: the largest of them.
         """
         if not self.learning:
             return
@@ -228,7 +212,9 @@ class LatencyModel:
             known = self._classes[cls] = _Class(self._horizon)
         else:
             self._classes.move_to_end(cls)
-        known.samples.append((now, items, seconds))
+        sample = (now, items, seconds, cost, longest)
+        known.samples.append(sample)
+        known.history.append(sample)
         if known.n < EAGER:
             known.fit(now)
         elif known.again > now + REFIT:
@@ -238,7 +224,29 @@ class LatencyModel:
         """Forget all samples, since the model is gone or has changed."""
         self._classes.clear()
 
-    def predict(self, now: float, cls: str, items: int) -> float | None:
+    def formula(self, cls: str) -> WorkFormula | None:
+        """How the work of a batch is computed; None if it is the number of its items."""
+        known = self._classes.get(cls)
+        return None if known is None else known.formula
+
+    def trial(self, cls: str) -> WorkFormula | None:
+        """A formula to group the next batch by, as a trial; None for nearly all batches.
+
+        Batches in the order of arrival may be too much alike to show what their times depend on: each has its
+        short and its long items. While costs differ and explain nothing, one batch in `TRIAL_EVERY` is cut as
+        if items were padded, and fewer the longer that shows nothing.
+        """
+        known = self._classes.get(cls)
+        if known is None or known.trial is None:
+            return None
+        known.since += 1
+        if known.since < known.every:
+            return None
+        known.since = 0
+        known.every = min(TRIAL_SELDOM, _TRIAL_GROWTH * known.every)
+        return known.trial
+
+    def predict(self, now: float, cls: str, items: float) -> float | None:
         """Return L(items) in seconds, or None if no batch succeeded in the last 10 s; ~0.5 µs.
 
         Never falls as `items` grows.
@@ -254,7 +262,7 @@ class LatencyModel:
         floor = known.floors[min(bisect_left(_BOUNDS, items), _LAST_BUCKET)]
         return MARGIN * max(line, floor)
 
-    def middle(self, now: float, cls: str, items: int) -> float | None:
+    def middle(self, now: float, cls: str, items: float) -> float | None:
         """The line at `items`: the median time of a batch; None if no batch succeeded lately."""
         known = self._classes.get(cls)
         if known is None:
@@ -292,7 +300,10 @@ class LatencyModel:
         return kept[3]
 
     def _search(self, now: float, cls: str, limit: int, seconds: float, most: float) -> int:
-        high = min(limit, 2 * self._classes[cls].largest)
+        known = self._classes[cls]
+        high = 2 * known.largest
+        if known.formula is None and limit < high:
+            high = limit
         if most > seconds and not self._within(now, cls, 1, seconds):
             seconds = most
             if not self._within(now, cls, 1, most):
@@ -308,18 +319,18 @@ class LatencyModel:
                 high = middle
         return low
 
-    def lines(self, now: float) -> dict[str, Line]:
+    def lines(self, now: float) -> dict[str, FittedLine]:
         """The line of each class with samples."""
-        lines: dict[str, Line] = {}
+        lines: dict[str, FittedLine] = {}
         for cls, known in self._classes.items():
             if now >= known.again:
                 known.fit(now)
             if known.n:
-                sizes = [items for _, items, _ in known.samples]
+                sizes = [work for work, _ in known.points()]
                 a, b = known.line
-                lines[cls] = Line(a, b, known.n, fmean(sizes), pstdev(sizes))
+                lines[cls] = FittedLine(a, b, known.n, fmean(sizes), pstdev(sizes))
         return lines
 
-    def _within(self, now: float, cls: str, items: int, seconds: float) -> bool:
+    def _within(self, now: float, cls: str, items: float, seconds: float) -> bool:
         predicted = self.predict(now, cls, items)
         return predicted is not None and predicted <= seconds

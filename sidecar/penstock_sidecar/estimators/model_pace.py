@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from penstock_sidecar.estimators.latency_model import LatencyModel
 from penstock_sidecar.estimators.throughput import Throughput
 from penstock_sidecar.estimators.wait_estimator import WaitEstimator
@@ -67,9 +69,18 @@ class ModelPace:
         objective, service = self.objective, self.service
         if objective is None or service is None:
             return self.limit
+        return min(self.limit, self.latency_model.largest(now, cls, self.limit, service, objective))
+
+    def work(self, now: float, cls: str) -> float:
+        """The maximum work of a batch of a class whose items' costs count; see `work`."""
+        objective, service = self.objective, self.service
+        if objective is None or service is None:
+            return math.inf
         return self.latency_model.largest(now, cls, self.limit, service, objective)
 
-    def succeeded(self, now: float, cls: str, items: int, seconds: float) -> bool:
+    def succeeded(
+        self, now: float, cls: str, items: int, seconds: float, cost: int = 0, longest: int = 0
+    ) -> bool:
         """Learn from a batch that the model answered.
 
         Args:
@@ -77,13 +88,15 @@ class ModelPace:
             cls: the batch's class.
             items: its items.
             seconds: the time it took.
+            cost: the sum of its items' costs.
+            longest: the largest of them.
 
         Returns:
             Whether `rate` is known.
         """
         self.epoch += 1
         self.throughput.observe(items, seconds)
-        self.latency_model.observe(now, cls, items, seconds)
+        self.latency_model.observe(now, cls, items, seconds, cost, longest)
         self.usual = self.size(now, cls)
         service = self.latency_model.predict(now, cls, self.usual)
         slow = (service or 0.0) + self.wait_estimator.extra

@@ -22,8 +22,8 @@ by their square roots; a p80 is used, as for the batches' times (docs/adr/0005-p
 
 Chance evens out over several turns: therefore they use the median and √n, and only the request's own batch
 uses the cautious L(w). A turn is measured only if work waited at its end: otherwise its slot was free for
-lack of work. The measurements expire like the samples of the curve, and an outlier moves them little: one
-slow start must not refuse all arrivals (see `dispatcher` for the same of L).
+lack of work. All of these measurements expire like the samples of the curve, and an outlier moves them
+little: one slow start must not refuse all arrivals (see `dispatcher` for the same of L).
 
 Each arrival costs O(1), each batch O(log C). The time is an argument.
 """
@@ -60,16 +60,16 @@ class SlotCycle:
     Args:
         began: when the batch was cut.
         cls: the class of its requests.
-        items: its items.
+        work: its work, by the latency model.
         due: when it is expected to end, and the next to be cut.
     """
 
-    __slots__ = ("began", "cls", "due", "items", "over")
+    __slots__ = ("began", "cls", "due", "over", "work")
 
-    def __init__(self, began: float, cls: str, items: int, due: float) -> None:
+    def __init__(self, began: float, cls: str, work: float, due: float) -> None:
         self.began = began
         self.cls = cls
-        self.items = items
+        self.work = work
         self.due = due
         self.over = False
 
@@ -84,13 +84,15 @@ class WaitEstimator:
         latency_model: how long batches take with the model.
 
     `extra` and `spread` are as above, in seconds. `fill` is the share of the possible items that a batch
-    holds if enough items wait: less than 1 if requests of many items leave room. `refused` counts the items
+    holds if enough items wait: less than 1 if requests of many items leave room; `load` is the work of such a
+    batch, as a share of that of as many items of the usual cost. `refused` counts the items
     that were refused as late since the last cut.
     """
 
     __slots__ = (
         "_arrivals",
         "_cut_at",
+        "_filled",
         "_latency_model",
         "_running",
         "_seen",
@@ -98,6 +100,7 @@ class WaitEstimator:
         "_vacated",
         "extra",
         "fill",
+        "load",
         "refused",
         "spread",
     )
@@ -108,13 +111,24 @@ class WaitEstimator:
         self._vacated: deque[SlotCycle] = deque()
         self._seen = -math.inf
         self.extra = self.spread = 0.0
-        self.fill = 1.0
+        self.fill = self.load = 1.0
+        self._filled = -math.inf  # when a batch last changed them
         # Items that arrived, and the seconds in which they did; older ones have less weight.
         self._arrivals = self._span = 0.0
         self._cut_at = -math.inf
         self.refused = 0
 
-    def begin(self, now: float, cls: str, items: int, *, possible: int, waited: int, came: int) -> SlotCycle:
+    def begin(
+        self,
+        now: float,
+        cls: str,
+        items: int,
+        *,
+        possible: int,
+        waited: int,
+        came: int,
+        work: float | None = None,
+    ) -> SlotCycle:
         """Begin a turn with the batch that was cut.
 
         Args:
@@ -124,14 +138,22 @@ class WaitEstimator:
             possible: the items that it could have held.
             waited: items of its line before the cut.
             came: items of all lines that were admitted since the last cut.
+            work: its work, by the latency model; None if that is the number of items.
         """
         if self._vacated:
             self._observe(now, self._vacated.popleft())
-        if waited >= possible:
+        if now - self._filled > HORIZON:
+            self.fill = self.load = 1.0
+        # An item of more work than a batch may have goes alone, and says nothing of what batches hold.
+        beyond = items == 1 < possible and work is not None and work > possible
+        if waited >= possible and not beyond:
+            self._filled = now
             self.fill += _WEIGHT * (items / possible - self.fill)
-        service = self._latency_model.predict(now, cls, items) or 0.0
+            self.load += _WEIGHT * ((1.0 if work is None else work / possible) - self.load)
+        work = items if work is None else work
+        service = self._latency_model.predict(now, cls, work) or 0.0
         self._count(now, came, service)
-        turn = SlotCycle(now, cls, items, now + service + max(0.0, self.extra))
+        turn = SlotCycle(now, cls, work, now + service + max(0.0, self.extra))
         heapq.heappush(self._running, turn)
         return turn
 
@@ -169,6 +191,9 @@ class WaitEstimator:
         free: int,
         slots: int,
         until: float = 1.0,
+        each: float = 1.0,
+        beside: float = 0.0,
+        most: float = math.inf,
     ) -> float | None:
         """Return the seconds until a request that arrives now is answered.
 
@@ -186,6 +211,9 @@ class WaitEstimator:
             until: the share of the time until the next cut for which arrivals count. With less than 1 the
                 result is a lower bound, which holds for all requests that arrive in the other part of this
                 time, as long as nothing leaves the queue.
+            each: work of an item of its batch.
+            beside: work of its batch beside that.
+            most: maximum work of its batch.
         """
         ahead = max(items // max(1, int(size * self.fill)), lines - 1) - free
         if ahead < 0:
@@ -195,14 +223,14 @@ class WaitEstimator:
         if not ahead and not free and running and waiting < size and self._span > 0.0:
             coming = self._arrivals / self._span * until * max(0.0, running[0].due - now)
             own = min(size, math.ceil(waiting + coming + _P80 * math.sqrt(coming)))
-        service = self._latency_model.predict(now, cls, own)
+        service = self._latency_model.predict(now, cls, min(most, own * each + beside))
         if service is None:
             return None
         if now - self._seen > HORIZON:
             self.extra = self.spread = 0.0
         start = max(0.0, running[0].due - now) if running else 0.0
         if ahead or not running:
-            turn = max(0.0, (self._latency_model.middle(now, cls, size) or service) + self.extra)
+            turn = max(0.0, (self._latency_model.middle(now, cls, size * self.load) or service) + self.extra)
             turns = ahead / max(1, slots)
             start += turns * turn + _CAUTION * self.spread * math.sqrt(turns)
             if not running:
@@ -229,7 +257,7 @@ class WaitEstimator:
         self._span += span - _ARRIVALS_WEIGHT * self._span
 
     def _observe(self, now: float, turn: SlotCycle) -> None:
-        middle = self._latency_model.middle(now, turn.cls, turn.items)
+        middle = self._latency_model.middle(now, turn.cls, turn.work)
         if middle is None:
             return
         if now - self._seen > HORIZON:

@@ -12,6 +12,7 @@ from penstock_wire.http import (
     ConnectionLost,
     ConnectTimeout,
     NotAdmitted,
+    RequestNotTaken,
     UpstreamAnswer,
     UpstreamError,
     UpstreamTimeout,
@@ -103,30 +104,30 @@ def model_reason(status: int, headers: Headers) -> str:
     """
     if status < 400:
         return ""
-    said = get(headers, REASON)
-    return said.decode() if said in MODEL_REASONS else MODEL_ANSWER
+    reason = get(headers, REASON)
+    return reason.decode() if reason in MODEL_REASONS else MODEL_ANSWER
 
 
-def unresolved(said: Outcome, requests: int) -> PenstockError:
+def unresolved(outcome: Outcome, requests: int) -> PenstockError:
     """Make the error for a request that failed together with others if the culprit is unknown.
 
     It repeats nothing of the model's answer except the status and `Retry-After` of an overloaded model.
 
     Args:
-        said: the outcome of the batch.
+        outcome: the outcome of the batch.
         requests: number of requests in the batch.
     """
-    if isinstance(said, PenstockError):
+    if isinstance(outcome, PenstockError):
         # NB: the original detail may quote data of other clients.
         detail = f"the model's answer to a batch of {requests} requests cannot be used; the sidecar logs why"
-        return PenstockError(said.reason, detail)
+        return PenstockError(outcome.reason, detail)
     status, retry_after = None, None
-    if said.status in _BUSY:
-        status = said.status
-        retry_after = _retry_after(said.headers)
+    if outcome.status in _BUSY:
+        status = outcome.status
+        retry_after = _retry_after(outcome.headers)
     return PenstockError(
         Reason.BATCH_FAILED,
-        f"the model answered {said.status} to a batch of {requests} requests; it may have been executed",
+        f"the model answered {outcome.status} to a batch of {requests} requests; it may have been executed",
         status=status,
         retry_after=retry_after,
     )
@@ -156,6 +157,8 @@ def failure(error: UpstreamError, *, executed: bool, whose: str = "") -> Penstoc
         return PenstockError(Reason.DEADLINE, f"the model: {error}" + (f" ({whose})" if whose else ""))
     if isinstance(error, AnswerUnreadable):
         return PenstockError(Reason.BAD_ANSWER, f"the model: {error}")
+    if isinstance(error, RequestNotTaken) and not executed:  # another pod's model may take it
+        return PenstockError(Reason.MOVED, f"the model: {error}", not_admitted=True)
     if isinstance(error, ConnectionLost):
         return PenstockError(Reason.MODEL_UNREACHABLE, str(error))
     return PenstockError(Reason.BAD_REQUEST, str(error))

@@ -24,18 +24,21 @@ import errno
 import functools
 from collections.abc import Callable, Mapping
 
+from penstock_sidecar.interfaces import Done
+from penstock_sidecar.model import health
 from penstock_sidecar.model.http2 import speaks_http2
 from penstock_sidecar.model.restart_detector import ListenerIdentity
-from penstock_wire.headers import CANCELLABLE, Headers, get
+from penstock_wire.headers import CANCELLABLE, TENSORS, Headers, get
 from penstock_wire.http import (
+    ALL_BYTES,
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
     ConnectTimeout,
-    Done,
     GivenUp,
     GiveUp,
     Request,
+    RequestNotTaken,
     RequestUnread,
     Response,
     Upstream,
@@ -43,6 +46,7 @@ from penstock_wire.http import (
     UpstreamError,
     UpstreamTimeout,
 )
+from penstock_wire.http.sending import open_answer, send
 from penstock_wire.method_names import is_cancellable, read_cancellable
 from penstock_wire.process import log
 
@@ -76,13 +80,16 @@ class Model:
         host: the model's address.
         port: its port.
         listening: detects which process listens there.
-        ready_path: path of its readiness.
+        ready_path: path of its readiness; `health.PATH` for a model that speaks gRPC alone, which is ready if
+            it serves by that call, or has no such method.
         upstream: sends requests.
         busy: whether something is with the model.
         unprepared: why nothing may be sent to the model although it may be ready, "" if it may.
         changed: called when `ready` or `gone` changed.
         look: called before each probe; its result is called with the header fields of the probe's answer.
-        said: the header fields of each probe.
+        probe_fields: the header fields of each probe.
+        calls: sends gRPC calls.
+        grpc_port: the port that takes them; 0 if none does.
 
     `ready`: requests may be sent to the model. `gone`: the last process has ended: a connection was refused,
     or another process listens, which has not answered a probe yet.
@@ -100,13 +107,17 @@ class Model:
         unprepared: Callable[[], str],
         changed: Callable[[], None],
         look: Callable[[], Callable[[Headers], None]] = lambda: _unread,
-        said: Callable[[], Headers] = lambda: (),
+        probe_fields: Callable[[], Headers] = lambda: (),
+        calls: Upstream | None = None,
+        grpc_port: int = 0,
     ) -> None:
+        self._calls = calls
+        self._grpc_port = grpc_port
         self._host = host
         self._port = port
         self._listener_identity = listening
         self._ready_path = ready_path
-        self._said = said
+        self._probe_fields = probe_fields
         self._upstream = upstream
         self._busy = busy
         self._unprepared = unprepared
@@ -122,10 +133,12 @@ class Model:
         self._cut_probes = 0
         self._answers = False  # it has answered a probe, so it speaks HTTP/1.1
         self._logged_at = -LOG_SECONDS
-        self._blindness_told = False
+        self._blindness_logged = False
         self._life = 0
         self._when_connected = functools.partial(self._connected, self._check_prepared)
         self._cancellable: Mapping[str, bool] = {}
+        self.takes_tensors = False
+        """Whether the model said that it answers requests of `v2`."""
         self.ready = False
         self.gone = False
         self.message = f"GET {ready_path} has not been answered yet"
@@ -156,25 +169,33 @@ class Model:
         try:
             check()
             connected = functools.partial(self._connected, check)
-            return await self._upstream.send(
-                self._host, self._port, request, timeout=timeout, connected=connected
+            return await send(
+                self._upstream, self._host, self._port, request, timeout=timeout, connected=connected
             )
         except UpstreamError as error:
             self._went_wrong(error)
             raise
 
     def begin(self, request: Request, timeout: float, done: Done) -> GiveUp | None:
-        """As `send` without a task, on an idle connection (see `Upstream.begin`)."""
+        """As `send` without a task; None if the request must wait for a probe, or the model's preparation."""
         if not self._sure.is_set() or self._unprepared():
             return None
         return self._upstream.begin(
-            self._host, self._port, request, timeout, functools.partial(self._ended, done)
+            self._host,
+            self._port,
+            request,
+            timeout,
+            timeout,
+            ALL_BYTES,
+            functools.partial(self._ended, done),
+            self._when_connected,
         )
 
-    def _ended(self, done: Done, answer: Response | UpstreamError) -> None:
+    def _ended(self, done: Done, answer: Response | UpstreamAnswer | UpstreamError) -> None:
         if isinstance(answer, UpstreamError):
             self._went_wrong(answer)
-        done(answer)
+        if isinstance(answer, Response | UpstreamError):  # always: `ALL_BYTES`
+            done(answer)
 
     def _went_wrong(self, error: UpstreamError) -> None:
         if isinstance(error, _Unprepared | GivenUp):
@@ -182,7 +203,8 @@ class Model:
         if _refused(error):
             self._refuses(str(error))
             return
-        if isinstance(error, ConnectionLost) and not isinstance(error, AnswerUnreadable):
+        # NB: a server that ends one call by its own word is alive.
+        if isinstance(error, ConnectionLost) and not isinstance(error, AnswerUnreadable | RequestNotTaken):
             self._doubts = 0
             self._losses += 1
             self._sure.clear()
@@ -200,7 +222,7 @@ class Model:
         return timeout - (clock() - begun)
 
     async def open(self, request: Request, timeout: float, idle: float) -> UpstreamAnswer:
-        """As `send`, but returns with the head of the answer (see `Upstream.open`)."""
+        """As `send`, but returns with the head of the answer (see `sending.open_answer`)."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
         try:
@@ -214,13 +236,25 @@ class Model:
     async def _open_once(self, request: Request, timeout: float, idle: float) -> UpstreamAnswer:
         if not self._sure.is_set():
             timeout = await self._wait_until_sure(timeout)
+        upstream, port = self._upstream, self._port
+        if request.trailers and self._grpc_port and self._calls is not None:
+            upstream, port = self._calls, self._grpc_port
         try:
             self._check_prepared()
-            return await self._upstream.open(
-                self._host, self._port, request, timeout=timeout, idle=idle, connected=self._when_connected
+            return await open_answer(
+                upstream,
+                self._host,
+                port,
+                request,
+                timeout=timeout,
+                idle=idle,
+                connected=self._when_connected,
             )
         except UpstreamError as error:
-            self._went_wrong(error)
+            if port == self._port:
+                self._went_wrong(error)
+            elif not isinstance(error, _Unprepared | GivenUp):
+                self._look.set()  # its calls' port says nothing of this one
             raise
 
     def is_cancellable(self, request: Request) -> bool:
@@ -276,13 +310,17 @@ class Model:
         looked = self._begin_look()
         try:
             # NB: a request may use the probe's connection before this coroutine sees the answer.
-            answer = await self._upstream.send(
+            calls = self._calls if path == health.PATH else None
+            answer = await send(
+                calls or self._upstream,
                 self._host,
                 self._port,
-                Request("GET", path, self._said(), b""),
+                Request("GET", path, self._probe_fields(), b"") if calls is None else health.check(),
                 timeout=PROBE_SECONDS,
                 connected=functools.partial(self._connected, _whoever),
             )
+            if calls is not None:
+                answer = health.read(answer)
         except ConnectTimeout as error:
             if self._listener_identity.known or (self.ready and self._failures + 1 < FAILURES):
                 self._failed(str(error))
@@ -320,8 +358,9 @@ class Model:
                 return
             if 200 <= answer.status < 400:
                 self._failures = 0
-                self._tell_blindness()
+                self._log_blindness()
                 self._cancellable = read_cancellable(get(answer.headers, CANCELLABLE))
+                self.takes_tensors = get(answer.headers, TENSORS) == b"1"
                 self._set(ready=True, message="")
                 looked(answer.headers)
             else:
@@ -329,9 +368,9 @@ class Model:
         if losses == self._losses:
             self._sure.set()
 
-    def _tell_blindness(self) -> None:
-        if not self._listener_identity.known and not self._blindness_told:
-            self._blindness_told = True
+    def _log_blindness(self) -> None:
+        if not self._listener_identity.known and not self._blindness_logged:
+            self._blindness_logged = True
             log("the model's restarts are detected by refused connections only", level="warning")
 
     def _failed(self, message: str) -> None:
@@ -360,6 +399,7 @@ class Model:
         news = message != self.message
         self.ready, self.gone, self.message = ready, gone, message
         if gone:
+            self.takes_tensors = False
             self._cancellable = {}  # the next process may be another program
         now = asyncio.get_running_loop().time()
         if turned or (news and not ready and now > self._logged_at + LOG_SECONDS):

@@ -94,9 +94,9 @@ class Reconfigure:
         self._wanted, self._version, self._refused = wanted, version, None
         self._overwritten = False
         if wanted is None:
-            self._tell(None)
+            self._report(None)
         elif wanted == self._in_force:
-            self._tell(report.Reconfigure(version=version, ok=True))
+            self._report(report.Reconfigure(version=version, ok=True))
 
     def forget(self) -> None:
         """Note that the model has restarted, and has no configuration."""
@@ -134,7 +134,7 @@ class Reconfigure:
             log(OVERWRITTEN, level="error", version=self._version)
         self._overwritten = True
         if self._wanted is None:
-            self._tell(self._lost())
+            self._report(self._lost())
             return False
         self._in_force = self._refused = None
         return True
@@ -144,7 +144,7 @@ class Reconfigure:
         self._in_force = self._last_good = self._tried_config
         self._refused = None
         if self._in_force == self._wanted:
-            self._tell(report.Reconfigure(version=self._version, ok=True))
+            self._report(report.Reconfigure(version=self._version, ok=True))
 
     def _lost(self) -> report.Reconfigure:
         text = f"{OVERWRITTEN}, and there is no userConfig to restore; restart the pod"
@@ -205,7 +205,7 @@ class Reconfigure:
         if wanted == self._wanted:
             self._refused = wanted if wrong else None
             message = wrong or (f"{OVERWRITTEN}; its userConfig was restored" if self._overwritten else "")
-            self._tell(report.Reconfigure(version=self._version, ok=not wrong, message=message))
+            self._report(report.Reconfigure(version=self._version, ok=not wrong, message=message))
         return self._in_force is not None
 
     async def _post(self, config: bytes | None) -> str:
@@ -230,9 +230,9 @@ class Reconfigure:
         if 200 <= answer.status < 300:
             self._name = name
             return ""
-        return f"POST {path}: expected a 2xx, found {answer.status}: {_said(answer.body)}"
+        return f"POST {path}: expected a 2xx, found {answer.status}: {_error_message(answer.body)}"
 
-    def _tell(self, result: report.Reconfigure | None) -> None:
+    def _report(self, result: report.Reconfigure | None) -> None:
         # NB: the same message with another version is reported to the operator, but not logged.
         if result is not None and (self.result is None or self.result.message != result.message):
             level = "info" if result.ok else "error"
@@ -247,7 +247,7 @@ class Reconfigure:
             self._changed()
 
 
-def _said(body: bytes) -> str:
+def _error_message(body: bytes) -> str:
     """The model's error message: the `detail` of a problem document, else the body's text."""
     try:
         document = msgspec.json.decode(body)

@@ -138,9 +138,9 @@ class ListenerIdentity:
                     return cookies
                 at += (length + 3) & ~3
 
-    def _check_end(self, said: bytes, family: int, *, every: bool) -> None:
-        """Raise OSError if the answer ended too early: `said` begins with 0 or a negative error number."""
-        number = -struct.unpack_from("=i", said)[0] if len(said) >= 4 else 0
+    def _check_end(self, answer: bytes, family: int, *, every: bool) -> None:
+        """Raise OSError if the answer ended too early: `answer` begins with 0 or a negative error number."""
+        number = -struct.unpack_from("=i", answer)[0] if len(answer) >= 4 else 0
         if every and number in _UNABLE:
             self._families.remove(family)  # each further question would make the kernel look for a module
         elif number not in (0, errno.ENOENT):  # ENOENT: nothing listens there

@@ -23,7 +23,7 @@ def outgoing(exchange: Exchange, request_id: bytes, timeout: float) -> Request:
             exchange.interim(status, from_model(headers))
 
     request = exchange.request
-    return Request(
+    sent = Request(
         request.method,
         request.target,
         lone_fields(request, request_id, timeout),
@@ -33,6 +33,8 @@ def outgoing(exchange: Exchange, request_id: bytes, timeout: float) -> Request:
         upgrade=request.upgrade,
         interim=interim,
     )
+    sent.trailers = request.trailers
+    return sent
 
 
 def idle_seconds(request: Request) -> float | None:

@@ -35,7 +35,7 @@ from penstock_sidecar.passthrough.outgoing import idle_seconds, outgoing
 from penstock_sidecar.queue.batch_key import Keys
 from penstock_sidecar.queue.batch_limits import Limits
 from penstock_sidecar.queue.eviction import may_evict
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.control.report import Fit
@@ -67,7 +67,7 @@ STREAM_IDLE_SECONDS = 60.0
 """Maximum silence of the model in a stream (or defaultTimeout, if that is longer) before the stream is cut,
 unless its request sets a limit."""
 MIN_SECONDS = 0.001
-_KEY = Key("", "", (), ())
+_KEY = BatchKey("", "", (), ())
 _ONE = Limits(size=1, bytes=1)
 _LINES = b"%b: queue;dur=%%.3f, model;dur=%%.3f\r\n%b: %%b\r\n%b: %%d\r\n" % (
     SERVER_TIMING,
@@ -84,7 +84,7 @@ class RunObserver(RequestObserver, Protocol):
         ...
 
 
-class _Call(QueuedRequest):
+class _PassedRequest(QueuedRequest):
     """One request on its way through: a single item."""
 
     __slots__ = ("begun", "exchange", "passthrough", "relay", "task")
@@ -126,6 +126,7 @@ class Passthrough:
         first: called when a request arrives while nothing is queued or ongoing.
         on_room: called when `free`, or the queue, may have changed.
         trusts: whether the fields of a router count in requests from an address.
+        takes_calls: whether the model takes gRPC calls as they are.
 
     `slots` requests may be with the model at once; `refusing` is the error of new requests while they are
     refused; `open_streams` and `open_tunnels` are the numbers of both.
@@ -143,7 +144,9 @@ class Passthrough:
         first: Callable[[], None] = lambda: None,
         on_room: Callable[[], None] = lambda: None,
         trusts: Callable[[str], bool] = lambda _: True,
+        takes_calls: bool = False,
     ) -> None:
+        self._takes_calls = takes_calls
         self._loop = asyncio.get_running_loop()
         self._open = open
         self._observer = observer
@@ -155,8 +158,8 @@ class Passthrough:
         self._evicts = may_evict(settings.batching)
         self._queue = Queue(evicting=self._evicts)
         self._keys = Keys(key_fields=False, batching=settings.batching)
-        self._calls: set[_Call] = set()
-        self._tunnels: set[_Call] = set()
+        self._calls: set[_PassedRequest] = set()
+        self._tunnels: set[_PassedRequest] = set()
         self._changed = asyncio.Event()
         self._paused = False
         self._timer = EarliestTimer(self._ring, clock)
@@ -343,7 +346,7 @@ class Passthrough:
 
     def take(
         self, exchange: Exchange, request_id: bytes, arrived: float, expires: float, *, retry: bool
-    ) -> _Call | None:
+    ) -> _PassedRequest | None:
         """Take a request whose header fields were read.
 
         Args:
@@ -359,6 +362,9 @@ class Passthrough:
         if self.refusing is not None:
             self._refuse(exchange, self.refusing, request_id)
             return None
+        if exchange.request.trailers and not self._takes_calls:
+            self._refuse(exchange, errors.no_grpc_port(exchange.request.path), request_id)
+            return None
         if not retry:
             self._observer.arrived(1)
         if not self._queue.requests and not self._calls:
@@ -371,7 +377,7 @@ class Passthrough:
         if full and not self._evicts:
             self._refuse(exchange, self._no_room(), request_id)
             return None
-        call = _Call(self, exchange, request_id, arrived, expires)
+        call = _PassedRequest(self, exchange, request_id, arrived, expires)
         if self._evicts:
             self._rank(call)
         if full and not self._evict_for(call):
@@ -387,7 +393,7 @@ class Passthrough:
         self._on_room()
         return call
 
-    def hand_back(self, call: _Call) -> int:
+    def hand_back(self, call: _PassedRequest) -> int:
         """Give a waiting request back, for another pod; returns 1, or 0 if it does not wait."""
         if call.done or not call.queued:
             return 0
@@ -397,7 +403,7 @@ class Passthrough:
         self._on_room()
         return 1
 
-    def leave(self, call: _Call) -> None:
+    def leave(self, call: _PassedRequest) -> None:
         """Drop a request whose client went away before its answer."""
         if call.done:
             return
@@ -418,7 +424,7 @@ class Passthrough:
         read = self._keys.read_of(work.request)
         work.level, work.share = read.level, read.share
 
-    def _evict_for(self, call: _Call) -> bool:
+    def _evict_for(self, call: _PassedRequest) -> bool:
         """Make room in a full queue; returns whether there is room now."""
         limit = self.queue_limit
         evicted = self._queue.evict_for(call, call.arrived, limit=limit, space=sys.maxsize)
@@ -427,12 +433,12 @@ class Passthrough:
             self._loop.call_soon(work.finish, self._no_room())
         return bool(evicted)
 
-    def _next(self) -> _Call | None:
+    def _next(self) -> _PassedRequest | None:
         """Take the request whose turn it is out of the queue."""
         if self._queue.choose(self._clock()) is None:
             return None
         (part,) = self._queue.cut(_KEY, _ONE)
-        return cast("_Call", part.work)
+        return cast("_PassedRequest", part.work)
 
     def _no_room(self) -> PenstockError:
         """The queue-full error; the same object while the numbers in it are the same."""
@@ -440,12 +446,10 @@ class Passthrough:
         # The newcomer would wait behind all in the queue; `slots` requests are served at once.
         seconds = (queued + 1) * self.throughput.seconds / self.slots
         state = (limit, queued, ongoing, seconds)
-        status = self._batching.overflow_status
-        if self._full is None or state != self._full_of or self._full.status != status:
+        if self._full is None or state != self._full_of:
             self._full_of = state
             self._full = errors.full(
                 f"expected at most {limit} requests to wait, found {queued}; {ongoing} are ongoing",
-                status=status,
                 retry_after=min(MAX_RETRY_AFTER, max(1.0, seconds)),
             )
         return self._full
@@ -455,7 +459,7 @@ class Passthrough:
         self._observer.ended(error.status, error.reason, 1)
         self._responder.reject(exchange, error, request_id)
 
-    def _start(self, call: _Call) -> None:
+    def _start(self, call: _PassedRequest) -> None:
         call.begun = self._clock()
         call.exchange.request.recall = None  # NB: it refers back to the request: a reference cycle
         self._calls.add(call)
@@ -493,7 +497,7 @@ class Passthrough:
         if first is not None:
             self._timer.ring_at(first.deadline)
 
-    async def _pass(self, call: _Call) -> None:
+    async def _pass(self, call: _PassedRequest) -> None:
         """Send one request, and wait for the head of its answer, or the end of its tunnel."""
         try:
             exchange = call.exchange
@@ -531,29 +535,29 @@ class Passthrough:
             else:
                 self._answer(call, answer)
 
-    def _lines(self, call: _Call) -> bytes:
+    def _lines(self, call: _PassedRequest) -> bytes:
         """The header lines that are specific to one answer: its times, its id, the queue."""
         queued, head = (call.begun - call.arrived) * 1e3, (self._clock() - call.begun) * 1e3
         return _LINES % (queued, head, call.request_id, self._queue.requests)
 
-    def _answer(self, call: _Call, answer: UpstreamAnswer) -> None:
+    def _answer(self, call: _PassedRequest, answer: UpstreamAnswer) -> None:
         """Answer the client; a body that is not complete yet follows as it comes."""
         headers, lines = self._shared.of(from_model(answer.headers)), self._lines(call)
-        said = model_reason(answer.status, answer.headers)
+        cause = model_reason(answer.status, answer.headers)
         body = answer.whole()
         if body is not None:
             response = Response(answer.status, headers, body)
-            response.lines = lines
+            response.lines, response.trailers = lines, answer.trailers
             if call.exchange.request.method == "HEAD":
                 response.length = answer.length
-            self._ended(call, answer.status, None, said)
+            self._ended(call, answer.status, None, cause)
             call.exchange.answer(response)
             return
 
         def ended(error: Exception | None) -> None:
             self.open_streams -= 1
             if error is None:
-                self._ended(call, answer.status, None, said)
+                self._ended(call, answer.status, None, cause)
             elif isinstance(error, UpstreamError):
                 request_id = call.request_id.decode()
                 log("answer broke off", level="warning", error=str(error), request_id=request_id)
@@ -568,10 +572,10 @@ class Passthrough:
         self.open_streams += 1
         call.relay = relay = AnswerStream(answer, ended)
         response = Response(answer.status, headers, stream=relay, length=answer.length)
-        response.lines = lines
+        response.lines, response.trailers = lines, answer.trailers
         call.exchange.answer(response)
 
-    async def _tunnel(self, call: _Call, answer: UpstreamAnswer, model: Tunnel) -> None:
+    async def _tunnel(self, call: _PassedRequest, answer: UpstreamAnswer, model: Tunnel) -> None:
         reason: Reason | None = None
         self._tunnels.add(call)
         try:
@@ -601,17 +605,17 @@ class Passthrough:
             call.done = False
             self._ended(call, 101, reason)
 
-    def _finish(self, call: _Call, error: PenstockError | None) -> None:
+    def _finish(self, call: _PassedRequest, error: PenstockError | None) -> None:
         """End a request that got no answer from the model."""
         self._release(call)
         if error is not None:
             self.refuse_call(call, error)
 
-    def _ended(self, call: _Call, status: int, reason: Reason | None, said: str = "") -> None:
+    def _ended(self, call: _PassedRequest, status: int, reason: Reason | None, cause: str = "") -> None:
         """End a request whose answer is complete, or broke off."""
         if not call.done:
             call.done = True
-            self._observer.ended(status, reason, 1, said)
+            self._observer.ended(status, reason, 1, cause)
         if call in self._calls:
             seconds = self._clock() - call.begun
             self._observer.ran(1, 1, seconds, (call.begun - call.arrived,))
@@ -619,13 +623,13 @@ class Passthrough:
                 self.throughput.observe(1, seconds)
         self._release(call)
 
-    def _release(self, call: _Call) -> None:
+    def _release(self, call: _PassedRequest) -> None:
         self._calls.discard(call)
         call.task = call.relay = None
         self._changed.set()
         self._fill()
 
-    def refuse_call(self, call: _Call, error: PenstockError) -> None:
+    def refuse_call(self, call: _PassedRequest, error: PenstockError) -> None:
         """Answer with the sidecar's own error, unless the client left or has its answer."""
         if call.done:
             return

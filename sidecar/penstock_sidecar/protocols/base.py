@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 def new_id() -> str:
-    """Make a unique id for a batch or an item, of letters, digits and a dash."""
+    """Make a unique id for a batch, of letters, digits and a dash."""
     return f"{_prefix}-{next(_numbers)}"
 
 
@@ -92,11 +92,6 @@ class BatchProtocol(Protocol):
 
     name: str
     """Its name on the command line (`--protocol`)."""
-    isolates: bool
-    """Whether a failed batch is halved and run again unless `onBatchError` says otherwise."""
-    key_fields: bool
-    """Whether header fields that a model can act upon are part of the key; not if each item carries its
-    own fields."""
     item_streams: bool
     """Whether the model is asked for a stream for each item of a batch if the clients accept streams."""
 
@@ -149,11 +144,12 @@ class BatchProtocol(Protocol):
         """
         ...
 
-    def merge(self, answers: Sequence[Response]) -> Response:
+    def merge(self, answers: Sequence[Response], parameters: Hashable) -> Response:
         """Merge the answers to the parts of one request that was larger than a batch.
 
         Args:
             answers: the answers that `split` returned for its parts, in order; at least two.
+            parameters: the parameters that `parse` returned.
 
         Raises:
             PenstockError: `bad_answer`: the answers do not fit together.

@@ -2,18 +2,20 @@
 
 An item is one element of `instances`. All other top-level members of a request are parameters: part of the
 key, since a batch has one set of them. All other members of an answer come back to each request of the batch.
-A model can give single items of a batch their own answers: `item_answers` has the form.
+A model can give single items of a batch their own answers: `item_answers` has the form. A model server that
+says so (`x-penstock-tensors`, as the SDK's) also gets requests of the `v2` protocol, in batches of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 from penstock_sidecar.protocols.base import Message, OwnAnswers, Parsed
 from penstock_sidecar.protocols.item_answers import is_form, plain_fields, read_answers
 from penstock_sidecar.protocols.media_types import CLOUD_EVENT, HEADER_LENGTH, BodyFields
+from penstock_sidecar.protocols.v2 import V2_PROTOCOL, Signature
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import ITEM_ANSWERS, Headers
 from penstock_wire.http import Request, Response
@@ -121,19 +123,30 @@ def merge(bodies: Sequence[bytes]) -> bytes:
     return b'{"predictions":[' + b",".join(predictions) + _tail(rest.items())
 
 
-class _Instances:
-    """The protocol on the functions above."""
+class Instances:
+    """The protocol on the functions above.
+
+    Args:
+        takes_tensors: whether the model answers requests of `v2`, too.
+    """
 
     name = "instances"
-    isolates = True
-    key_fields = True
     item_streams = True
     asks: Headers = ((ITEM_ANSWERS, b"1"),)
 
+    def __init__(self, takes_tensors: Callable[[], bool] = lambda: False) -> None:
+        self._takes_tensors = takes_tensors
+
     def passes(self, request: Request) -> bool:
+        if request.path.endswith("/infer") and self._takes_tensors():
+            return V2_PROTOCOL.passes(request)
         return request.method != "POST" or not _BODY.may_be_json(request.headers)
 
     def parse(self, request: Request) -> Parsed | None:
+        if request.path.endswith("/infer") and self._takes_tensors():
+            tensors = V2_PROTOCOL.parse(request)
+            if tensors is not None:
+                return tensors
         fields = _BODY.of_json(request.headers)
         sole = _REQUEST.elements(request.body)
         if sole is not None:
@@ -147,25 +160,31 @@ class _Instances:
         items, parameters = take_items(document)
         return Parsed(items=items, parameters=parameters, fields=fields)
 
-    def join(self, parts: Sequence[Sequence[bytes]], parameters: Hashable) -> Message:
+    def join(self, parts: Sequence[Sequence[Any]], parameters: Hashable) -> Message:
+        if isinstance(parameters, Signature):
+            return V2_PROTOCOL.join(parts, parameters)
         return Message(
             headers=self.asks, body=join(chain.from_iterable(parts), cast("Parameters", parameters))
         )
 
     def split(
-        self, answer: Response, parts: Sequence[Sequence[bytes]], parameters: Hashable
+        self, answer: Response, parts: Sequence[Sequence[Any]], parameters: Hashable
     ) -> Sequence[Response | OwnAnswers]:
+        if isinstance(parameters, Signature):
+            return V2_PROTOCOL.split(answer, parts, parameters)
         status, headers = answer.status, answer.headers
         if is_form(headers):
             return split_by_item(answer, list(map(len, parts)))
         return [Response(status, headers, body) for body in split(answer.body, list(map(len, parts)))]
 
-    def merge(self, answers: Sequence[Response]) -> Response:
+    def merge(self, answers: Sequence[Response], parameters: Hashable) -> Response:
+        if isinstance(parameters, Signature):
+            return V2_PROTOCOL.merge(answers, parameters)
         first = answers[0]
         return Response(first.status, first.headers, merge([answer.body for answer in answers]))
 
 
-INSTANCES_PROTOCOL = _Instances()
+INSTANCES_PROTOCOL = Instances()
 
 
 def _tail(more: Iterable[tuple[str, bytes]]) -> bytes:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from penstock_wire.headers import Headers
+from penstock_wire.headers import INFERENCE_HEADER_LENGTH, Headers
 
 CONTENT_TYPE = b"content-type"
-HEADER_LENGTH = b"inference-header-content-length"
-"""The length of the JSON that binary tensors follow (Triton's binary tensor data)."""
+HEADER_LENGTH = INFERENCE_HEADER_LENGTH
 CLOUD_EVENT = b"ce-specversion"
 """Marks the other `ce-*` fields as those of a CloudEvent, and the body as its data (binary mode)."""
 _JSON = b"application/json"
@@ -64,7 +63,7 @@ class BodyFields:
 
     def _read(self, headers: Headers) -> None:
         may_be = True
-        says_json = False
+        names_json = False
         roles = self._roles
         for name, value in headers:
             role = roles.get(name)
@@ -73,7 +72,7 @@ class BodyFields:
             if role == _TYPE:
                 media = value if value == _JSON else value.partition(b";")[0].strip().lower()
                 if media == _JSON or media == b"text/json" or media.endswith(b"+json"):
-                    says_json = True
+                    names_json = True
                 elif media not in _OFTEN_JSON:
                     may_be = False
             elif role == _FOREIGN or value.strip().lower() not in (b"", b"identity"):
@@ -81,6 +80,6 @@ class BodyFields:
         self._headers = headers
         self._may_be_json = may_be
         self._fields = None
-        if may_be and not says_json:
+        if may_be and not names_json:
             others = [field for field in headers if field[0] != CONTENT_TYPE]
             self._fields = (*others, (CONTENT_TYPE, _JSON))

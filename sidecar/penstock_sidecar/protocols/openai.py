@@ -1,14 +1,18 @@
-"""The `openai` protocol: `…/v1/embeddings` batched by `input`; every other path passes through, streaming.
+"""The `openai` protocol: embeddings, and what vLLM and others serve beside them; all else passes through.
 
-An item is one text, or one text as token ids, so a request with a string or with one list of token ids is one
-item. All other members are parameters (`model`, `encoding_format`, `dimensions`, `user` …). Texts and token
-ids never share a batch: servers take a list of one kind.
+`…/v1/embeddings` and `…/classify` are batched by `input`. An item is one text, or one text as token ids, so a
+request with a string or with one list of token ids is one item. `…/score` is batched by pairs of texts, and a
+text of one side counts with each of the other. All other members are parameters (`model`, `encoding_format`,
+`dimensions`, `user` …). Texts and token ids never share a batch: servers take a list of one kind. What has
+other members (the forms of TEI) or other values (images) passes through. So does `…/rerank`: a server takes
+one query for all documents, and different queries would go one after the other.
 
 Each answer has the `data` of its own items, `index` counted from 0. A server's `usage` is that of the
 batch: each number in it, also within details, is shared in proportion to the items' bytes, so that the sum is
 the batch's; whole numbers in whole ones. So in a batch of several requests the usage of one is an estimate.
 
-Source: https://platform.openai.com/docs/api-reference/embeddings
+Sources: https://platform.openai.com/docs/api-reference/embeddings,
+https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html (Classification API, Score API)
 """
 
 from __future__ import annotations
@@ -27,7 +31,13 @@ from penstock_wire.http import Request, Response
 from penstock_wire.instances_form import MAX_ITEMS, member_name, shape_error
 from penstock_wire.json_slices import NotJSON, elements, members, object_with
 
-PATH = "/v1/embeddings"
+EMBEDDINGS, CLASSIFY, SCORE = "/v1/embeddings", "/classify", "/score"
+INPUT_PATHS = (EMBEDDINGS, CLASSIFY)
+PATHS = (*INPUT_PATHS, SCORE)
+SIDES = (("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2"))
+"""The names of both sides of pairs of texts."""
+REPEATED_BYTES = 16 << 20
+"""Maximum bytes that one text takes when it is repeated for each of the other side; beyond, it passes."""
 _BODY = BodyFields(CLOUD_EVENT, HEADER_LENGTH)
 _COUNT = re.compile(rb"0|[1-9][0-9]{0,17}")
 _AMOUNT = re.compile(rb"(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,2})?")
@@ -45,78 +55,108 @@ class _Parameters(NamedTuple):
     members: tuple[tuple[str, bytes], ...]
 
 
+class _Pairs(NamedTuple):
+    """As `_Parameters`, for pairs of texts: the names of both sides, and other members sorted by name."""
+
+    names: tuple[str, str]
+    members: tuple[tuple[str, bytes], ...]
+
+
+class _Pair(bytes):
+    """Two texts, as JSON separated by a comma."""
+
+    left: bytes
+    right: bytes
+
+
 class _OpenAI:
     name = "openai"
-    isolates = True
-    key_fields = True
     item_streams = False
     asks: Headers = ()
 
     def passes(self, request: Request) -> bool:
         return (
             request.method != "POST"
-            or not request.path.endswith(PATH)
+            or not request.path.endswith(PATHS)
             or not _BODY.may_be_json(request.headers)
         )
 
     def parse(self, request: Request) -> Parsed | None:
+        path = request.path
+        given = path.endswith(INPUT_PATHS)
+        names = ["input"] if given else [side[0] for side in SIDES]
+        document: dict[str, bytes] | None = None
         try:
-            document = object_with("input", request.body)
+            for name in names:
+                document = document or object_with(name, request.body)
         except NotJSON as error:
             raise PenstockError(Reason.BAD_JSON, str(error)) from error
         if document is None:
             return None
         fields = _BODY.of_json(request.headers)
-        items, tokens = _items(document.pop("input"))
+        items: Sequence[bytes]
+        parameters: Hashable
+        if given:
+            items, tokens = _items(document.pop("input"))
+            parameters = _Parameters(tokens, tuple(sorted(document.items())))
+        else:
+            read = _pairs(document)
+            if read is None:
+                return None
+            items, parameters = read
         if not items:
             return Parsed(items=(), lone=True, fields=fields)
-        parameters = _Parameters(tokens, tuple(sorted(document.items())))
         return Parsed(items=items, parameters=parameters, fields=fields)
 
     def join(self, parts: Sequence[Sequence[bytes]], parameters: Hashable) -> Message:
-        rest = cast("_Parameters", parameters).members
-        tail = [b"," + member_name(name) + b":" + raw for name, raw in rest]
-        body = b"".join([b'{"input":[', b",".join(chain.from_iterable(parts)), b"]", *tail, b"}"])
-        return Message(headers=(), body=body)
+        if isinstance(parameters, _Pairs):
+            pairs = [cast("_Pair", item) for part in parts for item in part]
+            left, right = parameters.names
+            lists = [(left, [pair.left for pair in pairs]), (right, [pair.right for pair in pairs])]
+        else:
+            lists = [("input", list(chain.from_iterable(parts)))]
+        own = {name: b"[" + b",".join(items) + b"]" for name, items in lists}
+        rest = cast("_Parameters | _Pairs", parameters).members
+        return Message(headers=(), body=_object({**own, **dict(rest)}))
 
     def split(
         self, answer: Response, parts: Sequence[Sequence[bytes]], parameters: Hashable
     ) -> list[Response]:
         total = sum(map(len, parts))
+        weights = [sum(map(len, part)) for part in parts]
         try:
             fields = members(answer.body)
-            embeddings = _embeddings(fields, total)
+            rows = _rows(fields, total)
             usage = _usage(fields)
         except NotJSON as error:
             raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
-        weights = [sum(map(len, part)) for part in parts]
         usages = {name: _shared(raw, weights) for name, raw in usage.items()}
         answers = []
         start = 0
         for index, part in enumerate(parts):
             own = {name: each[index] for name, each in usages.items()}
-            some = embeddings[start : start + len(part)]
-            answers.append(Response(answer.status, answer.headers, _body(fields, some, own)))
+            body = _body(fields, _counted(rows[start : start + len(part)]), own)
+            answers.append(Response(answer.status, answer.headers, body))
             start += len(part)
         return answers
 
-    def merge(self, answers: Sequence[Response]) -> Response:
-        embeddings: list[dict[str, bytes]] = []
+    def merge(self, answers: Sequence[Response], parameters: Hashable) -> Response:
+        rows: list[_Row] = []
         first: dict[str, bytes] = {}
         usage: dict[str, bytes] = {}
-        for index, answer in enumerate(answers):
-            try:
+        try:
+            for index, answer in enumerate(answers):
                 fields = members(answer.body)
-                some = _embeddings(fields, None)
+                rows += _rows(fields, None)
                 reported = _usage(fields)
-            except NotJSON as error:
-                raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
-            embeddings += some
-            if not index:
-                first, usage = fields, reported
-                continue
-            usage = _sum_objects(usage, reported, _LEVELS)
-        return Response(answers[0].status, answers[0].headers, _body(first, embeddings, usage))
+                if not index:
+                    first, usage = fields, reported
+                    continue
+                usage = _sum_objects(usage, reported, _LEVELS)
+            body = _body(first, _counted(rows), usage)
+        except NotJSON as error:
+            raise PenstockError(Reason.BAD_ANSWER, f"the model's answer: {error}") from error
+        return Response(answers[0].status, answers[0].headers, body)
 
 
 OPENAI_PROTOCOL = _OpenAI()
@@ -156,16 +196,65 @@ def _items(raw: bytes) -> tuple[list[bytes], bool]:
     return items, tokens
 
 
-def _embeddings(fields: dict[str, bytes], total: int | None) -> list[dict[str, bytes]]:
+def _pairs(document: dict[str, bytes]) -> tuple[list[_Pair], _Pairs] | None:
+    """Return the pairs of texts of a request, the first side of which may be a single text; None passes it.
+
+    Raises:
+        PenstockError: `bad_shape`: more pairs than a request may have.
+    """
+    for names in SIDES:
+        if all(name in document for name in names):
+            break
+    else:
+        return None
+    sides = [_texts(names[side], document.pop(names[side])) for side in (0, 1)]
+    left, right = sides
+    if left is None or right is None:
+        return None
+    if len(left) == 1:
+        if len(left[0]) * len(right) > REPEATED_BYTES:
+            return None  # each pair would be kept with a copy of it
+        left = left * len(right)
+    if len(left) != len(right):
+        return None  # the model says what is wrong with it
+    pairs = []
+    for one, other in zip(left, right, strict=True):
+        pair = _Pair(one + b"," + other)
+        pair.left, pair.right = one, other
+        pairs.append(pair)
+    return pairs, _Pairs(names, tuple(sorted(document.items())))
+
+
+def _texts(name: str, raw: bytes) -> list[bytes] | None:
+    """The texts of a side; None if they are something else."""
+    if raw[:1] == b'"':
+        return [raw]
+    if raw[:1] != b"[":
+        return None
+    try:
+        texts = elements(raw, MAX_ITEMS)
+    except NotJSON as error:
+        raise shape_error(f"$.{name}", f"at most {MAX_ITEMS} texts", "more") from error
+    return texts if all(text[:1] == b'"' for text in texts) else None
+
+
+_Row = dict[str, bytes] | bytes
+"""What an answer has for one item: an object with its `index`, or a list in its place."""
+
+
+def _rows(fields: dict[str, bytes], total: int | None) -> list[_Row]:
     """Remove the elements of `data` from an answer and return them in the order of their `index`."""
     raw = fields.get("data")
     if raw is None:
         raise NotJSON('expected a member "data", found ' + (", ".join(sorted(fields)[:10]) or "none"))
     fields["data"] = b""
-    data = [members(each) for each in elements(raw)]
+    data: list[_Row] = [each if each[:1] == b"[" else members(each) for each in elements(raw)]
     if total is not None and len(data) != total:
-        raise NotJSON(f"expected {total} embeddings, found {len(data)}")
-    places = [each.get("index", b"%d" % place) for place, each in enumerate(data)]
+        raise NotJSON(f"expected {total} elements of data, found {len(data)}")
+    places = [
+        b"%d" % place if isinstance(each, bytes) else each.get("index", b"%d" % place)
+        for place, each in enumerate(data)
+    ]
     if [int(place) if _COUNT.fullmatch(place) else -1 for place in places] != list(range(len(data))):
         by_place = {
             int(place): each for place, each in zip(places, data, strict=True) if _COUNT.fullmatch(place)
@@ -174,6 +263,13 @@ def _embeddings(fields: dict[str, bytes], total: int | None) -> list[dict[str, b
             raise NotJSON(f"expected each index from 0 to {len(data) - 1} once in data")
         data = [by_place[place] for place in range(len(data))]
     return data
+
+
+def _counted(rows: Sequence[_Row]) -> list[_Row]:
+    """The rows with their places in an answer of their own."""
+    return [
+        row if isinstance(row, bytes) else {**row, "index": b"%d" % place} for place, row in enumerate(rows)
+    ]
 
 
 def _usage(fields: dict[str, bytes]) -> dict[str, bytes]:
@@ -222,13 +318,13 @@ def _sum(mine: bytes, more: bytes, levels: int) -> bytes:
     return mine
 
 
-def _body(fields: dict[str, bytes], embeddings: list[dict[str, bytes]], usage: dict[str, bytes]) -> bytes:
+def _body(fields: dict[str, bytes], rows: Sequence[_Row], usage: dict[str, bytes]) -> bytes:
     """Make an answer; `data` and `usage` are where the model had them."""
-    data = [_object({**each, "index": b"%d" % place}) for place, each in enumerate(embeddings)]
-    own = {**fields, "data": b"[" + b",".join(data) + b"]"}
+    data = b"[" + b",".join([row if isinstance(row, bytes) else _object(row) for row in rows]) + b"]"
+    answer = {**fields, "data": data}
     if usage:
-        own["usage"] = _object(usage)
-    return _object(own)
+        answer["usage"] = _object(usage)
+    return _object(answer)
 
 
 def _object(fields: dict[str, bytes]) -> bytes:

@@ -85,7 +85,7 @@ class _Kind(NamedTuple):
     form: str
 
 
-class _Signature(NamedTuple):
+class Signature(NamedTuple):
     """The properties that are equal in a batch: the inputs' kinds, and all other members as JSON."""
 
     inputs: tuple[_Kind, ...]
@@ -105,8 +105,6 @@ class _Tensor:
 
 class _V2:
     name = "v2"
-    isolates = True
-    key_fields = True
     item_streams = False
     asks: Headers = ()
 
@@ -132,7 +130,7 @@ class _V2:
             raise shape_error(error.path, error.expected, error.actual) from error
 
     def join(self, parts: Sequence[Sequence[Row]], parameters: Hashable) -> Message:
-        signature = cast("_Signature", parameters)
+        signature = cast("Signature", parameters)
         rows = [row for part in parts for row in part]
         columns = zip(*[row.cells for row in rows], strict=True)
         tensors, binary = _tensors(signature.inputs, list(columns), len(rows))
@@ -151,7 +149,7 @@ class _V2:
             start += count
         return answers
 
-    def merge(self, answers: Sequence[Response]) -> Response:
+    def merge(self, answers: Sequence[Response], parameters: Hashable) -> Response:
         first, *others = [_Answer.read(answer, None) for answer in answers]
         for other in others:
             if [each.kind for each in other.outputs] != [each.kind for each in first.outputs]:
@@ -211,11 +209,11 @@ def _parts(headers: Headers, body: bytes) -> tuple[bytes, memoryview | None]:
     lengths = [value for name, value in headers if name == HEADER_LENGTH]
     if not lengths:
         return body, None
-    said = lengths[0].strip()
-    if len(lengths) > 1 or not said.isdigit() or len(said) > 12 or int(said) > len(body):
+    length = lengths[0].strip()
+    if len(lengths) > 1 or not length.isdigit() or len(length) > 12 or int(length) > len(body):
         sizes = b", ".join(lengths).decode("latin-1")[:100]
         raise BadTensor(HEADER_LENGTH.decode(), f"a length up to the body's {len(body)} bytes", sizes)
-    return body[: int(said)], memoryview(body)[int(said) :]
+    return body[: int(length)], memoryview(body)[int(length) :]
 
 
 def _read(document: dict[str, bytes], binary: memoryview | None, fields: Headers | None) -> Parsed:
@@ -253,7 +251,7 @@ def _read(document: dict[str, bytes], binary: memoryview | None, fields: Headers
         raise BadTensor("$.inputs[0].shape[0]", f"at most {MAX_ITEMS} rows", str(rows))
     tensors, _ = _read_tensors(inputs, binary, "inputs", rows)
     items = [Row(cells, own) for cells in zip(*[tensor.cells for tensor in tensors], strict=True)]
-    signature = _Signature(tuple([each.kind for each in tensors]), rest)
+    signature = Signature(tuple([each.kind for each in tensors]), rest)
     return Parsed(items=items, parameters=signature, fields=fields)
 
 
@@ -304,11 +302,11 @@ def _read_tensors(
                 raise BadTensor(path, "data either here or behind the JSON", "both")
             left = 0 if binary is None else len(binary) - offset
             if not size.isdigit() or len(size) > 12 or int(size) > left:
-                said = size[:40].decode("utf-8", "replace")
+                shown = size[:40].decode("utf-8", "replace")
                 raise BadTensor(
                     path + ".parameters.binary_data_size",
                     f"a size up to the {left} bytes left",
-                    said,
+                    shown,
                 )
             part = memoryview(b"" if binary is None else binary)[offset : offset + int(size)]
             offset += int(size)

@@ -3,10 +3,8 @@
 There are three kinds of fields. Fields that a model can act upon, credentials among them (`is_key_field` and
 the policy's `batchKeyHeaders`), are part of the key, so a batch has one set of them. Fields that concern one
 request's body or connection (`OF_ONE_REQUEST`, `x-penstock-*`) reach the model only with a request that has
-its batch to itself. All others are forwarded if they are equal across the batch. If each item carries its own
-fields (a protocol without `key_fields`), only the policy's fields are part of the key, and only
-`SHARED_FIELDS` are forwarded. The deepest of a batch's call chains is forwarded; a chain that stands alone
-(`wire.call_chain`) is part of the key.
+its batch to itself. All others are forwarded if they are equal across the batch. The deepest of a batch's
+call chains is forwarded; a chain that stands alone (`wire.call_chain`) is part of the key.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 from operator import itemgetter
 
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.request import QueuedRequest
 from penstock_wire.call_chain import deepest, stands_alone
 from penstock_wire.control.settings import Batching
@@ -36,7 +34,7 @@ from penstock_wire.headers import (
 )
 from penstock_wire.http import Request
 
-SHARED_FIELDS = frozenset(
+_CALLER_FIELDS = frozenset(
     {
         b"baggage",
         b"forwarded",
@@ -48,7 +46,7 @@ SHARED_FIELDS = frozenset(
         b"x-forwarded-proto",
     }
 )
-"""Fields that describe a caller, and are forwarded once even if each item carries its own."""
+"""Fields that describe a caller: a model that refuses a batch without them does not refuse it for that."""
 OF_ONE_REQUEST = (
     b"accept-encoding",  # a batch's answer must be readable here
     b"content-",
@@ -127,23 +125,23 @@ class Keys:
     """Reads header fields under a policy, and makes keys, one object for equal values.
 
     Args:
-        key_fields: whether the fields that a model can act upon are part of the key.
+        key_fields: whether keys are made at all; else only fields about one request are read.
         batching: the policy.
         used: keys that are in use.
     """
 
-    def __init__(self, *, key_fields: bool, batching: Batching, used: Collection[Key] = ()) -> None:
+    def __init__(self, *, key_fields: bool, batching: Batching, used: Collection[BatchKey] = ()) -> None:
         self._key_fields = key_fields
         self._used = used
         self._bytes, self._most_bytes = 0, KEYS_BYTES
-        self._known: dict[tuple[str, str, Headers, Hashable], Key] = {}
+        self._known: dict[tuple[str, str, Headers, Hashable], BatchKey] = {}
         self.apply(batching)
 
     def apply(self, batching: Batching) -> None:
         """Use another policy from now on."""
         roles: dict[bytes, int] = {REQUEST_ID: _ID, TIMEOUT_MS: _TIMEOUT, STICKY: _STICKY}
         roles[RETRY], roles[HELD] = _RETRY, _HELD
-        roles[CALL_CHAIN] = _CHAIN if self._key_fields else _SHARED
+        roles[CALL_CHAIN] = _CHAIN if self._key_fields else 0
 
         def add(name: bytes, role: int) -> None:
             roles[name] = roles.get(name, self._role(name)) | role
@@ -160,12 +158,12 @@ class Keys:
         self._shared: Headers | None = None
         self._shared_fields = RequestFields(self._level)
         self._reads: dict[int, RequestFields] = {}  # by the `id` of what was read, which is kept
-        self._latest: Key | None = None
+        self._latest: BatchKey | None = None
 
     def _role(self, name: bytes) -> int:
         """The role of a field that the policy does not name."""
         if not self._key_fields:
-            return _SHARED if name in SHARED_FIELDS else 0
+            return 0
         if is_key_field(name):
             return _KEY
         return 0 if name.startswith(OF_ONE_REQUEST) else _SHARED
@@ -259,7 +257,9 @@ class Keys:
                 return self.read(request.headers)
         return read
 
-    def key(self, method: str, target: str, fields: Headers, parameters: Hashable, share: bytes = b"") -> Key:
+    def key(
+        self, method: str, target: str, fields: Headers, parameters: Hashable, share: bytes = b""
+    ) -> BatchKey:
         """The key of these values; the same object as long as it is remembered or in use.
 
         Args:
@@ -272,7 +272,7 @@ class Keys:
         key = self._key(method, target, fields, parameters)
         return key if key.faults is None or not share else key.faults.key_of(share, key)
 
-    def _key(self, method: str, target: str, fields: Headers, parameters: Hashable) -> Key:
+    def _key(self, method: str, target: str, fields: Headers, parameters: Hashable) -> BatchKey:
         key = self._latest
         if (
             key is not None
@@ -288,7 +288,7 @@ class Keys:
             size = _size(values)
             if self._bytes + size > self._most_bytes:
                 self._forget()
-            key = self._known[values] = Key(method, target, fields, parameters)
+            key = self._known[values] = BatchKey(method, target, fields, parameters)
             key.large = size > LARGE_BYTES
             self._bytes += size
         self._latest = key
@@ -308,7 +308,7 @@ class Keys:
         work.shared, work.level, work.share = read.shared, read.level, read.share
         key = work.key
         if key.lone:
-            work.key = Key(key.method, key.target, read.fields, key.parameters, lone=True)
+            work.key = BatchKey(key.method, key.target, read.fields, key.parameters, lone=True)
         else:
             work.key = self.key(key.method, key.target, read.fields, key.parameters, read.share)
 
@@ -405,7 +405,7 @@ def left_out(works: Sequence[QueuedRequest]) -> list[str]:
     for work in works:
         common.intersection_update(work.shared)
         names.update([name for name, _ in work.shared])
-    names.difference_update(SHARED_FIELDS, [name for name, _ in common])
+    names.difference_update(_CALLER_FIELDS, [name for name, _ in common])
     return [name.decode("latin-1") for name in sorted(names)]
 
 

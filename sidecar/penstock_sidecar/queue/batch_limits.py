@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.request import QueuedRequest
 from penstock_sidecar.queue.structures import KeyQueue
+from penstock_sidecar.work import WorkFormula
 
 MAX_WAITING = 64
 """Queues that may wait for full batches; of more than that none waits, since each look visits all."""
@@ -21,35 +23,52 @@ class Limits:
     Args:
         size: maximum items.
         bytes: maximum bytes of items; one larger item goes alone.
+        cost: maximum of the number of items times the largest of their costs; one larger item goes alone.
+        formula: the work of a batch, by the costs of its items; None if that is the number of items.
+        work: maximum work by that formula; an item of more goes alone.
+        reach: seconds by which the deadline of a request that overtakes another may be the later one.
     """
 
     size: int
     bytes: int
+    cost: float = math.inf
+    formula: WorkFormula | None = None
+    work: float = math.inf
+    reach: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
     """The key to cut now; or, if all part-full batches wait, when to ask again."""
 
-    key: Key | None = None
+    key: BatchKey | None = None
     again: float | None = None
 
 
-def fit(work: QueuedRequest, room: int, space: int) -> int:
+def fit(work: QueuedRequest, limits: Limits, most_work: float) -> int:
     """How many of a request's next items fit into an empty batch; at least one.
 
     Args:
         work: the request.
-        room: maximum items.
-        space: maximum bytes of items.
+        limits: the batch's limits.
+        most_work: maximum work.
     """
-    count = 0
-    for item in work.items[work.taken : work.taken + room]:
+    start = work.taken
+    items = work.items[start : start + limits.size]
+    space, formula = limits.bytes, limits.formula
+    cost = longest = place = 0
+    for item, each in zip(items, work.costs_of(start, start + len(items)), strict=True):
         space -= len(item)
-        if space < 0:
-            break
-        count += 1
-    return max(1, count)
+        cost += each
+        longest = max(longest, each)
+        place += 1
+        if (
+            space < 0
+            or place * longest > limits.cost
+            or (formula is not None and formula.of(place, cost, longest) > most_work)
+        ):
+            return max(1, place - 1)
+    return max(1, place)
 
 
 def fills(line: KeyQueue, limits: Limits) -> bool:
@@ -57,7 +76,15 @@ def fills(line: KeyQueue, limits: Limits) -> bool:
     size, faults = limits.size, line.key.faults
     if faults is not None and faults.limit < size:
         size = faults.limit
-    return line.lone or line.items >= size or line.bytes >= limits.bytes
+    return (
+        line.lone
+        or line.items >= size
+        or line.bytes >= limits.bytes
+        or (
+            limits.cost < math.inf
+            and line.items * max([work.longest for work in line.by_arrival], default=0) >= limits.cost
+        )
+    )
 
 
 def deadline_margin(line: KeyQueue, service: float) -> float:
@@ -71,8 +98,8 @@ def deadline_margin(line: KeyQueue, service: float) -> float:
 
 
 def choose_with_wait(
-    lines: Mapping[Key, KeyQueue],
-    first: Key,
+    lines: Mapping[BatchKey, KeyQueue],
+    first: BatchKey,
     limits: Limits,
     now: float,
     *,
@@ -83,11 +110,12 @@ def choose_with_wait(
     """Choose the queue to cut, if part-full batches wait for more requests.
 
     A queue goes if it fills a batch, if its oldest request has waited for `wait` seconds, if its earliest
-    deadline allows no further wait, and all go at `quiet`.
+    deadline allows no further wait, and all go at `quiet`. Of those that go, the one whose turn comes first
+    is chosen.
 
     Args:
         lines: the queues that are not empty.
-        first: the key whose turn it is; it goes first if it goes at all.
+        first: the key whose turn it is.
         limits: the batch's limits.
         now: the time.
         wait: maximum wait in seconds.
@@ -97,12 +125,13 @@ def choose_with_wait(
     again = quiet
     if again <= now or len(lines) > MAX_WAITING:
         return Choice(first)
-    chosen: Key | None = None
+    chosen: KeyQueue | None = None
     for key, line in lines.items():
         until = min(line.oldest + wait, line.deadline - deadline_margin(line, service))
         if until <= now or fills(line, limits):
             if key is first:
                 return Choice(first)
-            chosen = chosen or key
+            if chosen is None or line.turn() < chosen.turn():
+                chosen = line
         again = min(again, until)
-    return Choice(chosen) if chosen is not None else Choice(None, again)
+    return Choice(None, again) if chosen is None else Choice(chosen.key)

@@ -72,6 +72,23 @@ class DeadlineList:
                 return odd
         return due
 
+    def nearest(self, count: int, until: float) -> list[QueuedRequest]:
+        """Requests with early times, in order but for those that came out of order.
+
+        Args:
+            count: maximum number of each of both kinds.
+            until: maximum time.
+        """
+        works: list[QueuedRequest] = []
+        for work, due in self._fifo.items():
+            if due > until or len(works) >= count:
+                break
+            works.append(work)
+        if self._odd:
+            odd = [each for each in self._heap[: 2 * count] if each[2] is not None and each[0] <= until]  # type: ignore[operator]
+            works += [each[2] for each in odd[:count]]  # type: ignore[misc]
+        return works
+
     def discard(self, work: QueuedRequest) -> None:
         """Take a request out; no-op if it is not in the list."""
         if self._fifo.pop(work, None) is None and (entry := self._odd.pop(work, None)) is not None:

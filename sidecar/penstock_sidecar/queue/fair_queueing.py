@@ -79,8 +79,8 @@ class Flows:
         else:
             self._remember(flow)
 
-    def served(self, flow: Flow, items: int) -> None:
-        """Record that `items` items of a flow were sent."""
+    def served(self, flow: Flow, items: float) -> None:
+        """Record that `items` items of a flow were sent, or their work in items of the usual cost."""
         if flow.tag > self.virtual:
             self.virtual = flow.tag
             idle = self._idle

@@ -39,7 +39,7 @@ Seconds = Callable[[int], float | None]
 """The model's time for a batch of so many items; None if it is not known."""
 
 
-class Key:
+class BatchKey:
     """All that must be equal for two requests to share a batch, as raw bytes.
 
     Only `batch_key.Keys` makes keys, one object for equal values: they compare and hash by identity.
@@ -126,10 +126,10 @@ class Faults:
         self.window = WINDOW if parent is None else SENDER_WINDOW
         self.at = 0.0
         self.limit = 1 << 30
-        self.key: Key | None = None
+        self.key: BatchKey | None = None
         self.senders: OrderedDict[bytes, Faults] = OrderedDict()
 
-    def key_of(self, sender: bytes, key: Key) -> Key:
+    def key_of(self, sender: bytes, key: BatchKey) -> BatchKey:
         """Return the key of the queue for a sender's request: the sender's own if it has one, else `key`."""
         theirs = self.senders.get(_name(sender)) if self.senders else None
         return key if theirs is None or theirs.key is None else theirs.key
@@ -215,7 +215,7 @@ class Faults:
                 parted.append((sender, faults))
         return parted
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: BatchKey) -> None:
         """Forget a key's bad requests; its senders share batches again."""
         key.faults = None
         for theirs in self.senders.values():

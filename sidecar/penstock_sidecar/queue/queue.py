@@ -18,22 +18,31 @@ done once a batch. A request that leaves is forgotten at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from penstock_sidecar.queue.batch_limits import Limits, fit
 from penstock_sidecar.queue.deadline_list import DeadlineList
 from penstock_sidecar.queue.eviction import BYTES, ITEMS, LEVELS, EvictionIndex
 from penstock_sidecar.queue.fair_queueing import Flow, Flows
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.grouping import group
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.lazy_heap import LazyHeap
 from penstock_sidecar.queue.request import QueuedRequest, Slice
 from penstock_sidecar.queue.structures import KeyQueue, PriorityClass, SubQueue, group_rank
+from penstock_sidecar.work import WorkFormula
 
 AGEING = 5.0
 """Seconds of waiting that raise a request by one level."""
 
-Finish = Callable[[int], float]
-"""Returns when a batch of a number of items would be answered if it were sent now, in the clock's time."""
+GROUPED = 8
+"""Requests that are looked at for a group, in batches of the maximum size."""
+MOST_GROUPED = 512
+"""Maximum requests that are looked at for a group."""
+
+Finish = Callable[[float], float]
+"""Returns when a batch of so much work would be answered if it were sent now, in the clock's time."""
 
 
 class Queue:
@@ -47,7 +56,7 @@ class Queue:
 
     def __init__(self, *, evicting: bool = False) -> None:
         self._eviction = EvictionIndex() if evicting else None
-        self._lines: dict[Key, KeyQueue] = {}
+        self._lines: dict[BatchKey, KeyQueue] = {}
         self._spare: KeyQueue | None = None
         self._flows = Flows()
         self._groups: dict[tuple[int, bytes], PriorityClass] = {}
@@ -69,7 +78,7 @@ class Queue:
             yield from line.by_arrival
 
     @property
-    def lines(self) -> dict[Key, KeyQueue]:
+    def lines(self) -> dict[BatchKey, KeyQueue]:
         """The lines by key; callers must not change them."""
         return self._lines
 
@@ -138,7 +147,7 @@ class Queue:
             ahead = min(ahead, mine * flows.active)
         return ahead, min(ahead, len(self._lines))
 
-    def choose(self, now: float) -> Key | None:
+    def choose(self, now: float) -> BatchKey | None:
         """The key of the line whose turn it is; None if nothing is queued."""
         if len(self._ageing):
             self._age(now)
@@ -147,7 +156,7 @@ class Queue:
 
     def cut(
         self,
-        key: Key,
+        key: BatchKey,
         limits: Limits,
         finish: Finish | None = None,
         dropped: list[QueuedRequest] | None = None,
@@ -173,6 +182,9 @@ class Queue:
             The parts; empty only if all of the line was dropped and other lines wait.
         """
         line = self._lines[key]
+        formula, left = limits.formula, limits.work
+        if formula is not None and formula.pads and not line.lone:
+            return self._cut_group(line, limits, formula, finish, dropped)
         parts: list[Slice] = []
         room, space = limits.size, limits.bytes
         doom = None if finish is None else finish(min(room, line.items))
@@ -184,39 +196,62 @@ class Queue:
                 if finish is not None and line.items < room:
                     doom = finish(max(1, limits.size - room + line.items))
                 continue
-            done, items, size = self._fill(subqueue, parts, room, space, doom)
+            done, items, size, amount = self._fill(subqueue, parts, room, space, doom, limits, left)
             if not items:
                 break
             room -= items
             space -= size
-            self._flows.served(subqueue.group.flow, items)
+            left -= amount
+            self._flows.served(subqueue.group.flow, amount)
             self._count(subqueue, done, items, size)
             if parts[-1].work.queued:
                 break
         return parts
 
     def _fill(
-        self, subqueue: SubQueue, parts: list[Slice], room: int, space: int, doom: float | None
-    ) -> tuple[int, int, int]:
+        self,
+        subqueue: SubQueue,
+        parts: list[Slice],
+        room: int,
+        space: int,
+        doom: float | None,
+        limits: Limits,
+        left: float,
+    ) -> tuple[int, int, int, float]:
         """Cut requests of one sub-queue: all that fit if its line has no other sub-queue, else one.
 
         Returns:
-            The requests that left the queue, the items cut, and their bytes; the totals still include them.
+            The requests that left the queue, the items cut, their bytes, and their work; the totals still
+            include them.
         """
-        line = subqueue.line
+        line, formula = subqueue.line, limits.formula
         sole = len(line.subqueues) == 1
-        done = items = size = 0
+        done = items = size = longest = 0
+        amount = 0.0
+        most_cost = math.inf if line.lone else limits.cost
+        bounded = most_cost < math.inf
+        if bounded:
+            longest = max([part.longest for part in parts], default=0)
         while (work := subqueue.first()) is not None:
             if items and (not sole or items >= room or (doom is not None and work.deadline < doom)):
                 break
             count = work.size - work.taken
             before = work.bytes_left
-            if (count > room - items or before > space - size) and not line.lone:
+            over = (count > room - items or before > space - size) and not line.lone
+            if formula is not None and not (over or line.lone):
+                over = amount + formula.of(count, work.cost_left, work.longest) > left
+            if bounded and not over:
+                over = (limits.size - room + items + count) * max(longest, work.longest) > most_cost
+            if over:
                 if parts:
                     break
-                count = fit(work, room, space)
-            parts.append(work.take(count))
+                count = min(fit(work, limits, left), count)
+            part = work.take(count)
+            parts.append(part)
+            longest = max(longest, part.longest)
             items += count
+            if formula is not None:
+                amount += formula.of(count, part.cost, part.longest)
             size += before - work.bytes_left
             if work.size > work.taken:
                 if self._eviction is not None:
@@ -224,13 +259,120 @@ class Queue:
                 break
             self._part(subqueue, work)
             done += 1
-        return done, items, size
+        return done, items, size, items if formula is None else amount
+
+    def _cut_group(
+        self,
+        line: KeyQueue,
+        limits: Limits,
+        formula: WorkFormula,
+        finish: Finish | None,
+        dropped: list[QueuedRequest] | None,
+    ) -> list[Slice]:
+        """As `cut`, where items are padded to the longest of their batch.
+
+        Requests of like cost share a batch, see `grouping`. The first of the queue is always in it, so a
+        request waits for a batch of each one before it at most. None overtakes it whose deadline is more than
+        `Limits.reach` later, while there are as many others as a batch can have.
+        """
+        while (subqueue := line.next()) is not None and (first := subqueue.first()) is not None:
+            chosen, parts = self._chosen(line, first, limits, formula), list[Slice]()
+            cost = longest = items = size = 0
+            for work in chosen:
+                items += work.left
+                cost += work.cost_left
+                longest = max(longest, work.longest)
+            total = formula.of(items, cost, longest)
+            if items > limits.size:
+                total *= limits.size / items
+            total = min(total, max(limits.work, formula.of(1, first.longest, first.longest)))
+            ends = -math.inf if finish is None else finish(total)
+            if first.deadline < ends and self.requests > 1:
+                self.leave(first)
+                if dropped is not None:
+                    dropped.append(first)
+                continue
+            items = cost = longest = 0
+            for work in self._in_turn(line, first, chosen):
+                count, most = work.left, max(longest, work.longest)
+                after = formula.of(items + count, cost + work.cost_left, most)
+                over = items + count > limits.size or size + work.bytes_left > limits.bytes
+                over = over or (items + count) * most > limits.cost
+                if over or after > limits.work or (work.deadline < ends and parts):
+                    if parts:
+                        continue
+                    count = min(fit(work, limits, limits.work), count)
+                home, before = work.subqueue, work.bytes_left
+                part = work.take(count)
+                parts.append(part)
+                items += count
+                size += before - work.bytes_left
+                cost += part.cost
+                longest = max(longest, part.longest)
+                self._flows.served(home.group.flow, formula.alone(count, part.cost, part.longest))
+                if work.size > work.taken:
+                    if self._eviction is not None:
+                        home.group.newest.discard(work)
+                    self._count(home, 0, count, before - work.bytes_left)
+                    break
+                self._part(home, work)
+                self._count(home, 1, count, before - work.bytes_left)
+            return parts
+        return []
+
+    def _chosen(
+        self, line: KeyQueue, first: QueuedRequest, limits: Limits, formula: WorkFormula
+    ) -> list[QueuedRequest]:
+        """The requests that share the batch of `first`, if they fit."""
+        others = self._others(line, first, limits)
+        if len(line.subqueues) == 1:
+            return group([first], others, limits, formula)
+        level = first.subqueue.level
+        own = [work for work in others if work.subqueue.level == level]
+        less = [work for work in others if work.subqueue.level != level]
+        chosen = group([first], own, limits, formula)
+        return group(chosen, less, limits, formula) if less else chosen
+
+    def _others(self, line: KeyQueue, first: QueuedRequest, limits: Limits) -> list[QueuedRequest]:
+        """The requests that may share the batch of `first`: those within reach, or all if few are."""
+        count = min(MOST_GROUPED, GROUPED * limits.size)
+        each = max(1, count // len(line.subqueues))
+        for until in (first.deadline + limits.reach, math.inf):
+            others = [
+                work
+                for subqueue in islice(line.subqueues.values(), count)
+                for work in subqueue.nearest(each, until)
+                if work is not first
+            ]
+            if len(others) >= limits.size:
+                break
+        return others
+
+    def _in_turn(
+        self, line: KeyQueue, first: QueuedRequest, works: list[QueuedRequest]
+    ) -> Iterator[QueuedRequest]:
+        """Requests of a line in the queue's order, as that is while they are served one by one."""
+        yield first
+        if len(line.subqueues) == 1:
+            for work in works:
+                if work is not first:
+                    yield work
+            return
+        by_subqueue: dict[SubQueue, list[QueuedRequest]] = {}
+        for work in reversed(works):
+            if work is not first:
+                by_subqueue.setdefault(work.subqueue, []).append(work)
+        while by_subqueue:
+            subqueue = min(by_subqueue, key=lambda each: (each.level, each.group.flow.tag))
+            yield by_subqueue[subqueue].pop()
+            if not by_subqueue[subqueue]:
+                del by_subqueue[subqueue]
 
     def charge(self, share: bytes, items: float) -> None:
         """Count a share's use of the model beyond its items; see `fair_queueing.Flows.charge`."""
         self._flows.charge(share, items)
 
-    def move(self, share: bytes, line: Key, to: Key) -> None:
+    def move(self, share: bytes, line: BatchKey, to: BatchKey) -> None:
         """Move the waiting requests of a share from one line to another.
 
         Args:
@@ -315,7 +457,7 @@ class Queue:
 
     # Lines, sub-queues, groups
 
-    def _open(self, key: Key) -> KeyQueue:
+    def _open(self, key: BatchKey) -> KeyQueue:
         line = self._spare
         if line is not None and line.key is key:
             self._spare = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
+from penstock_sidecar.work import WorkFormula
 from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.errors import PenstockError
 from penstock_wire.headers import Headers
@@ -42,17 +43,21 @@ class QueuedRequest:
         expires: until when the client waits; at least `deadline`. The request is answered then at the latest.
         level: its priority, 1 is the most urgent.
         share: the share of the slots that it uses: a value of the fairness header.
+        costs: the cost of each item; None if it is the item's bytes.
 
     Further attributes: `size` (items, as units of load), `taken` (items that have been cut), `bytes_left`
-    (bytes that have not), `parts` (batches that hold some of it), `queued`, `done` (it has its outcome, or
-    its client left), `executed` (some of it may have reached the model), `cut_at` (when its first item was
-    cut), `subqueue` (for the queue alone).
+    (bytes that have not), `cost_left` (their cost), `longest` (the largest cost of one of them), `parts`
+    (batches that hold some of it), `queued`, `done` (it has its outcome, or its client left), `executed`
+    (some of it may have reached the model), `cut_at` (when its first item was cut), `subqueue` (for the
+    queue alone).
     """
 
     __slots__ = (
         "_answers",
         "arrived",
         "bytes_left",
+        "cost_left",
+        "costs",
         "cut_at",
         "deadline",
         "done",
@@ -61,6 +66,7 @@ class QueuedRequest:
         "items",
         "key",
         "level",
+        "longest",
         "parts",
         "queued",
         "request",
@@ -74,7 +80,7 @@ class QueuedRequest:
 
     def __init__(
         self,
-        key: Key,
+        key: BatchKey,
         request: Request,
         request_id: bytes,
         items: Sequence[Any],
@@ -84,6 +90,7 @@ class QueuedRequest:
         expires: float,
         level: int = 1,
         share: bytes = b"",
+        costs: Sequence[int] | None = None,
     ) -> None:
         self.key = key
         self.request = request
@@ -99,10 +106,15 @@ class QueuedRequest:
         count = len(items)
         if count == 1:
             self.size = 1
-            self.bytes_left = len(items[0])
+            self.bytes_left = self.cost_left = self.longest = len(items[0])
         else:
             self.size = count or 1
-            self.bytes_left = sum(map(len, items))
+            sizes = [len(item) for item in items]
+            self.bytes_left = self.cost_left = sum(sizes)
+            self.longest = max(sizes, default=0)
+        self.costs = costs
+        if costs is not None:
+            self.cost_left, self.longest = sum(costs), max(costs, default=0)
         self.taken = self.parts = 0
         self.queued = self.done = self.executed = False
         self.cut_at = 0.0
@@ -131,14 +143,24 @@ class QueuedRequest:
         """Cut the next `count` items off."""
         self.parts += 1
         start = self.taken
+        cost, longest = self.cost_left, self.longest
         if count == self.size:
             self.taken = count
-            self.bytes_left = 0
-            return Slice(self, 0, self.items, count)
-        self.taken = start + count
-        items = self.items[start : self.taken]
+            self.bytes_left = self.cost_left = 0
+            return Slice(self, 0, self.items, count, cost, longest)
+        end = self.taken = start + count
+        items = self.items[start:end]
         self.bytes_left -= sum(map(len, items))
-        return Slice(self, start, items, count)
+        costs = self.costs_of(start, end)
+        cost, longest = sum(costs), max(costs)
+        self.cost_left -= cost
+        self.longest = max(self.costs_of(end, self.size), default=0)
+        return Slice(self, start, items, count, cost, longest)
+
+    def costs_of(self, start: int, end: int) -> Sequence[int]:
+        """The costs of some of the items."""
+        costs = self.costs
+        return [len(item) for item in self.items[start:end]] if costs is None else costs[start:end]
 
 
 class Slice:
@@ -149,15 +171,37 @@ class Slice:
         start: index of the first of its items that is in this part.
         items: the items.
         size: the items' units of load.
+        cost: the sum of the items' costs.
+        longest: the largest of them.
 
     `whole` is True if the part is the entire request.
     """
 
-    __slots__ = ("items", "size", "start", "whole", "work")
+    __slots__ = ("cost", "items", "longest", "size", "start", "whole", "work")
 
-    def __init__(self, work: QueuedRequest, start: int, items: Sequence[Any], size: int) -> None:
+    def __init__(
+        self,
+        work: QueuedRequest,
+        start: int,
+        items: Sequence[Any],
+        size: int,
+        cost: int = 0,
+        longest: int = 0,
+    ) -> None:
         self.work = work
         self.start = start
         self.items = items
         self.size = size
+        self.cost = cost
+        self.longest = longest
         self.whole = size == work.size
+
+
+def work_of(parts: Sequence[Slice], items: int, formula: WorkFormula) -> float:
+    """The work of a batch of these parts, `items` items."""
+    cost = longest = 0
+    for part in parts:
+        cost += part.cost
+        if part.longest > longest:
+            longest = part.longest
+    return formula.of(items, cost, longest)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from penstock_sidecar.queue.deadline_list import DeadlineList
 from penstock_sidecar.queue.fair_queueing import Flow
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.lazy_heap import LazyHeap
 from penstock_sidecar.queue.request import QueuedRequest
+
+LAST = (1_000_000, 0.0, 0.0)
+"""The rank of a line that is empty."""
 
 
 class PriorityClass:
@@ -54,7 +57,7 @@ class KeyQueue:
         "subqueues",
     )
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: BatchKey) -> None:
         self.key = key
         self.lone = bool(key.lone)
         self.subqueues: dict[tuple[int, bytes], SubQueue] = {}
@@ -114,6 +117,13 @@ class KeyQueue:
         """The request whose turn it is within this line."""
         subqueue = self.next()
         return None if subqueue is None else subqueue.first()
+
+    def turn(self) -> tuple[int, float, float]:
+        """The line's rank among the lines that are not empty: level, tag of its flow, earliest deadline."""
+        subqueue = self.next()
+        if subqueue is None or (due := subqueue.due()) is None:
+            return LAST
+        return subqueue.level, subqueue.group.flow.tag, due
 
     def next(self) -> SubQueue | None:
         """The sub-queue whose turn it is within this line."""

@@ -13,9 +13,13 @@ import httpx
 import numpy as np
 import tritonclient.http
 import tritonclient.http.aio
-from cloudevents.http import CloudEvent, from_http, to_binary, to_structured
-from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
 from tritonclient.utils import InferenceServerException
+
+if sys.argv[1].startswith("tritonclient.grpc"):
+    import tritonclient.grpc.aio  # its messages have the names of KServe's: a process can have one of them
+else:
+    from cloudevents.http import CloudEvent, from_http, to_binary, to_structured
+    from kserve import InferenceGRPCClient, InferenceRESTClient, InferInput, InferRequest, RESTConfig
 
 V1 = "/v1/models/double:predict"
 
@@ -86,6 +90,36 @@ def triton(url, count, *, binary=False, compression=None):
     return [[each.get_response().get("id"), each.as_numpy("y").ravel().tolist()] for each in answers]
 
 
+async def triton_grpc(url, count):
+    """Triton's asynchronous client over gRPC: all calls over one connection."""
+    triton = tritonclient.grpc.aio
+
+    async def ask(number):
+        x = triton.InferInput("x", [1, 2], "FP32")
+        x.set_data_from_numpy(rows(number))
+        result = await client.infer("double", [x], request_id=f"own-{number}")
+        return [result.get_response().id, result.as_numpy("y").ravel().tolist()]
+
+    async with triton.InferenceServerClient(url.removeprefix("http://")) as client:
+        assert await client.is_server_live()
+        assert await client.is_model_ready("double")
+        assert (await client.get_model_metadata("double")).name == "double"
+        return await asyncio.gather(*[ask(number) for number in range(count)])
+
+
+async def kserve_grpc(url, count):
+    """KServe's client over gRPC."""
+
+    def request(number):
+        x = InferInput("x", [1, 2], "FP32")
+        x.set_data_from_numpy(rows(number), binary_data=True)
+        return InferRequest("double", [x], request_id=f"own-{number}")
+
+    async with InferenceGRPCClient(url.removeprefix("http://")) as client:
+        answers = await asyncio.gather(*[client.infer(request(number)) for number in range(count)])
+    return [[answer.id, answer.outputs[0].as_numpy().ravel().tolist()] for answer in answers]
+
+
 def triton_error(url, count):
     """Triton's client's text of a refusal, beside the refusal's own text."""
     late = {"x-penstock-timeout-ms": "0"}
@@ -135,6 +169,8 @@ KINDS = {
         url, count, binary=True, compression="gzip"
     ),
     "tritonclient.aio, deflate": lambda url, count: triton_aio(url, count, compression="deflate"),
+    "kserve, gRPC": kserve_grpc,
+    "tritonclient.grpc.aio": triton_grpc,
     "error": triton_error,
     "repository": repository,
     "events": events,

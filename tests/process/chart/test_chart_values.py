@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,19 @@ def removed(schema: dict[str, Any], path: str = "") -> Iterator[str]:
     """The dotted paths of the values that are gone."""
     for name, child in schema.get("properties", {}).items():
         yield from [f"{path}{name}"] if child.get("deprecated") else removed(child, f"{path}{name}.")
+
+
+def test_an_older_kubernetes_or_helm_is_refused_with_what_is_expected(tmp_path: Path) -> None:
+    """Before anything is installed."""
+    older = helm("template", *IMAGES, "--kube-version=1.32.0").stderr
+    assert "requires kubeVersion: >=1.33.0-0 which is incompatible with Kubernetes v1.32.0" in older
+    shutil.copytree(CHART, tmp_path / "chart")
+    helpers = tmp_path / "chart/templates/_helpers.tpl"
+    version = ".Capabilities.HelmVersion.Version"
+    assert helpers.read_text().count(version) == 1
+    helpers.write_text(helpers.read_text().replace(version, '"v3.16.4"'))
+    older = helm("template", *IMAGES, chart=tmp_path / "chart").stderr
+    assert "helm: expected 3.17 or newer, found v3.16.4; see https://helm.sh/docs/intro/install" in older
 
 
 def test_a_value_that_is_gone_is_refused_with_what_to_use_instead() -> None:
@@ -168,3 +182,28 @@ def test_the_operator_has_its_way_to_prometheus() -> None:
         policy = objects["NetworkPolicy"]["spec"]
         assert policy.get("egress", [None])[1:] == (rules or [])
     assert "PROMETHEUS" not in json.dumps(rendered())
+
+
+def test_only_a_cluster_that_serves_the_api_injects_and_never_by_the_operator() -> None:
+    """The policies go by the API's presence; who writes them could change every pod: nobody of ours may."""
+    api = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+    kinds = [
+        {(each["kind"], each["metadata"]["name"]) for each in rendered(*arguments)}
+        for arguments in ((), ("--api-versions", api))
+    ]
+    assert {name for _, name in kinds[1] - kinds[0]} == {
+        *("penstock-inject", "penstock-injectable", "penstock-injectable-pods", "penstock-past-sidecar")
+    }
+    one = rendered("--api-versions", api, "--set-string", "operator.watchNamespace=12")
+    matched = [
+        each["spec"]["matchConstraints"]
+        for each in one
+        if each["kind"].endswith("AdmissionPolicy") and "penstock.dev/inject" in str(each)
+    ]
+    selected = [each["namespaceSelector"] for each in matched]
+    assert selected == 3 * [{"matchLabels": {"kubernetes.io/metadata.name": "12"}}]
+    roles = [each for each in rendered("--api-versions", api) if each["kind"] in ("Role", "ClusterRole")]
+    assert roles
+    groups = {group for role in roles for rule in role["rules"] for group in rule.get("apiGroups", ())}
+    assert "admissionregistration.k8s.io" not in groups
+    assert "*" not in groups

@@ -142,8 +142,10 @@ def test_why_says_why_pods_are_not_ready() -> None:
         "spec": {"replicas": 1},
         "status": {"observedGeneration": 1, "conditions": [condition]},
     }
+    crashing["status"]["artifact"] = {"progress": "3.1 of 14.2 GB, 180 MB/s, 62 s left"}
     lines = explain(crashing, now=datetime.now(UTC))
     assert lines[:2] == ["n/b: 1 replica asked for, 0 ready", "  ModelCrashed: exit code 1"]
+    assert lines[2] == "  Coming: a pod that downloads its files, 3.1 of 14.2 GB, 180 MB/s, 62 s left"
     crashing["status"]["readyReplicas"] = 1
     assert "ModelCrashed" not in "".join(explain(crashing, now=datetime.now(UTC)))
 
@@ -234,15 +236,21 @@ async def test_options_stand_before_the_command_or_after_it(
     screen = Screen(out=out, width=80, live=False)
     given = [*options, "top"] if before else ["top", *options]
     assert await asyncio.to_thread(run, given, screen) == 0
-    assert out.getvalue() == "There are no ModelBackends.\n"
+    assert out.getvalue() == "There are no ModelBackends and no injected workloads.\n"
 
 
-async def test_it_reads_the_four_kinds_and_writes_nothing(server: TinyApiserver, tmp_path: Path) -> None:
-    """So the right to see them is all that it takes."""
+async def test_it_reads_what_a_viewer_may_and_writes_nothing(server: TinyApiserver, tmp_path: Path) -> None:
+    """The four kinds, and for the overview the pods with the label of injection."""
     for arguments in (("why", "busy"), ("status",), ("status", "-A"), ("top",), ("top", "-A")):
         await printed(server, tmp_path, *arguments)
     assert {method for method, *_ in server.requests} == {"GET"}
-    assert all(path.startswith("/apis/penstock.dev/v1alpha1/") for _, path, *_ in server.requests)
+    others = {
+        (path, query["labelSelector"])
+        for _, path, query, _ in server.requests
+        if not path.startswith("/apis/penstock.dev/v1alpha1/")
+    }
+    pods = {("/api/v1/namespaces/n/pods", "penstock.dev/inject"), ("/api/v1/pods", "penstock.dev/inject")}
+    assert others == pods
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("top",)])
@@ -252,6 +260,20 @@ async def test_an_empty_namespace_is_no_error(
     code, (line,) = await printed(server, tmp_path, *arguments, "-n", "empty")
     assert code == 0
     assert line.startswith("There are no")
+
+
+@pytest.mark.parametrize("arguments", [("-n", "empty"), ()])
+async def test_a_user_without_a_right_to_pods_sees_the_resources_and_a_note(
+    server: TinyApiserver, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """Where there is nothing else, too."""
+    whole = await printed(server, tmp_path, "status", *arguments)
+    server.fail[("GET", "pods")] = [403]
+    code, lines = await printed(server, tmp_path, "status", *arguments)
+    assert (code, lines[:-1]) == whole
+    assert lines[-1].startswith(
+        "Workloads with the label penstock.dev/inject are not shown: cannot read the pods"
+    )
 
 
 async def test_an_error_is_one_line_that_says_what_could_not_be_done(

@@ -113,11 +113,11 @@ def resource(kind: str, name: str, *conditions: tuple[str, str, str, str], names
 def test_one_cause_of_several_resources_is_told_by_the_first() -> None:
     """A router that does not start keeps two endpoints; that of another namespace is another one."""
     image = ("RouterReady", "False", "ImagePullFailed", "no such image")
-    said = causes.Said()
+    shown = causes.Shown()
 
     def lines(name: str, namespace: str) -> list[str]:
         made = resource("ModelEndpoint", name, image, namespace=namespace)
-        return causes.lines(made, f"ModelEndpoint/{name}", said, everything=False)
+        return causes.lines(made, f"ModelEndpoint/{name}", shown, everything=False)
 
     assert lines("a", "n") == ["ImagePullFailed (RouterReady=False): no such image"]
     assert lines("b", "n") == ["ImagePullFailed (RouterReady=False): see ModelEndpoint/a"]
@@ -126,17 +126,17 @@ def test_one_cause_of_several_resources_is_told_by_the_first() -> None:
 
 def test_backends_that_say_the_same_do_not_refer_to_each_other() -> None:
     """Each is at 0, or crashes, for itself."""
-    said, zero = causes.Said(), ("Ready", "True", "ScaledToZero", "spec.replicas is 0: nothing serves")
+    shown, zero = causes.Shown(), ("Ready", "True", "ScaledToZero", "spec.replicas is 0: nothing serves")
     for name in ("a", "b"):
         made = causes.lines(
-            resource("ModelBackend", name, zero), f"ModelBackend/{name}", said, everything=False
+            resource("ModelBackend", name, zero), f"ModelBackend/{name}", shown, everything=False
         )
         assert made == ["ScaledToZero (Ready=True): spec.replicas is 0: nothing serves"]
 
 
 def test_a_narrow_terminal_has_no_empty_lines() -> None:
     """Of a BatchPolicy that no backend names there are no details, which stand below a resource there."""
-    unused = resource("BatchPolicy", "p", ("Ready", "True", "Unused", "no ModelBackend names it"))
+    unused = resource("BatchPolicy", "p", ("Ready", "True", "Unused", "no ModelBackend and no pod names it"))
     lines = overview(
         {"BatchPolicy": [unused]}, now=datetime.now(UTC), everywhere=False, all_conditions=False, width=20
     )
@@ -151,7 +151,7 @@ def test_a_load_that_pods_cannot_report_is_no_cause_of_its_own() -> None:
     crashed = ("Ready", "False", "ContainerCrashed", "exit code 1")
     for first, shown in ((crashed, ["ContainerCrashed"]), (ready, ["NoReports"])):
         made = resource("ModelBackend", "m", first, silent)
-        lines = causes.lines(made, "ModelBackend/m", causes.Said(), everything=False)
+        lines = causes.lines(made, "ModelBackend/m", causes.Shown(), everything=False)
         assert [line.split()[0] for line in lines] == shown
 
 
@@ -170,25 +170,27 @@ def test_a_load_that_pods_cannot_report_is_no_cause_of_its_own() -> None:
 def test_what_is_well_is_not_shown(condition: tuple[str, str, str, str], shown: bool) -> None:
     """A condition that is True is shown where it says something that is not seen elsewhere."""
     made = resource("ModelBackend", "m", condition)
-    assert bool(causes.lines(made, "ModelBackend/m", causes.Said(), everything=False)) == shown
-    assert causes.lines(made, "ModelBackend/m", causes.Said(), everything=True)
+    assert bool(causes.lines(made, "ModelBackend/m", causes.Shown(), everything=False)) == shown
+    assert causes.lines(made, "ModelBackend/m", causes.Shown(), everything=True)
 
 
 def test_an_endpoint_refers_to_its_backend_that_somebody_scaled_to_zero() -> None:
     """That backend is Ready: all is as it was asked for."""
-    said, zero = causes.Said(), ("Ready", "True", "ScaledToZero", "spec.replicas is 0: nothing serves")
-    causes.lines(resource("ModelBackend", "m", zero), "ModelBackend/m", said, everything=False)
+    shown, zero = causes.Shown(), ("Ready", "True", "ScaledToZero", "spec.replicas is 0: nothing serves")
+    causes.lines(resource("ModelBackend", "m", zero), "ModelBackend/m", shown, everything=False)
     waits = ("Ready", "False", "BackendNotReady", "no pod is ready of: m")
-    (line,) = causes.lines(resource("ModelEndpoint", "e", waits), "ModelEndpoint/e", said, everything=False)
+    (line,) = causes.lines(resource("ModelEndpoint", "e", waits), "ModelEndpoint/e", shown, everything=False)
     assert line.endswith("no pod is ready of: m; see ModelBackend/m (ScaledToZero)")
 
 
 def test_a_release_refers_to_the_backend_whose_pods_it_waits_for() -> None:
-    said = causes.Said()
+    shown = causes.Shown()
     crashed = ("Ready", "False", "ContainerCrashed", "exit code 1")
-    causes.lines(resource("ModelBackend", "new-1.2", crashed), "ModelBackend/new-1.2", said, everything=False)
+    causes.lines(
+        resource("ModelBackend", "new-1.2", crashed), "ModelBackend/new-1.2", shown, everything=False
+    )
     short = ("Progressing", "True", "CapacityShort", "expected 2 ready pods of new-1.2 for 50%, found 0.")
-    (line,) = causes.lines(resource("TrafficSplit", "s", short), "TrafficSplit/s", said, everything=False)
+    (line,) = causes.lines(resource("TrafficSplit", "s", short), "TrafficSplit/s", shown, everything=False)
     assert line.endswith("found 0.; see ModelBackend/new-1.2 (ContainerCrashed)")
 
 

@@ -10,6 +10,7 @@ import pytest
 from devcluster import programs
 from devcluster.errors import DevclusterError
 from devcluster.programs import COMPONENTS, Component
+from tests.support.processes.ports import free_port
 
 _KUBERNETES = COMPONENTS["kubernetes"]
 
@@ -52,6 +53,16 @@ def test_the_key_follows_pins_and_recipe(tmp_path: Path, monkeypatch: pytest.Mon
     assert reworded.key == before
     folder.joinpath("go.sum").write_text("other")
     assert plain.key != before
+
+
+def test_without_a_network_the_build_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GOMODCACHE", str(tmp_path / "modules"))
+    monkeypatch.setenv("GOPROXY", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(DevclusterError, match=r"(?s)building cni failed:.*connection refused.*set GOPROXY"):
+        programs.build(COMPONENTS["cni"], tmp_path)
 
 
 def test_programs_are_looked_for_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -96,100 +94,6 @@ async def test_each_client_of_a_fastapi_application_reads_its_own_stream(
     assert short == (200, [b"a", b"b"])
     assert long == (200, [b"p", b"e", b"n", b"s", b"t", b"o", b"c", b"k"])
     assert len(gone[1]) < 500
-
-
-def test_calls_from_threads_share_batches_of_any_model(module: Callable[[str], Any]) -> None:
-    """By position and by name, with the model's own defaults; who calls it wrongly learns so alone."""
-    began, go = threading.Event(), threading.Event()
-    batches: list[tuple[list[str], list[str]]] = []
-
-    class Model:
-        def run_batch(self, text: list[str], mark: Any = "!") -> list[str]:
-            batches.append((text, mark))
-            began.set()
-            go.wait()
-            return [each + end for each, end in zip(text, mark, strict=True)]
-
-    batcher = module("batching/any_model").Batcher(Model(), batch_size=2)
-    with ThreadPoolExecutor(8) as threads:
-        first = threads.submit(batcher.run, "a")
-        began.wait()
-        rest = [threads.submit(batcher.run, text="b", mark="?"), threads.submit(batcher.run, "c")]
-        with pytest.raises(TypeError, match="missing a required argument: 'text'"):
-            batcher.run(mark="?")
-        go.set()
-        assert [each.result() for each in (first, *rest)] == ["a!", "b?", "c!"]
-    assert batches[0] == (["a"], ["!"])
-    batcher.stop()
-
-
-def test_arguments_that_a_caller_leaves_out_have_the_defaults_of_run(module: Callable[[str], Any]) -> None:
-    """As in Caikit, whose models have both; `run_batch` is given lists by name."""
-
-    class Model:
-        def run(self, text: str, mark: str = "!", *, times: int = 0) -> str:
-            raise AssertionError
-
-        def run_batch(self, **lists: list[Any]) -> list[str]:
-            assert sorted(lists) == ["mark", "text", "times"]
-            return [
-                text + mark * times
-                for text, mark, times in zip(lists["text"], lists["mark"], lists["times"], strict=True)
-            ]
-
-    batcher = module("batching/any_model").Batcher(Model(), batch_size=2)
-    assert batcher.run(text="a") == "a"
-    assert batcher.run("a", times=2) == "a!!"
-    with pytest.raises(TypeError, match="missing a required argument: 'text'"):
-        batcher.run(mark="?")
-    batcher.stop()
-
-
-def test_a_batcher_takes_a_model_that_has_only_run(module: Callable[[str], Any]) -> None:
-    """An exception is that of its own call; with defaults, by position and by name."""
-
-    class Model:
-        def run(self, text: str, *, mark: str = "!") -> str:
-            if not text:
-                raise ValueError("no text")
-            return text + mark
-
-    batcher = module("batching/any_model").Batcher(Model(), batch_size=8)
-    with ThreadPoolExecutor(8) as threads:
-        calls = [threads.submit(batcher.run, *args, **named) for args, named in [
-            (("a",), {}), (("",), {}), ((), {"text": "b", "mark": "?"}),
-        ]]  # fmt: skip
-        assert (calls[0].result(), calls[2].result()) == ("a!", "b?")
-        with pytest.raises(ValueError, match="no text"):
-            calls[1].result()
-    batcher.stop()
-
-
-def test_a_batcher_that_is_stopped_ends_the_calls_that_wait(module: Callable[[str], Any]) -> None:
-    """Of a batch that runs and of the queue, while the model runs; also those that come later."""
-    began, go = threading.Event(), threading.Event()
-
-    class Model:
-        def run_batch(self, text: list[str]) -> list[str]:
-            began.set()
-            go.wait(30)
-            return text
-
-    batcher = module("batching/any_model").Batcher(Model(), batch_size=1)
-    with ThreadPoolExecutor(8) as threads:
-        calls = [threads.submit(batcher.run, text) for text in "abc"]
-        began.wait()
-        try:
-            stopped = threads.submit(batcher.stop)
-            for call in calls:
-                with pytest.raises(InterruptedError, match="stopped"):
-                    call.result(10)
-        finally:
-            go.set()
-        stopped.result(10)
-    with pytest.raises(InterruptedError, match="found a stopped one"):
-        batcher.run("d")
-    batcher.stop()
 
 
 async def test_a_served_class_works_for_each_request_around_a_batch(module: Callable[[str], Any]) -> None:

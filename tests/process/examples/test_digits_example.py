@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import yaml
 
 import penstock
 from examples.digits import demo
+from penstock.unpack import unpack
 from penstock_operator.api import KINDS
+from penstock_wire import contract
 
 EXAMPLE = Path(__file__).parents[3] / "examples/digits"
 
@@ -53,10 +56,43 @@ def test_the_demo_says_which_clusters_could_be_used_instead(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert demo.others() == []
     (tmp_path / "kind").touch(mode=0o755)
-    assert demo.others()[0].startswith("kind is here: kind create cluster; kind load docker-image")
+    assert demo.others()[0] == "kind: docs/how-to/local-clusters.md has the commands"
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").touch()
-    assert f"make demo KUBECONFIG={tmp_path}/.kube/config" in demo.others()[-1]
+    assert f"make demo KUBECONFIG={tmp_path}/.kube/config PENSTOCK_IMAGES=" in demo.others()[-1]
+
+
+def test_on_a_cluster_of_somebody_else_the_models_are_code(
+    modules: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pods train them, so that a release's images are enough."""
+    monkeypatch.setenv("KUBECONFIG", "k")
+    monkeypatch.setenv("PENSTOCK_IMAGES", "r/p")
+    monkeypatch.delenv("PENSTOCK_TAG", raising=False)
+    target = demo.Target()
+    python: dict[str, Any] = {"image": "digits", "initKwargs": {"path": "/app/models/logistic.joblib"}}
+    (configmap,) = target.model(python)
+    assert python["image"] == target.image == f"r/p/sklearn-model:{penstock.__version__}"
+    archive = base64.b64decode(configmap["binaryData"][contract.CODE_KEY])
+    unpack(archive, tmp_path, digest=python["code"]["digest"])
+    module, _, trained = python["target"].partition(":")
+    script = (
+        f"import json, sys, {module}\n"
+        f"model = {module}.{trained}(**{python['initKwargs']})\n"
+        "print(json.dumps(model.predict(json.load(sys.stdin))))"
+    )
+    images, labels = modules[1].held_out()
+    answers = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        input=json.dumps(images),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    right = sum(a == b for a, b in zip(json.loads(answers.stdout), labels, strict=True))
+    assert 0.75 < right / len(labels) < 0.87
 
 
 def test_the_parts_are_disjoint_and_always_the_same(modules: tuple[Any, Any]) -> None:

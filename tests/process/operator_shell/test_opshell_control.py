@@ -261,6 +261,25 @@ async def test_an_endpoints_own_router_gets_its_own_settings(
     assert server.reports.of_router("n") == {}
 
 
+async def test_an_injected_pod_gets_the_settings_of_the_policy_that_it_names(server: Harness) -> None:
+    """Its report counts for its workload, whose name no backend can have; it is no router."""
+    server.made["n", "p-batching"] = MADE
+    plain = pod("i-1", "uid-i")
+    plain["metadata"]["labels"] = {"app.kubernetes.io/name": "penstock-backend", "penstock.dev/inject": "p"}
+    plain["metadata"]["ownerReferences"] = [
+        {"kind": "StatefulSet", "name": "i", "uid": "uid-s", "controller": True}
+    ]
+    server.store.put(plain)
+    server.status = verdict(name="i-1", uid="uid-i")
+    report = sidecar(pod="i-1", uid="uid-i", settings_version=0)
+    status, answer = await server.post(report, bearer=token(mark="i"))
+    assert (status, answer["settings"]) == (200, json.loads(DOCUMENT))
+    assert server.reported == [("n", "StatefulSet/i", True)]
+    assert list(server.reports.of_backend("n", "StatefulSet/i")) == ["i-1"]
+    claim = encode(RouterReport(pod="i-1", uid="uid-i", seq=1, state="ready"))
+    assert (await server.post(claim, kind="router", bearer=token(mark="i")))[1]["reason"] == "wrong_role"
+
+
 async def test_a_refusal_is_kept_for_a_while(server: Harness) -> None:
     """A pod with a bad token costs a TokenReview every ten seconds."""
     server.status = verdict(authenticated=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 
 import aiohttp
@@ -13,16 +14,14 @@ from penstock_operator.control.certificates import server_context, show
 from penstock_operator.control.rotation import DAY
 from penstock_wire.control.ca_trust import client_context
 from penstock_wire.http.server import limits
+from penstock_wire.http.server.acceptor import HANDSHAKES
 from tests.support.clocks.waiting import SECONDS, until
 from tests.support.processes.control_server import Harness, pod, sidecar
 
 
-async def test_reporters_leave_room_for_probes(
-    monkeypatch: pytest.MonkeyPatch, authority: pki.Issued
-) -> None:
+async def test_reporters_leave_room_for_probes(authority: pki.Issued) -> None:
     """As many connections as one port takes keep no probe from the other: it would restart us."""
-    monkeypatch.setattr("penstock_operator.control.server.MAX_CONNECTIONS", 1)
-    harness = Harness()
+    harness = Harness(reporters=1)
     address = await harness.server.start("127.0.0.1", 0)
     context = server_context()
     show(context, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=DAY))
@@ -69,6 +68,23 @@ async def test_requests_that_do_not_end_are_bounded_in_bytes_and_keep_nobody_out
     await asyncio.gather(*answers)
 
 
+async def test_handshakes_that_have_begun_end_before_others_begin(authority: pki.Issued) -> None:
+    """If thousands of pods connect at once, the loop turns to those it accepted before it takes others."""
+    harness = Harness()
+    context = server_context()
+    show(context, pki.issue(authority, names=("127.0.0.1",), now=time.time(), life=DAY))
+    where = await harness.server.start_reports("127.0.0.1", 0, context)
+    clients = [socket.create_connection(where) for _ in range(HANDSHAKES + 4)]  # the loop stands still
+    (listener,) = harness.server._reports_front._listeners
+    assert listener.acceptor is not None
+    listener.acceptor._accept()
+    assert len(listener.acceptor) == HANDSHAKES
+    await until(lambda: listener.acceptor is not None and len(listener.acceptor) == len(clients))
+    for client in clients:
+        client.close()
+    await harness.server.stop()
+
+
 @pytest.mark.parametrize("own", [True, False], ids=["pods have addresses of their own", "one for all"])
 async def test_one_address_leaves_room_for_others(
     monkeypatch: pytest.MonkeyPatch, authority: pki.Issued, own: bool
@@ -110,9 +126,8 @@ async def test_one_namespaces_pods_leave_room_for_others(
 
     Where pods have no addresses of their own, their namespaces are not known, and all are let in.
     """
-    monkeypatch.setattr("penstock_operator.control.server.MAX_CONNECTIONS", 20)
     monkeypatch.setattr(limits, "HANDSHAKE_SECONDS", SECONDS)
-    harness = Harness(check_peer=own)
+    harness = Harness(check_peer=own, reporters=20)
     for number in range(30):
         stranger = pod(f"s-{number}", f"uid-s{number}", f"127.0.1.{number}")
         harness.store.put(stranger | {"metadata": stranger["metadata"] | {"namespace": "strange"}})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock_operator.handlers import Watches
-from penstock_operator.kinds import BACKEND, Kind
+from penstock_operator.kinds import BACKEND, PARENTS, Kind
 from penstock_operator.kube.cluster import Credentials, KubernetesCluster
 from penstock_operator.nesting import LEVELS
 from tests.support.clocks.waiting import SECONDS
@@ -81,7 +81,7 @@ async def test_a_watch_goes_on_behind_a_deep_object(server: TinyApiserver, level
         )  # fmt: skip
 
     watches = Watches(
-        Sink(), credentials=credentials, started=started, child_selector="a=b", namespace=None,
+        Sink(), credentials=credentials, started=started, kinds=dict.fromkeys(PARENTS), namespace=None,
         log=lambda *_args, **_fields: None,
     )  # fmt: skip
     watches.start()

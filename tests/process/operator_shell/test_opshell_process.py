@@ -22,19 +22,18 @@ from penstock_operator.kinds import (
     DEPLOYMENT,
     ENDPOINT_SLICE,
     LEASE,
-    PARENTS,
     POD,
     POLICY,
-    WATCHED_CHILDREN,
 )
 from penstock_operator.kube.cluster import KubernetesCluster
 from penstock_operator.kube.lease import LEASE_NAME
+from penstock_operator.reconcile.manager import watched
 from tests.support.clocks.waiting import SECONDS
 from tests.support.processes.operator_process import Process, until
 from tests.support.processes.tiny_apiserver import TinyApiserver
 from tests.support.worlds.operator_harness import backend, endpoint, policy
 
-KINDS = len(PARENTS) + len(WATCHED_CHILDREN)
+KINDS = len(watched(None)) + 1
 """Watches of one operator."""
 
 

@@ -16,7 +16,8 @@ from penstock_operator.kube.cluster import Credentials
 from tests.support.clocks.waiting import SECONDS
 from tests.support.processes.tiny_apiserver import TinyApiserver
 
-KINDS = len(PARENTS) + len(WATCHED_CHILDREN)
+WATCHED: dict[Kind, str | None] = dict.fromkeys((*PARENTS, *WATCHED_CHILDREN), "a=b")
+KINDS = len(WATCHED)
 
 
 class _Nobody:
@@ -57,7 +58,7 @@ async def test_watches_that_ended_are_started_again(error: BaseException) -> Non
         raise AssertionError("not asked")
 
     watches = Ending(
-        _Nobody(), credentials=nobody, started=lambda: None, child_selector="a=b", namespace=None,
+        _Nobody(), credentials=nobody, started=lambda: None, kinds=WATCHED, namespace=None,
         log=lambda *_args, **_fields: None,
     )  # fmt: skip
     watches.start()
@@ -95,7 +96,7 @@ async def test_kopf_that_does_not_end_is_left_behind(monkeypatch: pytest.MonkeyP
             return anybody(server)
 
         watches = Watches(
-            _Nobody(), credentials=credentials, started=lambda: None, child_selector="a=b", namespace=None,
+            _Nobody(), credentials=credentials, started=lambda: None, kinds=WATCHED, namespace=None,
             log=lambda _message, **fields: messages.append(str(fields.get("error"))),
         )  # fmt: skip
         watches.start()
@@ -129,7 +130,7 @@ async def test_a_login_that_fails_is_tried_again_soon() -> None:
             return anybody(server)
 
         watches = Watches(
-            _Nobody(), credentials=credentials, started=lambda: None, child_selector="a=b", namespace=None,
+            _Nobody(), credentials=credentials, started=lambda: None, kinds=WATCHED, namespace=None,
             log=lambda *_args, **_fields: None,
         )  # fmt: skip
         watches.start()
@@ -168,7 +169,7 @@ async def test_a_watch_that_stalls_is_opened_again_and_tells_what_was_missed(
             return anybody(server)
 
         watches = Watches(
-            Sink(), credentials=credentials, started=lambda: None, child_selector="a=b", namespace=None,
+            Sink(), credentials=credentials, started=lambda: None, kinds=WATCHED, namespace=None,
             log=lambda *_args, **_fields: None,
         )  # fmt: skip
         watches.start()

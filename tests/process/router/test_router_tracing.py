@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -57,14 +56,13 @@ def context(span: ReadableSpan) -> tuple[str, str]:
     return f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["at once", "in a task"])
-def test_a_request_has_a_span_between_its_callers_and_the_sidecars(keeps: bool) -> None:
+def test_a_request_has_a_span_between_its_callers_and_the_sidecars() -> None:
     """The child of the one, and what the pod is told as its own parent."""
 
     async def play(world: World) -> None:
         assert (await world.ask(fields=(*SAMPLED, (b"x-secret", b"secret")))).status == 200
 
-    (span,), world = traced(play, "a", seconds=0.5, keeps=keeps)
+    (span,), world = traced(play, "a", seconds=0.5)
     assert span.parent is not None
     assert (context(span)[0], f"{span.parent.span_id:016x}") == (TRACE, CALLER)
     (sent,) = world.network.tried
@@ -81,13 +79,12 @@ def test_a_request_has_a_span_between_its_callers_and_the_sidecars(keeps: bool) 
     }
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["at once", "in a task"])
-def test_that_a_pod_handed_a_request_back_is_noted(keeps: bool) -> None:
+def test_that_a_pod_handed_a_request_back_is_noted() -> None:
     async def play(world: World) -> None:
         world.network.handed_back.add("x")
         assert (await world.ask(fields=SAMPLED)).status == 200
 
-    (span,), _ = traced(play, "a", keeps=keeps)
+    (span,), _ = traced(play, "a")
     (event,) = span.events
     assert event.attributes == {"penstock.reason": "moved", "penstock.pod": "a:1"}
     assert attributes(span)["tries"] == 2

@@ -203,11 +203,11 @@ async def test_a_full_queue_is_told_with_its_status(upstream: Any, router: Any, 
         return Answer()
 
     model = await upstream(stuck)
-    _, target = await sidecar(model, maxBatchSize=1, maxQueuedItems=1, overflowStatus=429)
+    _, target = await sidecar(model, maxBatchSize=1, maxQueuedItems=1)
     process = await router().start(endpoint("e", backend("b", target), coldStart={"maxPending": 0}))
     running = [asyncio.create_task(process.ask(**body(index))) for index in range(2)]
     await until(lambda: any(seen.method == "POST" for seen in model.seen))
-    while (reply := await process.ask(**body(9), timeout=None)).status != 429:
+    while (reply := await process.ask(**body(9), timeout=None)).status != 503:
         pass
     assert reply.document["reason"] == reply.headers["x-penstock-reason"] == "queue_full"
     assert int(reply.headers["retry-after"]) >= 1

@@ -10,14 +10,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from penstock_wire.json_slices import elements
+from tests.support.http.grpc_messages import call, doubles, numbers
 from tests.support.processes.sidecar_process import Pair, Program, Reply
 
 MODULE = """
 import pathlib, time
 from typing import Literal
+import numpy as np
 import penstock
 
 Kind = Literal["status", "error", "object", "raise", "panic", "less", "none"]
@@ -35,6 +39,12 @@ class Echo:
         while "plug" in items and not self.gate.exists():
             time.sleep(0.01)
         return items
+
+    @penstock.batched
+    def sized(self, rows: list[np.ndarray]):
+        if any(row[0] < 0 for row in rows):
+            raise ValueError("below zero")
+        return [row * np.float32(len(rows)) for row in rows]
 
     @penstock.batched
     def kinds(self, items: list[int | Kind]):
@@ -167,3 +177,30 @@ async def test_the_answer_to_a_request_is_the_same_whoever_shares_its_batch(pair
         assert dict(zip(company, map(outcome, replies), strict=True)) == {
             text: alone[text] for text in company
         }
+
+
+async def test_calls_over_grpc_share_a_batch_of_arrays(pair: EchoPair) -> None:
+    """With each other, not with JSON; a bad one fails by itself, and each answer is its caller's."""
+    async with grpc.aio.insecure_channel(pair.data.removeprefix("http://")) as channel:
+
+        async def batched(*values: float) -> list[Any]:
+            pair.gate.unlink(missing_ok=True)
+            first = asyncio.create_task(pair.predict("plug"))
+            await pair.until_state(ongoing=1, queued=0)
+            tasks = []
+            for value in values:
+                request = doubles(value, id=str(value), width=2)
+                request.model_name = "sized"
+                tasks.append(asyncio.ensure_future(call(channel, "ModelInfer", request)))
+            await pair.until_state(queued=len(values))
+            pair.gate.touch()
+            await first
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+        answers = await batched(1.0, 2.0, 3.0)
+        assert [(each.id, numbers(each)) for each in answers] == [
+            *[("1.0", [3.0, 3.0]), ("2.0", [6.0, 6.0]), ("3.0", [9.0, 9.0])]
+        ]
+        good, bad, other = await batched(1.0, -2.0, 3.0)
+        assert (numbers(good)[0] % 1, numbers(other)[0] % 3) == (0, 0)
+        assert (bad.code(), "below zero" in bad.details()) == (grpc.StatusCode.INTERNAL, True)

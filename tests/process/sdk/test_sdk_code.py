@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.code_archive import local_files, locked, pack
+from penstock.code_archive import local_files, locked, pack, wheels_of
+from penstock.errors import LoadError
 from penstock.unpack import INSTALLED, REQUIREMENTS
 from penstock_wire import contract
+from tests.support.processes.tiny_wheel import write_wheel
 
-METADATA = "Metadata-Version: 2.1\nName: tinydep\nVersion: 1.5\n"
-WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 MODEL = """
 import tinydep
 class Model:
@@ -29,26 +29,26 @@ class Model:
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one wheel, the only index of pip and uv."""
     folder = tmp_path / "index"
-    folder.mkdir()
-    with zipfile.ZipFile(folder / "tinydep-1.5-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("tinydep.py", "VALUE = 5\n")
-        wheel.writestr("tinydep-1.5.dist-info/METADATA", METADATA)
-        wheel.writestr("tinydep-1.5.dist-info/WHEEL", WHEEL)
-        wheel.writestr("tinydep-1.5.dist-info/RECORD", "")
+    write_wheel(folder)
     for tool in ("PIP", "UV"):
         monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
         monkeypatch.setenv(f"{tool}_FIND_LINKS", str(folder))
     return folder
 
 
-def first_step(folder: Path, archive: bytes) -> subprocess.CompletedProcess[str]:
+def first_step(folder: Path, archive: bytes, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the step as a pod does."""
     folder.mkdir(exist_ok=True)
     (folder.parent / "code.zip").write_bytes(archive)
     digest = f"sha256:{hashlib.sha256(archive).hexdigest()}"
     command = [sys.executable, "-m", "penstock.unpack", str(folder.parent / "code.zip"), str(folder)]
     return subprocess.run(
-        [*command, "--digest", digest], capture_output=True, text=True, check=False, timeout=120
+        [*command, "--digest", digest],
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
 
 
@@ -85,6 +85,29 @@ def test_requirements_are_locked_here_and_installed_there(index: Path, tmp_path:
     assert "expected Missing in module shop" in served.stderr
 
 
+def test_the_wheels_of_a_folder_go_along_and_pip_looks_nowhere_else(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the lock names alone; without an index here and there."""
+    for tool in ("PIP", "UV"):
+        monkeypatch.delenv(f"{tool}_FIND_LINKS")
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    (index / "other-1-py3-none-any.whl").write_bytes(b"not wanted")
+    wanted = tmp_path / "requirements.txt"
+    wanted.write_text("tinydep>=1\n")
+    lines = locked(wanted, index)
+    wheels = wheels_of(index, lines)
+    assert [path.name for path in wheels.values()] == ["tinydep-1.5-py3-none-any.whl"]
+    with pytest.raises(LoadError, match="expected the wheels that the requirements demand"):
+        wheels_of(tmp_path, lines)
+    (tmp_path / "shop.py").write_text(MODEL)
+    archive = pack({"shop.py": tmp_path / "shop.py", **wheels}, requirements=lines)
+    done = first_step(tmp_path / "code", archive.data)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "code" / INSTALLED / "tinydep.py").is_file()
+
+
 def test_a_wheel_that_was_exchanged_is_not_installed(index: Path, tmp_path: Path) -> None:
     """And the last words name the package."""
     packed = io.BytesIO()
@@ -95,6 +118,14 @@ def test_a_wheel_that_was_exchanged_is_not_installed(index: Path, tmp_path: Path
     assert done.returncode == 1
     assert "tinydep" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("penstock.unpack: pip could not install the requirements")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['pip'] = None\n"
+    )  # as in formats' images
+    done = first_step(tmp_path / "other", packed.getvalue(), PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr.strip()) == (
+        1,
+        "penstock.unpack: expected pip in the image, to install requirements, found none: use python-model's",
+    )
 
 
 def test_only_what_was_imported_from_here_goes_along(tmp_path: Path) -> None:

@@ -306,6 +306,57 @@ async def test_an_error_answer_raises_with_status_reason_id_and_backend(
         await handle(1)
 
 
+class Odd(KeyError):
+    """An exception of the model's module, with a constructor that takes more than a message."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    ("names", "kinds"),
+    [
+        (["elsewhere:Missing", "builtins:KeyError", "builtins:LookupError"], KeyError),
+        ([f"{__name__}:Odd"], Odd),
+        (["asyncio.exceptions:InvalidStateError"], asyncio.InvalidStateError),
+        (["builtins:UnicodeDecodeError"], UnicodeDecodeError),
+        (["builtins:OSError"], OSError),
+        # None of these is raised.
+        (["builtins:ExceptionGroup"], None),
+        (["builtins:StopIteration"], None),
+        (["builtins:SystemExit"], None),
+        (
+            ["builtins:dict", "penstock.errors:UnknownModel", "os:system", "json:decoder.JSONDecodeError.x"],
+            None,
+        ),
+        ([7, ["x"], None, ":"], None),
+        ("builtins:KeyError", None),
+        (None, None),
+    ],
+)
+async def test_an_exception_keeps_its_type_where_the_caller_has_it(
+    there: Endpoint, handle: Handle, names: object, kinds: type[Exception] | None
+) -> None:
+    problem = PenstockError(Reason.MODEL_FAILED, "a reason", extra={"exception": names})
+
+    async def fail(_: http.Request) -> http.Response:
+        return problem.response(request_id="r1")
+
+    there.answer = fail
+    with pytest.raises(UpstreamError, match="there: 500 model_failed: a reason") as raised:
+        await handle(1)
+    error = raised.value
+    assert [kind for kind in type(error).__mro__[1:] if kind in (UpstreamError, kinds)] == [
+        *([] if kinds is None else [UpstreamError]),
+        *([] if kinds is None else [kinds]),
+    ]
+    assert (error.status, error.reason, error.request_id) == (500, "model_failed", "r1")
+    copied = pickled(error)
+    assert type(copied) is type(error)
+    assert (str(copied), copied.args, copied.__dict__) == (str(error), error.args, error.__dict__)
+
+
 async def test_no_connection_and_a_lost_one_are_told_apart(there: Endpoint) -> None:
     with pytest.raises(UpstreamError, match="cannot connect") as raised:
         await Handle("x", url=f"http://127.0.0.1:{free_port()}")(1)
@@ -425,13 +476,19 @@ async def test_a_stream_is_read_piece_by_piece(there: Endpoint, handle: Handle) 
 
 
 async def test_a_stream_that_fails_raises_behind_its_pieces(there: Endpoint, handle: Handle) -> None:
-    problem = {"status": 502, "reason": "bad_answer", "detail": "3 entries"}
+    problem = {
+        "status": 502,
+        "reason": "bad_answer",
+        "detail": "3 entries",
+        "exception": ["builtins:OSError"],
+    }
     there.answer = pieces(b"data: 1\n\nevent: error\ndata: " + json.dumps(problem).encode() + b"\n\n")
     stream = handle.options(stream=True)(1)
     assert await anext(stream) == 1
     with pytest.raises(UpstreamError, match="bad_answer: 3 entries") as raised:
         await anext(stream)
     assert (raised.value.status, raised.value.reason) == (502, "bad_answer")
+    assert isinstance(raised.value, OSError)
     assert [piece async for piece in stream] == []
 
     there.answer = pieces(b"data: 1\n\ndata: ")
@@ -492,38 +549,43 @@ async def test_a_method_that_is_no_generator_is_no_stream(there: Endpoint, handl
     ("call", "words"),
     [
         (
-            lambda h: h(1, 2),
-            "at most, found 2: give the arguments of a method with several parameters by name",
-        ),
-        (lambda h: h([h(1)]), "found a call that was not awaited within a list at $[0]: await it"),
-        (
-            lambda h: h(a={"b": [h(1)]}),
-            "expected values in a, found a call that was not awaited within a dict at $.b[0]: await it",
-        ),
-        (
-            lambda h: h(h.options(stream=True)(1)),
-            "expected a value for the item, found a stream: read its pieces",
-        ),
-        (lambda h: h(1, instances=2), 'no argument of the name "instances"'),
-        (
             lambda h: h.options(timeot=1),
             "expected options among stream, timeout, shard_key, method, model_id, found timeot",
         ),
         (lambda h: h.options(timeout="1"), "expected a timeout in seconds or None, found '1'"),
         (lambda h: h.options(stream=1), "expected stream to be True or False, found 1"),
-        (
-            lambda h: h(Boxed(h(1))),
-            "found a call that was not awaited within a Boxed at $.inner: await it first",
-        ),
         (lambda h: pickle.dumps(h(1)), "cannot be pickled: await it, and pickle its value"),
         (lambda h: pickle.dumps(h.options(stream=True)(1)), "read it, and pickle its pieces"),
         (lambda h: Handle(3), "expected the endpoint's name, found 3"),
     ],
 )
-async def test_calls_that_cannot_be_made_raise_at_once(call: Callable[[Any], Any], words: str) -> None:
+def test_what_is_not_a_call_raises_at_once(call: Callable[[Any], Any], words: str) -> None:
     with pytest.raises(TypeError) as raised:
         call(Handle("there", missing_ok=True))
     assert words in str(raised.value)
+
+
+async def test_a_call_that_cannot_be_made_raises_when_it_is_awaited(there: Endpoint, handle: Handle) -> None:
+    good = handle(1)
+    calls = {
+        handle(1, [good]): "expected values in argument 2, found a call that was not awaited within a list",
+        handle([good]): "found a call that was not awaited within a list at $[0]: await it",
+        handle(
+            a={"b": [good]}
+        ): "expected values in a, found a call that was not awaited within a dict at $.b[0]",
+        handle(
+            handle.options(stream=True)(1)
+        ): "expected a value for the item, found a stream: read its pieces",
+        handle(1, instances=2): 'no argument of the name "instances"',
+        handle(Boxed(good)): "found a call that was not awaited within a Boxed at $.inner: await it first",
+    }
+    outcomes = await asyncio.gather(good, *calls, return_exceptions=True)
+    assert outcomes.pop(0) == 1
+    for outcome, words in zip(outcomes, calls.values(), strict=True):
+        assert isinstance(outcome, TypeError)
+        assert words in str(outcome)
+    with pytest.raises(TypeError, match="no argument of the name"):
+        await anext(handle.options(stream=True)(1, instances=2))
 
 
 @pytest.mark.parametrize(

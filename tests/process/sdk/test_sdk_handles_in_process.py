@@ -108,6 +108,7 @@ async def test_in_one_process_errors_are_those_of_http(
         await call(model)
     error = raised.value
     assert (error.status, error.reason, error.endpoint) == (status, reason, "model")
+    assert isinstance(error, ValueError) == (reason == "model_failed")
     assert words in str(error)
     assert error.request_id
 

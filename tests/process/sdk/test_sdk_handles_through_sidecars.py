@@ -18,6 +18,10 @@ import asyncio, pathlib
 import penstock
 
 
+class Missing(KeyError):
+    pass
+
+
 @penstock.backend
 class Inner:
     def __init__(self, folder):
@@ -64,6 +68,10 @@ class Inner:
     @penstock.batched
     async def fail(self, items):
         return [penstock.Response(409, body={"detail": "taken"}) for item in items]
+
+    @penstock.batched
+    def look_up(self, items):
+        raise Missing(items[0])
 
 
 @penstock.backend
@@ -190,3 +198,7 @@ async def test_id_deadline_and_trace_go_on_and_errors_come_back(composed: Compos
     with pytest.raises(penstock.UpstreamError, match="409 without a reason") as raised:
         await blocking("fail")  # which does not catch it
     assert (raised.value.status, raised.value.reason, raised.value.request_id) == (500, "model_failed", "r1")
+    with pytest.raises(KeyError) as missing:  # of a batch, two hops down
+        await blocking("look_up")
+    assert isinstance(missing.value, penstock.UpstreamError)
+    assert isinstance(missing.value, sys.modules["two_hops"].Missing)

@@ -10,13 +10,17 @@ import pty
 import re
 import signal
 import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from tests.support.clocks.waiting import until
+from tests.support.http.grpc_messages import call, doubles, message
+from tests.support.processes.browser import on_page
 from tests.support.processes.penstock_run import Run
 
 MODULE = """
@@ -87,6 +91,13 @@ async def test_a_class_is_served_with_batching_and_a_page_to_try_it(start: Start
 
     await asyncio.gather(*map(ask, range(64)))
     assert max(sizes) == 4
+    async with grpc.aio.insecure_channel(run.url.removeprefix("http://")) as channel:
+        request = doubles(5.0)
+        request.inputs[0].shape[:] = [1]
+        answer = await call(channel, "ModelInfer", request)
+        assert struct.unpack("<dd", answer.raw_output_contents[0]) == (1, 5)
+        asked = message("ModelMetadataRequest")(name="echo")
+        assert [each.name for each in (await call(channel, "ModelMetadata", asked)).inputs] == ["items"]
     async with run.session.get(f"{run.url}/openapi.json") as answer:
         assert list((await answer.json())["paths"]) == ["/"]
     async with run.session.get(f"{run.url}/docs") as answer:
@@ -100,6 +111,28 @@ async def test_a_class_is_served_with_batching_and_a_page_to_try_it(start: Start
         line = re.compile(words, re.MULTILINE)
         await until(lambda line=line: line.search(run.said))
     await reached_by_pages_of_this_machine_alone(run)
+    await looked_at(run, ask)
+
+
+async def looked_at(run: Run, ask: Callable[[int], Awaitable[None]]) -> None:
+    """The page that it prints shows queue and batches as they change; nobody reads it without its token."""
+    found = re.search(r"to look at it: (http://\S+/)#token=(\S+)", run.said)
+    assert found, run.said
+    async with run.session.get(f"{found[1]}api/overview") as answer:
+        assert answer.status == 403
+    script = """
+    const until = async look => { while (!look()) await new Promise(done => setTimeout(done, 50)); };
+    await until(() => document.querySelector(".rows a"));
+    location.hash = document.querySelector(".rows a").hash;
+    for (const name of ["time", "batches", "curve"])
+      await until(() => document.querySelector(`[data-panel=${name}]:not([hidden])`));
+    return document.querySelector("main").innerText;"""
+    shown = asyncio.create_task(on_page(f"{found[1]}#token={found[2]}", script, run.folder / "browser"))
+    while not shown.done():
+        await asyncio.gather(*map(ask, range(16)))
+    text = await shown
+    assert text.startswith("Overview")
+    assert "items queued" in text
 
 
 async def reached_by_pages_of_this_machine_alone(run: Run) -> None:
@@ -345,6 +378,16 @@ def test_wrong_arguments_are_named(
         main(["run", *arguments])
     assert raised.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_another_system_than_linux_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """With what to do there."""
+    from penstock.cli import main
+
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    assert main(["run", "model:Echo"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("penstock run: expected Linux, found Darwin; run it in a virtual machine")
 
 
 async def test_settings_of_a_file_are_followed(start: Start, tmp_path: Path) -> None:

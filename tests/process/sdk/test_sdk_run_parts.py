@@ -9,12 +9,15 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock import try_page
 from penstock.local import live_view, ports, source_files
 from penstock.local.options import Options
+from penstock.local.page import Page
 from penstock.local.terminal import Terminal
 from tests.support.clocks.waiting import SECONDS
 
@@ -82,7 +85,7 @@ def test_the_view_stays_below_the_lines() -> None:
 
 
 def test_the_view_is_what_happened_since_the_last_look() -> None:
-    def look(at: float, items: int, batches: int, seconds: float) -> live_view.Look:
+    def look(at: float, items: int, batches: int, seconds: float) -> live_view.Sample:
         prefix = "penstock_sidecar_"
         text = (
             f"# HELP {prefix}batch_items_sum Items\n{prefix}batch_items_sum {items}\n"
@@ -124,28 +127,51 @@ setTimeout(async () => {
 """
 
 
+async def test_a_scrape_that_fails_is_no_scrape() -> None:
+    """All batches since the start are not those of a second, because one answer in between had none."""
+    metrics: list[tuple[int, int | None]] = [(200, 5), (0, None), (200, 6)]
+
+    async def ask(path: str) -> tuple[int, bytes]:
+        if path == "/queue":
+            return 200, b'{"queued": 0, "ongoing": 0}'
+        status, count = metrics.pop(0)
+        lines = f'_bucket{{le="1"}} {count}\npenstock_sidecar_batch_items_bucket{{le="+Inf"}} {count}\n'
+        return status, b"" if count is None else f"penstock_sidecar_batch_items{lines}".encode()
+
+    pair: Any = SimpleNamespace(name="m", ask=ask)
+    page, problems = Page(lambda: [pair]), []
+    while metrics:
+        await page._look()
+        problems.append(page._scraped["m"].problem)
+    assert problems == ["", "its sidecar does not answer", ""]
+    assert [sizes for _, sizes in page._scraped["m"].sizes] == [[(1.0, 1.0), (float("inf"), 0.0)]]
+
+
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js, which runs the page's script")
 def test_the_page_sends_an_example_of_what_is_served() -> None:
     """Its script, run by Node.js on a stand-in for the document: a browser is not there in every checkout."""
     from penstock import openapi
+    from penstock.examples import Digits
     from penstock.target import target_of
 
     class Scores:
-        def predict(self, text: str, words: list[int], deep: dict[str, float], scale: float = 2.5) -> float:
+        def predict(self, text: str, words: list, deep: dict[str, float], scale: float = 2.5) -> float:
             return 1.0
 
-    shape = target_of("m:Scores", Scores).shape
-    served = openapi.document("scores", {"predict": shape}, "predict")
+    shapes = {"predict": target_of("m:Scores", Scores).shape, "read": target_of("m:Digits", Digits).shape}
+    served = openapi.document("scores", shapes, "predict")
     page = try_page.response().body.decode()
     script = page.partition("<script>")[2].partition("</script>")[0]
     program = SCRIPT.replace("SERVED", json.dumps(served)).replace("PAGE", script)
     done = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
     printed = json.loads(done.stdout)
     assert printed["title"] == "scores", printed
-    ((path, options),) = printed["sent"]
-    assert (path, options["headers"]["accept"]) == ("/", "application/json")
+    (path, options), (other, read) = printed["sent"]
+    assert (path, other, options["headers"]["accept"]) == ("/", "/read", "application/json")
     (item,) = json.loads(options["body"])["instances"]
-    assert item.keys() >= {"text", "words", "deep"}
+    assert item == {"text": "text", "words": [1], "deep": {}, "scale": 2.5}
+    (answer,) = Digits().predict(json.loads(read["body"])["instances"])
+    assert answer["digit"] == 3
     assert "200" in printed["shown"][0]
     assert "the answer" in printed["shown"][0]
 

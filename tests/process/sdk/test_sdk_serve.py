@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from penstock.serve import MAX_BODY_BYTES, bounded_front
-from penstock_wire.http import Request, Response, UpstreamError
+from penstock_wire.http import Request, Response, UpstreamError, sending
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.memory_limit import most_kept
 from tests.support.clocks.waiting import SECONDS
@@ -133,11 +133,11 @@ class Served:
     async def post(self, items: list[Any], **kwargs: Any) -> Response:
         body = json.dumps({"instances": items}).encode()
         request = Request(method="POST", target="/v1/models/m:predict", headers=(), body=body)
-        return await self.upstream.send("127.0.0.1", self.port, request, timeout=60)
+        return await sending.send(self.upstream, "127.0.0.1", self.port, request, timeout=60)
 
     async def get(self, target: str = "/") -> Response:
         request = Request(method="GET", target=target, headers=(), body=b"")
-        return await self.upstream.send("127.0.0.1", self.port, request, timeout=60)
+        return await sending.send(self.upstream, "127.0.0.1", self.port, request, timeout=60)
 
     async def end(self) -> tuple[int, str]:
         """The exit code and standard error, once it has ended."""

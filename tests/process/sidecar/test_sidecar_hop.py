@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_sidecar.queue.batch_key import KEYS_BYTES, LARGE_BYTES, Keys
-from penstock_sidecar.queue.key import Faults, Key
+from penstock_sidecar.queue.key import BatchKey, Faults
 from penstock_wire.control.settings import Batching, Fairness, Priority
 from penstock_wire.headers import TIMEOUT_MS, Headers
 from penstock_wire.hop.upstream import HopUpstream
-from penstock_wire.http import Request, RequestUnread, Response
+from penstock_wire.http import Request, RequestUnread, Response, sending
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.clocks.waiting import SECONDS, until
 from tests.support.processes.sidecar_process import Program
@@ -64,10 +64,10 @@ def test_requests_that_share_their_fields_share_their_key_s() -> None:
 
 def test_keys_are_forgotten_by_their_size_but_not_while_in_use_or_failing() -> None:
     """Whether requests are ever cut or not: of one refused, nothing but its key is left."""
-    used: set[Key] = set()
+    used: set[BatchKey] = set()
     keys = Keys(key_fields=True, batching=Batching(), used=used)
 
-    def key(number: int, size: int) -> Key:
+    def key(number: int, size: int) -> BatchKey:
         return keys.key("POST", "/", ((b"authorization", b"%d" % number),), (("p", bytes(size)),))
 
     waiting, failing, idle, large = key(0, 10), key(1, 10), key(2, 10), key(3, LARGE_BYTES)
@@ -128,7 +128,7 @@ async def predict(upstream: HopUpstream, address: tuple[str, int], item: int) ->
     """One request with one item."""
     headers = ((b"host", b"a"), (b"content-type", b"application/json"), (b"x-request-id", b"id-%d" % item))
     body = json.dumps({"instances": [item]}).encode()
-    return await upstream.send(*address, Request("POST", "/predict", headers, body), timeout=30)
+    return await sending.send(upstream, *address, Request("POST", "/predict", headers, body), timeout=30)
 
 
 async def test_requests_of_a_hop_are_batched_and_each_gets_its_own(
@@ -154,7 +154,7 @@ async def test_a_closed_path_is_closed_on_a_hop(
     spellings = ("", "?x", "/", "/../reconfigure")
     for target in [f"/-/reconfigure{more}" for more in spellings] + ["//-/reconfigure", "/%2D/reconfigure"]:
         request = Request("POST", target, ((b"host", b"a"),), b"{}")
-        assert (await upstream.send(*address, request, timeout=30)).status == 403, target
+        assert (await sending.send(upstream, *address, request, timeout=30)).status == 403, target
 
 
 async def test_a_sidecar_that_ends_loses_no_request_of_its_hop(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ PATHS = {
     "instances": "/v1/models/m:predict",
     "v2": "/v2/models/double/infer",
     "openai": "/v1/embeddings",
-    "envelope": "/score",
 }
 KINDS = list(PATHS)
 Start = Callable[..., Awaitable[ProtocolPair]]
@@ -34,9 +34,7 @@ def body(kind: str, value: int) -> dict[str, Any]:
         return {"instances": [[value]]}
     if kind == "v2":
         return {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [value]}]}
-    if kind == "openai":
-        return {"model": "mini", "input": "x" * value}
-    return {"x": value}
+    return {"model": "mini", "input": "x" * value}
 
 
 def value_of(kind: str, reply: Reply) -> int:
@@ -47,7 +45,6 @@ def value_of(kind: str, reply: Reply) -> int:
         "instances": lambda: document["predictions"][0],
         "v2": lambda: document["outputs"][0]["data"][0] / 2,
         "openai": lambda: document["data"][0]["embedding"][0],
-        "envelope": lambda: document["twice"] / 2,
     }[kind]()
     return int(values)
 
@@ -145,19 +142,22 @@ LINES = """\
 
 
 class TestStreams:
-    """`envelope`: what a hostile stream does to one client, it does not do to the other."""
+    """Item streams: what a hostile stream does to one client, it does not do to the other."""
 
     async def streamed(self, pair: ProtocolPair, lines: str, query: str) -> list[Reply]:
-        script = {"type": "application/x-ndjson", "body": lines}
+        script = {"type": "application/vnd.penstock.item-streams+json", "body": lines}
         await pair.ask("/-/script", base=pair.model_url, json=script)
         return await pair.batched(
             2,
-            pair.ask("/score", json={"x": 1}),
-            *[pair.ask(f"/score?{query}", json={"x": value}) for value in (2, 3)],
+            pair.predict([1]),
+            *[
+                pair.predict([value], path=f"/score?{query}", headers={"accept": "application/x-ndjson"})
+                for value in (2, 3)
+            ],
         )
 
     async def test_one_that_breaks_off_is_told_to_those_who_lack_their_end(self, start: Start) -> None:
-        pair = await start("envelope")
+        pair = await start("instances")
         whole, cut = await self.streamed(pair, LINES % ("x" * 500), "fault=cut")
         assert (whole.status, whole.body) == (200, b"1\n")
         assert cut.status == 200
@@ -165,40 +165,37 @@ class TestStreams:
         assert first == b"1"
         assert b'"error"' in last
         assert b"bad_answer" in last
-        await check_well(pair, "envelope")
+        await check_well(pair, "instances")
 
     async def test_one_that_drips_is_whole(self, start: Start) -> None:
-        pair = await start("envelope")
+        pair = await start("instances")
         replies = await self.streamed(pair, LINES % "y", "fault=drip")
         assert [reply.body for reply in replies] == [b"1\n", b"1\ny"]
-        await check_well(pair, "envelope")
+        await check_well(pair, "instances")
 
     async def test_a_line_that_cannot_be_read_ends_those_who_lack_their_end(self, start: Start) -> None:
-        pair = await start("envelope")
+        pair = await start("instances")
         lines = LINES.replace('{"i": 1, "data": "%s"}', "this is { no JSON")
         whole, cut = await self.streamed(pair, lines, "")
         assert whole.body == b"1\n"
         assert b"bad_answer" in cut.body.splitlines()[1]
-        await check_well(pair, "envelope")
+        await check_well(pair, "instances")
 
     async def test_one_that_is_lost_before_it_began_is_502(self, start: Start) -> None:
-        pair = await start("envelope")
+        pair = await start("instances")
         replies = await self.streamed(pair, LINES % "y", "fault=reset")
         assert [(reply.status, reply.reason) for reply in replies] == [(502, "model_unreachable")] * 2
-        await check_well(pair, "envelope")
+        await check_well(pair, "instances")
 
 
 async def test_an_item_that_cannot_be_an_answer_is_its_own_clients_alone(start: Start) -> None:
-    """`envelope`: a status that is none, a field that would be two."""
-    pair = await start("envelope")
-    items = '{"items": [{"status": 9999}, {"headers": {"a": "b\\nc: d"}}, {"body": {"twice": 6}}]}'
-    script = {"type": "application/json", "body": items}
+    """A status that is none, a field that would be two."""
+    pair = await start("instances")
+    answers = [{"index": 0, "status": 9999}, {"index": 1, "status": 200, "headers": {"a": "b\nc: d"}}]
+    items = json.dumps({"predictions": [None, None, 3], "answers": answers})
+    script = {"type": "application/vnd.penstock.items+json", "body": items}
     await pair.ask("/-/script", base=pair.model_url, json=script)
-    bad, worse, good = await pair.batched(
-        3,
-        pair.ask("/score", json={"x": 9}),
-        *[pair.ask("/score", json={"x": value}) for value in (1, 2, 3)],
-    )
+    bad, worse, good = await pair.batched(3, *[pair.predict([value]) for value in (9, 1, 2, 3)])
     assert [bad.reason, worse.reason] == ["bad_answer"] * 2
-    assert value_of("envelope", good) == 3
-    await check_well(pair, "envelope")
+    assert value_of("instances", good) == 3
+    await check_well(pair, "instances")

@@ -217,12 +217,12 @@ async def test_an_answer_that_breaks_off_is_never_taken_for_whole(pair: Pair) ->
 async def test_the_limit_the_queue_and_the_refusals(pair: Pair) -> None:
     """Two at once, one waits, one is refused; the settings change at run time."""
     pair.max_ongoing_requests = 2
-    await pair.start(maxQueuedItems=1, overflowStatus=429)
+    await pair.start(maxQueuedItems=1)
     assert (await pair.admin_get("/settings")).document["maxOngoingRequests"] == 2
     waiting = [asyncio.create_task(pair.ask("/sse?n=1", method="GET")) for _ in range(3)]
     await pair.until_state(ongoing=2, queued=1)
     refused = await pair.ask("/show")
-    assert (refused.status, refused.reason) == (429, "queue_full")
+    assert (refused.status, refused.reason) == (503, "queue_full")
     assert refused.headers["x-penstock-not-admitted"] == "1"
     assert refused.headers["x-penstock-queue"] == "1"
     late = await pair.ask("/show", headers={"x-penstock-timeout-ms": "0"})

@@ -39,7 +39,8 @@ class Listener:
     async def listen(self) -> bool:
         """Listen to the end; returns whether that was one, and not a cut."""
         url = self._pair.data + "/parked"
-        async with self._pair.session.post(url, json={"say": self.says}) as answer:
+        body, fields = {"instances": [{"say": self.says}]}, {"accept": "application/x-ndjson"}
+        async with self._pair.session.post(url, json=body, headers=fields) as answer:
             self.status = answer.status
             self.reason = answer.headers.get("x-penstock-reason", "")
             self.not_admitted = "x-penstock-not-admitted" in answer.headers
@@ -67,7 +68,7 @@ class Streaming:
 
     async def begin(self) -> Streaming:
         """Wait until every client that was sent something has received it."""
-        plug = self.pair.ask("/score", json={"x": 1})
+        plug = self.pair.predict([1])
         self.tasks = await self.pair.together(len(SAYS), plug, *[each.listen() for each in self.running])
         for each in self.running[:-1]:
             await each.begun.wait()
@@ -118,7 +119,7 @@ async def begin(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Streami
 
         async def streaming(*flags: str, **batching: Any) -> Streaming:
             settings = {"defaultTimeoutMs": 600_000, **batching}
-            return await Streaming(await start("envelope", *flags, **settings)).begin()
+            return await Streaming(await start("instances", *flags, **settings)).begin()
 
         yield streaming
 

@@ -123,6 +123,7 @@ async def test_a_model_of_the_sdk_that_fails(
     (line,) = await lines(sdk.sidecar, "a batch failed")
     assert (line["reason"], line["status"], line["request_ids"]) == (reason, status, ["r-1"])
     assert words in line["words"]
+    assert not line["words"].startswith("{")
     (line,) = await lines(sdk.model, message)
     assert line["request_id"] == "r-1"
 

@@ -51,7 +51,6 @@ BODIES: dict[str, tuple[str, Any]] = {
         },
     ),
     "openai": ("/v1/embeddings", {"model": MARKER, "input": MARKER}),
-    "envelope": ("/score", {"x": 1, MARKER: MARKER}),
 }
 
 
@@ -71,10 +70,11 @@ async def test_batches_that_go_well_or_do_not(tmp_path: Path, kind: str) -> None
         await check_logs(pair)
 
 
-async def test_streams_of_envelope(tmp_path: Path) -> None:
+async def test_item_streams(tmp_path: Path) -> None:
     """Values, errors of the model's, a line that cannot be read, a client that leaves or does not read."""
-    pair = ProtocolPair(tmp_path, "--protocol=envelope", "--log-level=debug")
-    pair.kind = "envelope"
+    pair = ProtocolPair(tmp_path, "--protocol=instances", "--log-level=debug")
+    pair.kind = "instances"
+    streaming = {**HEADERS, "accept": "application/x-ndjson"}
     async with running(pair):
         for lines in (
             f'{{"i": 0, "data": "{MARKER}"}}\n{{"i": 0, "end": true}}\n{{"i": 1, "end": true}}\n',
@@ -82,13 +82,13 @@ async def test_streams_of_envelope(tmp_path: Path) -> None:
             f'{{"i": 0, "status": 200, "headers": {{"{MARKER}": "{MARKER}"}}}}\n{MARKER}\n',
             f'{{"i": {MARKER}}}\n',
         ):
-            script = {"type": "application/x-ndjson", "body": lines}
+            script = {"type": "application/vnd.penstock.item-streams+json", "body": lines}
             await pair.ask("/-/script", base=pair.model_url, json=script)
-            asks = [pair.ask(f"/{MARKER}", json={"x": 1, "m": MARKER}, headers=HEADERS) for _ in range(3)]
-            plug, *others = asks
-            await pair.batched(2, plug, *others)
-            await pair.until_load(0)
-        async with pair.session.post(pair.data + "/stream", json={"x": 10**9, "m": MARKER}) as answer:
+            asks = [pair.predict([1], path=f"/{MARKER}", headers=streaming) for _ in range(2)]
+            await pair.batched(2, pair.predict([1]), *asks)
+        body = {"instances": [{"x": 10**9, "m": MARKER}]}
+        both = [pair.session.post(pair.data + "/stream", json=body, headers=streaming) for _ in range(2)]
+        for answer in await asyncio.gather(*both):
             await answer.content.readline()
             answer.close()
         await pair.until_load(0)

@@ -6,13 +6,13 @@ import asyncio
 import json
 import re
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.processes.protocol_pair import pairs
+from tests.support.processes.protocol_pair import ProtocolPair, pairs
 from tests.support.processes.sidecar_process import Pair, Reply, until
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocols.md").read_text()
@@ -68,9 +68,7 @@ MATES: dict[str, list[tuple[bytes, Any]]] = {
         (b'{"input":"one","model":"mini"}', [[3, 1]]),
         (b'{"input":["two words"],"model":"mini"}', [[9, 2]]),
     ],
-    "envelope": [(b'{"x":1}', {"twice": 2}), (b'{"x":-1}', {"error": "below zero"})],
 }  # fmt: skip
-ITEMS = {"instances": 4, "v2": 4, "openai": 4, "envelope": 3}
 
 
 @pytest.mark.parametrize("kind", list(MATES))
@@ -79,7 +77,7 @@ async def test_an_example_of_the_page_in_a_batch(start: Callable[..., Any], kind
     path, headers, body = parse_request(kind)
     mates = MATES[kind]
     reply, *others = await pair.batched(
-        ITEMS[kind],
+        4,
         pair.ask(path + "?plug", headers=headers, data=body),
         pair.ask(path, headers=headers, data=body),
         *[pair.ask(path, headers=headers, data=sent) for sent, _ in mates],
@@ -98,16 +96,6 @@ async def test_an_example_of_the_page_in_a_batch(start: Callable[..., Any], kind
         assert own(kind, other) == answer
 
 
-@pytest.mark.parametrize("kind", list(MATES))
-async def test_no_client_tells_a_model_who_has_left(start: Callable[..., Any], kind: str):
-    """With the protocol whose models get such notices; with another one the path is like any other."""
-    pair = await start(kind)
-    for path in ("/-/cancel", "/-/CANCEL/", "/-/%63ancel", "//-/x/../cancel?a"):
-        for method in ("POST", "PUT"):
-            reply = await pair.ask(path, method=method, json={"ids": ["a"]})
-            assert (reply.status == 403) == (kind == "envelope"), (path, method)
-
-
 def own(kind: str, reply: Reply) -> Any:
     """What is a mate's own in its answer."""
     document = reply.document
@@ -115,9 +103,6 @@ def own(kind: str, reply: Reply) -> Any:
         return document["outputs"][0]["data"]
     if kind == "openai":
         return [each["embedding"] for each in document["data"]]
-    if kind == "envelope":
-        assert reply.status == (404 if "error" in document else 200)
-        assert reply.headers.get("x-model") == (None if "error" in document else "m7")
     return document
 
 
@@ -224,27 +209,6 @@ async def test_the_example_of_none_passes_as_it_is(start: Callable[..., Any]):
     assert (await pair.look())["runs"] == []
 
 
-SCRIPTED = [name for name in EXAMPLES if name.startswith("told envelope")]
-
-
-@pytest.mark.parametrize("name", SCRIPTED)
-async def test_clients_see_what_the_page_says_of_the_models_answer(start: Callable[..., Any], name: str):
-    """The model answers with the page's bytes; the page says what it got where it says `sent`."""
-    pair = await start("envelope")
-    _, example, media = name.split(" ")
-    script = {"type": media, "body": EXAMPLES[name]}
-    assert (await pair.ask("/-/script", base=pair.model_url, json=script)).status == 200
-    json_type, image_type = {"content-type": "application/json"}, {"content-type": "image/png"}
-    replies = await pair.batched(
-        2,
-        pair.ask("/score?plug", headers=json_type, data=b'{"x": 1}'),
-        pair.ask("/score", headers=json_type, data=b'{"x": 21}'),
-        pair.ask("/score", headers=image_type, data=b"\x89PNG"),
-    )
-    for index, reply in enumerate(replies):
-        check_client(f"client {example} {index}", reply)
-
-
 def check_client(name: str, reply: Reply) -> None:
     """A reply is what the page shows, but for the id of its request."""
     head, _, body = EXAMPLES[name].partition("\n\n")
@@ -305,61 +269,49 @@ async def test_the_example_with_fastapi_answers_by_item(start: Callable[..., Any
     assert [entry["index"] for entry in alone.document["detail"]] == [0]
 
 
-async def test_the_model_gets_what_the_page_says(start: Callable[..., Any]):
-    """Of each item all but the id, which is unlike any other, and the fields that the page leaves out."""
-    pair = await start("envelope")
-    await pair.batched(
-        2,
-        pair.ask("/score?plug", json={"x": 1}),
-        pair.ask("/score", headers={"content-type": "application/json"}, data=b'{"x": 21}'),
-        pair.ask("/score", headers={"content-type": "image/png"}, data=b"\x89PNG"),
-    )
-    (_, request) = (await pair.look())["sent"]
-    documented = json.loads(EXAMPLES["sent envelope-items"])["items"]
-    for item, shown in zip(request, documented, strict=True):
-        assert shown["headers"].items() <= item["headers"].items()
-        assert {**item, "id": "", "headers": {}} == {**shown, "id": "", "headers": {}}
-    assert len({item["id"] for item in request}) == 2
+STREAMS = [name for name in EXAMPLES if name.endswith("vnd.penstock.item-streams+json")]
+EVENTS = {"accept": "text/event-stream"}
+LINES = {"accept": "application/x-ndjson"}
 
 
-ITEM_STREAMS = "told instances-streams application/vnd.penstock.item-streams+json"
-
-
-async def test_clients_that_accept_streams_read_their_own_of_a_batch(start: Callable[..., Any]):
+@pytest.mark.parametrize("name", STREAMS)
+async def test_clients_that_accept_streams_read_their_own_of_a_batch(start: Callable[..., Any], name: str):
     """The page's lines; a client that accepts none is in a batch of its own."""
     pair = await start("instances")
-    script = {"type": ITEM_STREAMS.rpartition(" ")[2], "body": EXAMPLES[ITEM_STREAMS]}
+    _, example, media = name.split(" ")
+    script = {"type": media, "body": EXAMPLES[name]}
     assert (await pair.ask("/-/script", base=pair.model_url, json=script)).status == 200
-    accept = {"accept": "text/event-stream"}
     replies = await pair.batched(
         3,
         pair.predict([1]),
-        pair.predict([7], headers=accept),
-        pair.predict([8], headers=accept),
+        pair.predict([7], headers=EVENTS),
+        pair.predict([8], headers=EVENTS),
         pair.predict([9]),
         runs=[2, 1],
     )
     for index, reply in enumerate(replies[:2]):
-        check_client(f"client instances-streams {index}", reply)
+        check_client(f"client {example} {index}", reply)
     assert replies[2].document == {"predictions": [9], "model_version": "3"}
 
 
 def test_each_protocol_has_an_example_and_each_block_of_the_page_is_run():
     ran = {f"{side} {kind}" for side in ("request", "answer") for kind in (*MATES, "v2-binary", "none")}
-    clients = {f"client {name.split(' ')[1]} {index}" for name in SCRIPTED for index in (0, 1)}
+    clients = {f"client {name.split(' ')[1]} {index}" for name in STREAMS for index in (0, 1)}
     items = {f"client instances-items {index}" for index in range(3)} | {ITEM_ANSWERS}
-    items |= {f"{kind}-items" for kind in ("sent envelope", "sent instances", "python instances")}
-    items |= {f"client instances-streams {index}" for index in (0, 1)} | {ITEM_STREAMS}
-    assert set(EXAMPLES) == ran | set(SCRIPTED) | clients | items
+    items |= {"sent instances-items", "python instances-items"}
+    assert set(EXAMPLES) == ran | set(STREAMS) | clients | items
+    assert len(STREAMS) == 2
     assert PAGE.count("\n```") == 2 * len(EXAMPLES)
 
 
+def counting(pair: ProtocolPair, x: int, **more: int) -> Coroutine[Any, Any, Reply]:
+    """A request for a stream that counts up to `x`."""
+    return pair.predict({"x": x, **more}, path="/stream", headers=LINES)
+
+
 async def test_a_batch_is_streamed_to_each_of_its_clients(start: Callable[..., Any]):
-    pair = await start("envelope")
-    plug, three, none, refused = (
-        pair.ask("/stream", json={"x": x}, headers={"x-who": str(x)}) for x in (1, 3, 0, -1)
-    )
-    replies = await pair.batched(3, plug, three, none, refused)
+    pair = await start("instances")
+    replies = await pair.batched(3, pair.predict([1]), *[counting(pair, x) for x in (3, 0, -1)])
     assert [reply.status for reply in replies] == [200, 200, 404]
     assert replies[0].headers["content-type"] == "application/x-ndjson"
     assert replies[0].body == b'{"step": 1}\n{"step": 2}\n{"step": 3}\n'
@@ -381,91 +333,85 @@ ONE_FAILS = """{"i": 0, "error": {"status": 500}}
 
 async def test_a_stream_that_has_begun_is_never_run_again_where_batches_are(start: Callable[..., Any]):
     """Not where it breaks off, and not where it says errors of what isolation would run again."""
-    pair = await start("envelope", onBatchError="Isolate")
+    pair = await start("instances")
     await pair.resume()
-    plug, first, two = (pair.ask("/parked?break", json={"say": "values"}) for _ in range(3))
-    for reply in await pair.batched(2, plug, first, two):
+    parked = [pair.predict({"say": "values"}, path="/parked?break", headers=LINES) for _ in range(2)]
+    for reply in await pair.batched(2, pair.predict([1]), *parked):
         beginning, error = reply.body.splitlines()
         assert (reply.status, json.loads(beginning)) == (200, {"step": 1})
         assert json.loads(error)["error"]["reason"] == "bad_answer"
 
-    plug, first, two = (pair.ask("/score", json={"x": x}) for x in (1, 2, 3))
-    script = {"type": "application/x-ndjson", "body": ONE_FAILS}
+    plug, first, two = (pair.predict([x], headers=LINES) for x in (1, 2, 3))
+    script = {"type": "application/vnd.penstock.item-streams+json", "body": ONE_FAILS}
     await pair.ask("/-/script", base=pair.model_url, json=script)
     failed, begun = await pair.batched(2, plug, first, two)
     assert (failed.status, failed.reason) == (500, "model_failed")
     assert (begun.status, begun.body) == (200, b'{"step": 1}\n{"error":{"status": 500}}\n')
 
     # It is on, and its budget was not used up.
-    plug, first, two = (pair.ask("/score", json={"x": x}) for x in (1, 2, 3))
+    plug, first, two = (pair.predict([x], headers=LINES) for x in (1, 2, 3))
     script = {"type": "text/plain", "status": "500", "body": "no"}
     await pair.ask("/-/script", base=pair.model_url, json=script)
     isolated = await pair.batched(2, plug, first, two, runs=[2, 1, 1])
-    assert [reply.document for reply in isolated] == [{"twice": 4}, {"twice": 6}]
+    assert [reply.document["predictions"] for reply in isolated] == [[2], [3]]
 
 
-async def test_one_that_leaves_a_streamed_batch_is_told_and_its_mate_goes_on(start: Callable[..., Any]):
-    pair = await start("envelope")
-    endless = 10**9
+ENDLESS = 10**9
+
+
+async def until_broken(pair: ProtocolPair, *left: int) -> None:
+    """Wait until the model finds its stream's connection closed, with these still to be counted up to."""
+
+    async def broken() -> Any:
+        return (await pair.look())["broken"]
+
+    assert await until(broken) == [list(left)]
+    await pair.until_load(0)
+
+
+async def test_one_that_leaves_a_streamed_batch_is_dropped_and_its_mate_goes_on(start: Callable[..., Any]):
+    """The model's connection is closed when nobody is left who wants more of it."""
+    pair = await start("instances")
+    body = {"instances": [{"x": ENDLESS}]}
 
     async def leave() -> Reply:
-        async with pair.session.post(pair.data + "/stream", json={"x": endless}) as answer:
+        async with pair.session.post(pair.data + "/stream", json=body, headers=LINES) as answer:
             first = await answer.content.readline()
             answer.close()
             return Reply(answer.status, answer.headers, first)
 
-    async def mate() -> Reply:
-        """Reads until the model has noticed that the other client left, then until its own end."""
-        reply = await pair.ask("/stream", json={"x": 300})
-        await until(cancelled)
-        return reply
-
-    async def cancelled() -> Any:
-        return (await pair.look())["cancelled"]
-
-    left, stayed = await pair.batched(2, pair.ask("/stream", json={"x": 0}), leave(), mate())
+    left, stayed = await pair.batched(2, pair.predict([1]), leave(), counting(pair, 300))
     assert left.body == b'{"step": 1}\n'
     assert stayed.body.count(b"\n") == 300
-    state = await pair.look()
-    assert len(state["cancelled"]) == 1
-    assert state["cancelled"][0] not in state["finished"]
-    await pair.until_load(0)
+    await until_broken(pair, ENDLESS)
 
 
-async def test_one_that_leaves_before_its_answer_has_begun_is_told_too(start: Callable[..., Any]):
-    pair = await start("envelope")
-    bodies = {"x": 0}, {"x": 10**9, "mute": 1}, {"x": 10**9}
-    leaves, stays = await pair.together(2, *[pair.ask("/stream", json=body) for body in bodies])
+async def test_one_that_leaves_before_its_answer_has_begun_is_dropped_too(start: Callable[..., Any]):
+    pair = await start("instances")
+    leaves, stays = await pair.together(
+        2, pair.predict([1]), counting(pair, ENDLESS, mute=1), counting(pair, ENDLESS + 1)
+    )
     await pair.until_state(ongoing=2)
-
-    async def cancelled() -> Any:
-        return (await pair.look())["cancelled"]
-
     leaves.cancel()
-    assert len(await until(cancelled)) == 1
     stays.cancel()
+    await until_broken(pair, ENDLESS, ENDLESS + 1)
 
 
 async def test_one_that_does_not_read_is_cut_and_its_mate_goes_on(start: Callable[..., Any]):
-    pair = await start("envelope")
+    pair = await start("instances")
     host, port = pair.data.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port), limit=1)
-    body = b'{"x": 1000000000, "wide": 1}'
-    head = b"POST /stream HTTP/1.1\r\nhost: a\r\nx-request-id: deaf-1\r\n"
+    body = b'{"instances": [{"x": 1000000000, "wide": 1}]}'
+    head = b"POST /stream HTTP/1.1\r\nhost: a\r\nx-request-id: deaf-1\r\naccept: application/x-ndjson\r\n"
     head += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
 
     async def deaf() -> Reply:
         writer.write(head % len(body) + body)
         return Reply(0, {}, b"")
 
-    async def mate() -> Reply:
-        return await pair.ask("/stream", json={"x": 400})
-
-    _, stayed = await pair.batched(2, pair.ask("/stream", json={"x": 0}), deaf(), mate())
+    _, stayed = await pair.batched(2, pair.predict([1]), deaf(), counting(pair, 400))
     assert stayed.body.count(b"\n") == 400
-    # The model is notified that its clients have left, and ends its answer: the slot is free again.
-    await pair.until_load(0)
-    assert len((await pair.look())["cancelled"]) <= 1
+    await until_broken(pair, ENDLESS)  # the slot is free again
 
     async def cut_off() -> bool:
         return any("slow_reader" in line and "deaf-1" in line for line in pair.sidecar.log)

@@ -12,6 +12,7 @@ import pytest_asyncio
 from penstock_wire.headers import NOT_ADMITTED, TIMEOUT_MS, Headers
 from penstock_wire.hop import frames
 from penstock_wire.http import (
+    ALL_BYTES,
     ClientGone,
     ConnectionLost,
     Exchange,
@@ -20,6 +21,7 @@ from penstock_wire.http import (
     UpstreamAnswer,
     UpstreamError,
     UpstreamTimeout,
+    sending,
 )
 from penstock_wire.http.server import limits
 from penstock_wire.http.server.server import H1Front
@@ -127,7 +129,7 @@ async def test_who_asks_whether_to_send_a_body_is_answered(pair: Pair) -> None:
     request = Request("POST", "/s", (), b"", stream=Given(go, b"later"), length=5)
     request.expects = True
     request.interim = lambda status, _: interim.put_nowait(status)
-    asked = asyncio.create_task(pair.upstream.open(*pair.server.address, request, timeout=30))
+    asked = asyncio.create_task(sending.open_answer(pair.upstream, *pair.server.address, request, timeout=30))
     assert await asyncio.wait_for(interim.get(), SECONDS) == 100
     go.set()
     answer = await asked
@@ -163,7 +165,7 @@ async def test_streams_pass_piece_by_piece_both_ways_at_once(pair: Pair, length:
     pair.server.work = work
     given = Given(b"abc", go, b"defghi")
     request = Request("POST", "/s", (), b"", stream=given, length=length)
-    answer = await pair.upstream.open(*pair.server.address, request, timeout=30)
+    answer = await sending.open_answer(pair.upstream, *pair.server.address, request, timeout=30)
     assert answer.length == length
     assert await answer.stream.read() == b"ABC"
     go.set()
@@ -190,7 +192,7 @@ async def test_a_slow_reader_holds_up_nobody_and_holds_little(pair: Pair) -> Non
             exchange.answer(Response(200, SIDECAR, b"fast"))
 
     pair.server.work = work
-    slow = await pair.upstream.open(*pair.server.address, post("/endless"), timeout=30)
+    slow = await sending.open_answer(pair.upstream, *pair.server.address, post("/endless"), timeout=30)
     await until(lambda: sent > frames.WINDOW)
     for _ in range(50):
         assert (await pair.send()).body == b"fast"
@@ -218,7 +220,9 @@ async def test_who_reads_a_request_slowly_slows_its_sender_alone(pair: Pair) -> 
     given = Given()
     given.endless = b"x" * 10_000
     asked = asyncio.create_task(
-        pair.upstream.open(*pair.server.address, Request("POST", "/s", (), b"", stream=given), timeout=30)
+        sending.open_answer(
+            pair.upstream, *pair.server.address, Request("POST", "/s", (), b"", stream=given), timeout=30
+        )
     )
     await until(lambda: given.read_pieces * 10_000 > frames.WINDOW)
     for _ in range(20):
@@ -243,14 +247,13 @@ async def test_who_gives_up_frees_the_place_at_once_and_harms_no_other(pair: Pai
     assert not pair.far._exchanges
 
 
-@pytest.mark.parametrize("how", ["begin", "begin_open"])
-async def test_what_is_begun_and_given_up_is_called_back_once(pair: Pair, how: str) -> None:
+@pytest.mark.parametrize("whole", [ALL_BYTES, 0])
+async def test_what_is_begun_and_given_up_is_called_back_once(pair: Pair, whole: int) -> None:
     """With a failure, later; what is given up after its answer changes nothing."""
     held = Held(pair)
     got: list[Any] = []
-    more: list[Any] = [30.0, 0] if how == "begin_open" else []
-    begin = getattr(pair.upstream, how)
-    give_up = begin(*pair.server.address, post(body=b"a"), 30.0, *more, got.append)
+    begin = pair.upstream.begin
+    give_up = begin(*pair.server.address, post(body=b"a"), 30.0, 30.0, whole, got.append)
     await held.come(1)
     give_up()
     assert got == []
@@ -258,7 +261,7 @@ async def test_what_is_begun_and_given_up_is_called_back_once(pair: Pair, how: s
     assert isinstance(got[0], ConnectionLost)
     give_up()
     await until(lambda: held.left == [b"a"])
-    give_up = begin(*pair.server.address, post(body=b"b"), 30.0, *more, got.append)
+    give_up = begin(*pair.server.address, post(body=b"b"), 30.0, 30.0, whole, got.append)
     await held.come(2)
     held.exchanges[b"b"].answer(Response(200, SIDECAR, b""))
     await until(lambda: len(got) == 2)
@@ -277,7 +280,7 @@ async def test_a_long_answer_is_given_with_its_head_and_a_short_one_whole(pair: 
 
     pair.server.work = work
     got: list[Response | UpstreamAnswer | UpstreamError] = []
-    assert pair.upstream.begin_open(*pair.server.address, post(), 30.0, 30.0, 250_000, got.append) is not None
+    pair.upstream.begin(*pair.server.address, post(), 30.0, 30.0, 250_000, got.append)
     await until(lambda: bool(got))
     (answer,) = got
     if not long:
@@ -322,7 +325,7 @@ async def test_a_stream_that_stands_still_is_cut_after_its_own_time(
 
     pair.server.work = work
     time_ = StillTime(monkeypatch)
-    answer = await pair.upstream.open(*pair.server.address, post(), timeout=30, idle=3)
+    answer = await sending.open_answer(pair.upstream, *pair.server.address, post(), timeout=30, idle=3)
     assert await answer.stream.read() == b"first"
     time_.passes(100)  # nobody waits
     reading = asyncio.create_task(answer.stream.read())  # type: ignore[arg-type]
@@ -349,7 +352,9 @@ async def test_interim_answers_and_answers_to_head(pair: Pair) -> None:
     assert seen == [(103, ((b"link", b"</a>"),))]
     answer = await pair.send(Request("HEAD", "/p", (), b""))
     assert (answer.body, answer.length) == (b"", 27)
-    opened = await pair.upstream.open(*pair.server.address, Request("HEAD", "/p", (), b""), timeout=30)
+    opened = await sending.open_answer(
+        pair.upstream, *pair.server.address, Request("HEAD", "/p", (), b""), timeout=30
+    )
     assert (opened.whole(), opened.length) == (b"", 27)
 
 
@@ -473,8 +478,8 @@ async def test_a_request_body_that_ends_early_ends_its_exchange(pair: Pair) -> N
     """The service's reader gets ClientGone; the sender gets what ended its stream."""
     given = Given(b"abc", ClientGone("the client left"))
     with pytest.raises(ClientGone):
-        await pair.upstream.open(
-            *pair.server.address, Request("POST", "/s", (), b"", stream=given), timeout=30
+        await sending.open_answer(
+            pair.upstream, *pair.server.address, Request("POST", "/s", (), b"", stream=given), timeout=30
         )
     await until(lambda: len(pair.server.errors) == 1)
     assert pair.server.gone == 1
@@ -503,9 +508,7 @@ async def test_a_short_answer_that_begins_before_a_whole_body_has_come_is_whole(
 
     pair.server.work = work
     opened: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    pair.upstream.begin_open(
-        *pair.server.address, post(body=bytes(900_000)), 30, 30, 65536, opened.set_result
-    )
+    pair.upstream.begin(*pair.server.address, post(body=bytes(900_000)), 30, 30, 65536, opened.set_result)
     answer = await opened
     assert isinstance(answer, Response)
     assert (answer.status, answer.body) == (status, b"begun  900000")
@@ -522,8 +525,8 @@ async def test_an_answer_before_the_end_of_its_request_ends_the_sending(pair: Pa
 
     pair.server.work = work
     given = Given(b"abc", asyncio.Event())
-    answer = await pair.upstream.open(
-        *pair.server.address, Request("POST", "/s", (), b"", stream=given), timeout=30
+    answer = await sending.open_answer(
+        pair.upstream, *pair.server.address, Request("POST", "/s", (), b"", stream=given), timeout=30
     )
     assert (answer.status, answer.whole()) == (403, b"no")
     assert (await pair.send()).status == 403

@@ -10,15 +10,21 @@ import pytest
 import pytest_asyncio
 
 from penstock_wire.hop import frames
+from penstock_wire.hop.client import HopClient
 from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http import (
+    ALL_BYTES,
     ConnectionLost,
+    ConnectTimeout,
     Exchange,
+    NotAdmitted,
+    NotCarried,
     PeerSilent,
     Request,
     RequestNotTaken,
     RequestUnread,
     Response,
+    sending,
 )
 from penstock_wire.http.client import peer_liveness
 from penstock_wire.http.client.peer_liveness import TcpSigns
@@ -80,7 +86,7 @@ async def test_what_a_leaving_server_had_not_taken_is_known_to_be_unread(pair: P
 
 async def test_a_drain_that_ends_has_hops_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it leaves no hop is made; later one is asked for again."""
-    monkeypatch.setattr("penstock_wire.hop.asking.ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("penstock_wire.hop.asking.MEET_SECONDS", 0.0)
     monkeypatch.setattr("penstock_wire.hop.upstream.MEET_SECONDS", 0.0)
     pair.server.front.close_keepalive(idle=False)
     await until(lambda: not pair.upstream._hops)
@@ -99,7 +105,7 @@ async def test_a_cut_connection_takes_all_along_but_what_had_not_left(pair: Pair
     sent = asyncio.create_task(pair.send(post(body=b"sent")))
     await held.come(1)
     got: list[Any] = []
-    pair.upstream.begin(*pair.server.address, post(body=b"unsent"), 30.0, got.append)
+    pair.upstream.begin(*pair.server.address, post(body=b"unsent"), 30.0, 30.0, ALL_BYTES, got.append)
     pair.hop.connection_lost(None)
     with pytest.raises(ConnectionLost) as lost:
         await sent
@@ -150,7 +156,7 @@ async def test_a_server_that_knows_no_hop_is_asked_once_and_served_as_before() -
     upstream = HopUpstream(H1Upstream())
     server.address = listener.address
     for _ in range(5):
-        answer = await upstream.send(*listener.address, post(), timeout=30)
+        answer = await sending.send(upstream, *listener.address, post(), timeout=30)
         assert answer.body == b"body"
         await until(lambda: not upstream._asking)
     assert [exchange.request.method for exchange in server.exchanges] == ["POST", "OPTIONS", *["POST"] * 4]
@@ -162,7 +168,7 @@ async def test_a_server_that_knows_no_hop_is_asked_once_and_served_as_before() -
     server.work = plain
     server.exchanges.clear()
     for _ in range(3):
-        await upstream.send(*listener.address, post(), timeout=30)
+        await sending.send(upstream, *listener.address, post(), timeout=30)
     assert [exchange.request.method for exchange in server.exchanges] == ["POST"] * 3
     await upstream.close()
     await server.front.close(0)
@@ -306,3 +312,124 @@ async def test_a_stream_is_closed_though_its_client_leaves_before_a_first_piece_
         await pair.send()
     async with asyncio.timeout(SECONDS):
         await closed.wait()
+
+
+async def test_a_hop_whose_connection_was_given_up_as_it_was_made_is_in_no_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its time was over in the turn in which the server agreed, and the loop never reports its end."""
+    monkeypatch.setattr(HopClient, "connection_lost", lambda self, error: None)
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+    upstream = HopUpstream(H1Upstream())
+    made: list[HopClient] = []
+
+    async def late(*args: Any, **options: Any) -> Any:
+        connected = await connect(*args, **options)
+        if not upstream._asking:
+            return connected
+        await until(lambda: bool(upstream._hops))
+        made.extend(upstream._hops.values())
+        raise TimeoutError
+
+    async with served() as server:
+        monkeypatch.setattr(loop, "create_connection", late)
+        await sending.send(upstream, *server.address, Request("GET", "/", (), b""), timeout=30)
+        await until(lambda: bool(made) and not upstream._asking)
+        assert not upstream._hops
+        assert made[0].ended
+        await upstream.close()
+
+
+def call(body: bytes = b"call") -> Request:
+    """A gRPC call, which only a hop carries."""
+    made = post(body=body)
+    made.trailers = made.fresh = True
+    return made
+
+
+async def test_why_a_call_gets_no_hop_is_said_apart(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own time is over, the server is closing, the server makes none and is not asked again."""
+    pair.server.front.close_keepalive(idle=False)
+    await until(lambda: not pair.upstream._hops)
+    with pytest.raises(NotAdmitted):
+        await pair.send(call())
+    plain = HopServer()
+    listener = await plain.front.serve("127.0.0.1", 0, plain)
+    for _ in range(3):
+        with pytest.raises(NotCarried):
+            await sending.send(pair.upstream, *listener.address, call(), timeout=30)
+    assert [each.request.method for each in plain.exchanges] == ["OPTIONS"]
+    await plain.front.close(0)
+
+    def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+
+    writers: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(mute, "127.0.0.1", 0)
+    with pytest.raises(ConnectTimeout) as caught:
+        await sending.send(pair.upstream, *silent.sockets[0].getsockname()[:2], call(), timeout=0.05)
+    assert caught.value.seconds == 0.05
+    silent.close()
+    for writer in writers:
+        writer.close()
+
+
+async def test_a_call_waits_for_what_an_idle_hop_has_to_deliver(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No second hop is made for a turn of the loop."""
+    looks = iter([False, False, True])
+    monkeypatch.setattr("penstock_wire.hop.client.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("penstock_wire.hop.client.nothing_waits", lambda _: next(looks, True))
+    hop = pair.hop
+    assert (await pair.send(call())).body == b"call"
+    assert pair.hop is hop
+
+
+async def test_a_full_hop_is_followed_by_another_and_ends_with_its_last_answer(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "MAX_REQUESTS", 1)
+    held = Held(pair)
+    first = asyncio.create_task(pair.send(call(b"1")))
+    await held.come(1)
+    second = asyncio.create_task(pair.send(call(b"2")))
+    await held.come(2)
+    assert len(pair.server.hops) == 2
+    for body, exchange in held.exchanges.items():
+        exchange.answer(Response(200, SIDECAR, body))
+    assert [(await each).body for each in (first, second)] == [b"1", b"2"]
+    await until(lambda: len(pair.server.hops) == 1)
+
+
+async def test_a_call_that_is_answered_may_be_silent() -> None:
+    """Its client sends when it likes; before the answer has begun it has a body's time."""
+    begins = asyncio.Event()
+
+    async def listen(exchange: Exchange) -> None:
+        stream = exchange.request.stream
+        assert stream is not None
+
+        async def answers() -> AsyncIterator[bytes]:
+            while piece := await stream.read():
+                yield piece
+
+        await begins.wait()
+        exchange.answer(Response(200, SIDECAR, stream=answers()))
+
+    async with served() as server:
+        server.streamed = lambda request: True
+        server.work = listen
+        client = await raw_client(server)
+        client.write(head(), request(1, flags=frames.TAKES_TRAILERS))
+        await until(lambda: bool(server.exchanges))
+        (far,) = server.hops
+        (exchange,) = far._exchanges.values()
+        begins.set()
+        await client.until_kind(frames.ANSWER)
+        await until(lambda: exchange.receiver is not None and exchange.receiver.waited_for)
+        assert not far._late(exchange, exchange.since + 1000)
+        exchange.connection = far  # as before the answer
+        assert far._late(exchange, exchange.since + 1000)
+        client.writer.close()

@@ -16,12 +16,16 @@ from penstock_wire.hop.client import HopClient
 from penstock_wire.hop.heads import KnownHeads
 from penstock_wire.hop.server import HopConnection
 from penstock_wire.http import (
+    ALL_BYTES,
+    AT_HEAD,
     AnswerUnreadable,
     ConnectionLost,
     Exchange,
     RequestUnread,
     Response,
+    UpstreamAnswer,
     UpstreamError,
+    sending,
 )
 from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.head import MAX_HEAD_BYTES
@@ -267,7 +271,7 @@ async def test_a_broken_server_is_left_and_its_requests_are_lost(
 
     async with raw_server(lambda raw: peers.append(raw)) as (upstream, address):
         asked = [
-            asyncio.create_task(upstream.send(*address, post(body=b"%d" % index), timeout=30))
+            asyncio.create_task(sending.send(upstream, *address, post(body=b"%d" % index), timeout=30))
             for index in range(2)
         ]
         await until(lambda: bool(peers))
@@ -288,8 +292,8 @@ async def test_interim_answers_without_end_end_their_request_alone() -> None:
         got: list[int] = []
         asking = post(body=b"a")
         asking.interim = lambda status, fields: got.append(status)
-        flooded = asyncio.create_task(upstream.send(*address, asking, timeout=30))
-        other = asyncio.create_task(upstream.send(*address, post(body=b"b"), timeout=30))
+        flooded = asyncio.create_task(sending.send(upstream, *address, asking, timeout=30))
+        other = asyncio.create_task(sending.send(upstream, *address, post(body=b"b"), timeout=30))
         await until(lambda: bool(peers))
         await peers[-1].until_kind(frames.REQUEST)
         await peers[-1].until_kind(frames.REQUEST)
@@ -306,8 +310,8 @@ async def test_interim_answers_without_end_end_their_request_alone() -> None:
 async def test_an_answer_to_a_request_that_was_given_up_is_nobodys() -> None:
     """It crossed with the cancel."""
     async with raw_server(lambda raw: peers.append(raw)) as (upstream, address):
-        given_up = asyncio.create_task(upstream.send(*address, post(body=b"a"), timeout=30))
-        kept = asyncio.create_task(upstream.send(*address, post(body=b"b"), timeout=30))
+        given_up = asyncio.create_task(sending.send(upstream, *address, post(body=b"a"), timeout=30))
+        kept = asyncio.create_task(sending.send(upstream, *address, post(body=b"b"), timeout=30))
         await until(lambda: bool(peers))
         await peers[-1].until_kind(frames.REQUEST)
         await peers[-1].until_kind(frames.REQUEST)
@@ -320,7 +324,7 @@ async def test_an_answer_to_a_request_that_was_given_up_is_nobodys() -> None:
 async def test_an_answer_that_begins_as_its_caller_leaves_is_given_up() -> None:
     """In one turn of the loop: the server hears that nobody reads on, and nothing of the answer is kept."""
     async with raw_server(lambda raw: peers.append(raw)) as (upstream, address):
-        asked = asyncio.create_task(upstream.open(*address, post(), timeout=30))
+        asked = asyncio.create_task(sending.open_answer(upstream, *address, post(), timeout=30))
         await until(lambda: bool(peers))
         await peers[-1].until_kind(frames.REQUEST)
         hop = upstream._hops[address]
@@ -336,7 +340,7 @@ async def test_a_reset_says_that_the_last_request_was_not_read(monkeypatch: pyte
     """A kernel resets only with bytes unread: the last byte sent is among them, and no more is known."""
     async with raw_server(lambda raw: peers.append(raw)) as (upstream, address):
         asked = [
-            asyncio.create_task(upstream.send(*address, post(body=b"%d" % index), timeout=30))
+            asyncio.create_task(sending.send(upstream, *address, post(body=b"%d" % index), timeout=30))
             for index in range(3)
         ]
         hop = upstream._hops[address]
@@ -490,21 +494,20 @@ def test_no_bytes_of_a_server_break_more_than_its_connection(sent: list[bytes], 
 async def _hear(data: bytes, cut: int) -> None:
     loop, pool, sink = asyncio.get_running_loop(), _Pool(), _Sink()
     client = HopClient(pool, ("a", 1), loop, sink)  # type: ignore[arg-type]
-    done: list[Response | UpstreamError] = []
-    client.begin(post(body=b"1"), 30, done.append)
-    _, waiter = client.wait(post(body=b"2"), 30)
-    _, opening = client.open(post(body=b"3"), 30, 30)
+    done: dict[int, list[Response | UpstreamAnswer | UpstreamError]] = {ALL_BYTES: [], 2: [], AT_HEAD: []}
+    for whole_bytes, into in done.items():
+        client.begin(post(), 30, 30, whole_bytes, into.append)
     await asyncio.sleep(0)
     for start in range(0, len(data), cut):
         client.data_received(data[start : start + cut])
     client.connection_lost(None)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert len(done) == 1
-    waited, opened = await asyncio.gather(waiter, opening, return_exceptions=True)
-    assert isinstance(waited, Response | UpstreamError)
+    (whole,), (either,), (opened,) = done.values()
+    assert isinstance(whole, Response | UpstreamError)
     assert isinstance(opened, Answer | UpstreamError)
-    if isinstance(opened, Answer):
-        opened.abort()
+    for each in (either, opened):
+        if isinstance(each, Answer):
+            each.abort()
     assert not client.busy
     assert all(number >= 0 for number in pool.said)

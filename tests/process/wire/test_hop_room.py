@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from penstock_wire.hop import frames
 from penstock_wire.hop.upstream import HopUpstream
-from penstock_wire.http import Exchange, Response
+from penstock_wire.http import Exchange, Response, sending
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.clocks.waiting import until
 from tests.support.http.hop_pair import (
@@ -72,7 +72,7 @@ async def test_what_is_on_the_way_takes_its_part_of_the_room() -> None:
         (raw,) = peers
         heard: list[tuple[int, ...]] = []
         upstream.on_room = lambda key, *room: heard.append(room)
-        asked = [asyncio.create_task(upstream.send(*address, post(), timeout=30)) for _ in range(3)]
+        asked = [asyncio.create_task(sending.send(upstream, *address, post(), timeout=30)) for _ in range(3)]
         for _ in asked:
             await raw.until_kind(frames.REQUEST)
         raw.write(frames.room(8, 0, 1), frames.room(1, 0, 0, 9), frames.room(1, 0, 0, 1 << 20))

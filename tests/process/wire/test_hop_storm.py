@@ -9,7 +9,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock_wire.http import ClientGone, ConnectionLost, Exchange, Request, Response, UpstreamTimeout
+from penstock_wire.http import (
+    ClientGone,
+    ConnectionLost,
+    Exchange,
+    Request,
+    Response,
+    UpstreamTimeout,
+    sending,
+)
 from penstock_wire.http.server.server import H1Front
 from tests.support.clocks.waiting import SECONDS, until
 from tests.support.http.hop_pair import SIDECAR, HopServer, Pair, paired
@@ -94,7 +102,9 @@ class Storm:
 
     async def ask(self, request: Request, timeout: float) -> bytes:
         """The whole body of the answer."""
-        opened = await self.pair.upstream.open(*self.pair.server.address, request, timeout=timeout)
+        opened = await sending.open_answer(
+            self.pair.upstream, *self.pair.server.address, request, timeout=timeout
+        )
         try:
             body = b""
             while piece := await opened.stream.read():

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from penstock_wire.http import (
+    ALL_BYTES,
     AnswerUnreadable,
     ConnectFailed,
     ConnectionLost,
@@ -19,8 +20,10 @@ from penstock_wire.http import (
     GivenUp,
     Request,
     Response,
+    SenderFailed,
     UpstreamError,
     UpstreamTimeout,
+    sending,
 )
 from penstock_wire.http.body import read_whole
 from penstock_wire.http.client.answer import Answer
@@ -74,7 +77,7 @@ async def peer() -> AsyncIterator[Peer]:
 
 async def send(upstream: H1Upstream, peer: Peer, method: str = "POST", *, timeout: float = 30) -> Response:
     request = Request(method=method, target="/a%2Fb?c", headers=((b"x-a", b"1"),), body=b"body")
-    return await upstream.send("127.0.0.1", peer.port, request, timeout=timeout)
+    return await sending.send(upstream, "127.0.0.1", peer.port, request, timeout=timeout)
 
 
 async def test_a_request_goes_out_as_it_is_and_a_good_connection_is_used_again(
@@ -133,8 +136,8 @@ async def test_a_new_connection_is_told_before_its_answer_and_a_kept_one_is_not(
     request = Request(method="GET", target="/", headers=(), body=b"")
 
     async def ask(word: str) -> None:
-        await upstream.open(
-            "127.0.0.1", peer.port, request, timeout=30, connected=lambda: opened.append(word)
+        await sending.open_answer(
+            upstream, "127.0.0.1", peer.port, request, timeout=30, connected=lambda: opened.append(word)
         )
 
     await ask("first")
@@ -215,7 +218,26 @@ async def test_interim_answers_and_bodiless_ones_are_read(upstream: H1Upstream, 
 async def test_no_connection_is_said_to_be_surely_not_executed(upstream: H1Upstream) -> None:
     """Nobody listens there."""
     with pytest.raises(ConnectFailed):
-        await upstream.send("127.0.0.1", 1, Request("GET", "/", (), b""), timeout=30)
+        await sending.send(upstream, "127.0.0.1", 1, Request("GET", "/", (), b""), timeout=30)
+
+
+async def test_a_connection_that_ends_before_it_is_used_carried_nothing(
+    upstream: H1Upstream, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As uvloop can tell of its end before the task that waited for it goes on: nothing was executed."""
+    loop = asyncio.get_running_loop()
+    make: Any = loop.create_connection
+
+    async def ended(*given: Any, **named: Any) -> Any:
+        made = await make(*given, **named)
+        made[0].abort()
+        return made
+
+    monkeypatch.setattr(loop, "create_connection", ended)
+    with pytest.raises(ConnectFailed, match="as soon as it was made"):
+        await send(upstream, peer)
+    assert not peer.requests
+    assert not upstream._open
 
 
 async def test_no_connection_in_the_time_there_was_is_told_apart_from_a_refusal(upstream: H1Upstream) -> None:
@@ -227,7 +249,7 @@ async def test_no_connection_in_the_time_there_was_is_told_apart_from_a_refusal(
             other.setblocking(False)
             other.connect_ex(full.getsockname())
         with pytest.raises(ConnectTimeout):
-            await upstream.send(*full.getsockname(), Request("GET", "/", (), b""), timeout=0.2)
+            await sending.send(upstream, *full.getsockname(), Request("GET", "/", (), b""), timeout=0.2)
     assert not upstream._open
 
 
@@ -280,36 +302,56 @@ class Told:
         return answer
 
 
-@pytest.mark.parametrize("opens", [False, True], ids=["begin", "begin_open"])
+@pytest.mark.parametrize("whole", [ALL_BYTES, 1000])
 class TestWithoutATask:
-    """`begin` and, for short answers, `begin_open`: on a connection that is there, or not at all."""
+    """`begin` of short answers."""
 
     REQUEST = Request(method="POST", target="/p", headers=(), body=b"body")
 
     @pytest.fixture(autouse=True)
-    def _opens(self, *, opens: bool) -> None:
-        self.opens = opens
+    def _whole(self, whole: int) -> None:
+        self.whole = whole
 
     def begin(self, upstream: H1Upstream, peer: Peer, seconds: float, sink: Any) -> Any:
-        if self.opens:
-            return upstream.begin_open("127.0.0.1", peer.port, self.REQUEST, seconds, seconds, 1000, sink)
-        return upstream.begin("127.0.0.1", peer.port, self.REQUEST, seconds, sink)
-
-    async def test_only_where_a_connection_is_idle(self, upstream: H1Upstream, peer: Peer):
-        sink = Told()
-        assert self.begin(upstream, peer, 30, sink) is None
-        assert (peer.requests, sink.answers) == ([], [])
+        return upstream.begin("127.0.0.1", peer.port, self.REQUEST, seconds, seconds, self.whole, sink)
 
     async def test_the_answer_is_called_back(self, upstream: H1Upstream, peer: Peer):
         peer.answers = [OK, OK]
-        await send(upstream, peer)
-        sink = Told()
-        assert self.begin(upstream, peer, 30, sink) is not None
-        assert sink.answers == []
-        answer = await sink.answer()
-        assert isinstance(answer, Response)
-        assert (answer.status, answer.body) == (200, b"ok")
-        assert peer.connections == 1
+        for _ in ("on a new connection", "on that which is idle"):
+            sink = Told()
+            self.begin(upstream, peer, 30, sink)
+            assert sink.answers == []
+            answer = await sink.answer()
+            assert isinstance(answer, Response)
+            assert (answer.status, answer.body) == (200, b"ok")
+            assert peer.connections == 1
+
+    async def test_what_is_given_up_before_its_connection_is_called_back_and_not_sent(
+        self, upstream: H1Upstream, peer: Peer
+    ):
+        """Before the connecting has begun, and by the end of the upstream."""
+        given_up, closed = Told(), Told()
+        self.begin(upstream, peer, 30, given_up)()
+        self.begin(upstream, peer, 30, closed)
+        assert given_up.answers == []
+        await upstream.close()
+        assert type(await given_up.answer()) is type(await closed.answer()) is GivenUp
+        assert peer.requests == []
+
+    async def test_what_fails_at_the_new_connection_is_called_back_as_the_senders_fault(
+        self, upstream: H1Upstream, peer: Peer
+    ):
+        sink, fault = Told(), RuntimeError("the sender's")
+
+        def connected() -> None:
+            raise fault
+
+        where = "127.0.0.1", peer.port
+        upstream.begin(*where, self.REQUEST, 30, 30, self.whole, sink, connected)
+        failed = await sink.answer()
+        assert isinstance(failed, SenderFailed)
+        assert failed.error is fault
+        assert peer.requests == []
 
     async def test_whoever_is_called_back_may_begin_the_next_on_the_same_connection(
         self, upstream: H1Upstream, peer: Peer
@@ -317,14 +359,12 @@ class TestWithoutATask:
         peer.answers = [OK, OK, OK]
         await send(upstream, peer)
         last = Told()
-        begun: list[object] = []
 
         def again(answer: Response | UpstreamError) -> None:
-            begun.append(self.begin(upstream, peer, 30, last))
+            self.begin(upstream, peer, 30, last)
 
         self.begin(upstream, peer, 30, again)
         assert isinstance(await last.answer(), Response)
-        assert None not in begun
         assert (peer.connections, len(peer.requests)) == (1, 3)
 
     @pytest.mark.parametrize(
@@ -343,7 +383,7 @@ class TestWithoutATask:
         await send(upstream, peer)
         sink = Told()
         seconds = 0.05 if expected is UpstreamTimeout else 30
-        assert self.begin(upstream, peer, seconds, sink) is not None
+        self.begin(upstream, peer, seconds, sink)
         assert type(await sink.answer()) is expected
         assert (await send(upstream, peer)).body == b"ok"
         assert peer.connections == 2
@@ -356,7 +396,6 @@ class TestWithoutATask:
         await send(upstream, peer)
         sink = Told()
         give_up = self.begin(upstream, peer, 30, sink)
-        assert give_up is not None
         await peer.hanging.wait()
         give_up()
         assert sink.answers == []
@@ -374,17 +413,16 @@ class TestWithoutATask:
         give_up = self.begin(upstream, peer, 30, first)
         await first.answer()
         self.begin(upstream, peer, 30, second)
-        assert give_up is not None
         give_up()
         assert isinstance(await second.answer(), Response)
 
 
 class TestLongAnswersWithoutATask:
-    """`begin_open` of what is to be read as it comes."""
+    """`begin` of what is to be read as it comes."""
 
     def begin(self, upstream: H1Upstream, peer: Peer, sink: Any, method: str = "GET") -> Any:
         request = Request(method=method, target="/p", headers=(), body=b"")
-        return upstream.begin_open("127.0.0.1", peer.port, request, 30, 30, 4, sink)
+        return upstream.begin("127.0.0.1", peer.port, request, 30, 30, 4, sink)
 
     @pytest.mark.parametrize(
         "answer",
@@ -441,7 +479,7 @@ async def test_begin_takes_a_body_that_ends_with_the_connection(upstream: H1Upst
     peer.answers = [OK, b"HTTP/1.1 200 OK\r\n\r\nall of it" + Peer.CLOSE]
     await send(upstream, peer)
     sink = Told()
-    upstream.begin("127.0.0.1", peer.port, TestWithoutATask.REQUEST, 30, sink)
+    upstream.begin("127.0.0.1", peer.port, TestWithoutATask.REQUEST, 30, 30, ALL_BYTES, sink)
     answer = await sink.answer()
     assert isinstance(answer, Response)
     assert answer.body == b"all of it"
@@ -452,9 +490,9 @@ async def test_what_cannot_be_sent_costs_no_connection(upstream: H1Upstream, pee
     await send(upstream, peer)
     bad = Request(method="POST", target="/a b", headers=(), body=b"")
     with pytest.raises(UpstreamError):
-        upstream.begin("127.0.0.1", peer.port, bad, 30, Told())
+        upstream.begin("127.0.0.1", peer.port, bad, 30, 30, ALL_BYTES, Told())
     with pytest.raises(UpstreamError):
-        await upstream.send("127.0.0.1", peer.port, bad, timeout=30)
+        await sending.send(upstream, "127.0.0.1", peer.port, bad, timeout=30)
     await send(upstream, peer)
     assert peer.connections == 1
 
@@ -471,6 +509,6 @@ async def test_requests_that_share_fields_differ_in_all_else(
     """The very same `headers`, whatever was sent with them before."""
     peer.answers = [OK]
     request = Request(method, target, SHARED, b"", lines=b"x-id: %b\r\n" % own)
-    await upstream.send("127.0.0.1", peer.port, request, timeout=30)
+    await sending.send(upstream, "127.0.0.1", peer.port, request, timeout=30)
     sent = b"%b %b HTTP/1.1\r\nx-a: 1\r\nhost: h\r\nx-id: %b\r\ncontent-length: 0\r\n\r\n"
     assert peer.requests == [sent % (method.encode(), target.encode(), own)]

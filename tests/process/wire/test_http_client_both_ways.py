@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock_wire.http import ClientGone, ConnectionLost, Request, UpstreamTimeout
+from penstock_wire.http import ClientGone, ConnectionLost, Request, UpstreamTimeout, sending
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.clocks.waiting import SECONDS
 from tests.support.http.stream_peer import Scripted, Wire, says
@@ -160,7 +160,9 @@ async def test_an_answer_to_a_body_that_the_server_does_not_read_is_there(
             return b"a" * 100_000
 
     request = Request("POST", "/", (), b"", stream=Body())
-    got = await upstream.open("127.0.0.1", listener.getsockname()[1], request, timeout=SECONDS, idle=SECONDS)
+    got = await sending.open_answer(
+        upstream, "127.0.0.1", listener.getsockname()[1], request, timeout=SECONDS, idle=SECONDS
+    )
     assert (got.status, await rest(got)) == (status, body)
 
 
@@ -170,7 +172,8 @@ async def test_an_answer_that_is_cut_by_a_reset_is_no_answer(
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok"
     server = asyncio.create_task(asyncio.to_thread(answer_unread, listener, answer))
     with pytest.raises(ConnectionLost, match="before a complete answer"):
-        await upstream.send(
+        await sending.send(
+            upstream,
             "127.0.0.1",
             listener.getsockname()[1],
             Request("POST", "/", (), b"a" * 3_000_000),
@@ -199,5 +202,5 @@ async def test_a_connection_on_which_a_long_body_was_refused_is_not_used_again(
     peer.scripts = [refuse, refuse, refuse_ours]
     for connections in (1, 2, 3, 3):
         request = Request("POST", "/", (), b"a" * 100_000)
-        assert (await upstream.send("127.0.0.1", peer.port, request, timeout=SECONDS)).status == 413
+        assert (await sending.send(upstream, "127.0.0.1", peer.port, request, timeout=SECONDS)).status == 413
         assert peer.connections == connections

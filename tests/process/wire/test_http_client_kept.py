@@ -9,7 +9,15 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from penstock_wire.http import ConnectionLost, Request, RequestUnread, Response, UpstreamError
+from penstock_wire.http import (
+    ALL_BYTES,
+    ConnectionLost,
+    Request,
+    RequestUnread,
+    Response,
+    UpstreamError,
+    sending,
+)
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.clocks.waiting import SECONDS, until
 from tests.support.http.stream_peer import Scripted, Wire, scripted, unread
@@ -32,7 +40,7 @@ async def upstream() -> AsyncIterator[H1Upstream]:
 
 async def send(upstream: H1Upstream, peer: Scripted, *, fresh: bool = False, body: bytes = b"b") -> Response:
     request = Request("POST", "/", (), body, fresh=fresh)
-    return await upstream.send("127.0.0.1", peer.port, request, timeout=SECONDS)
+    return await sending.send(upstream, "127.0.0.1", peer.port, request, timeout=SECONDS)
 
 
 async def read(wire: Wire) -> None:
@@ -84,8 +92,6 @@ async def test_a_fresh_connection_is_made_and_takes_the_place_of_a_kept_one(
         assert (await send(upstream, peer, fresh=True)).body == b"ok"
         assert peer.connections == count
         await until(lambda: len(upstream._open) == 3)
-    fresh = Request("POST", "/", (), b"b", fresh=True)
-    assert upstream.begin("127.0.0.1", peer.port, fresh, SECONDS, lambda _: None) is None
     await send(upstream, peer)
     assert peer.connections == 8
 
@@ -118,7 +124,7 @@ class TestUnread:
         await send(upstream, peer)
         ended: asyncio.Future[Response | UpstreamError] = asyncio.get_running_loop().create_future()
         request = Request("POST", "/", (), b"b")
-        assert upstream.begin("127.0.0.1", peer.port, request, SECONDS, ended.set_result) is not None
+        upstream.begin("127.0.0.1", peer.port, request, SECONDS, SECONDS, ALL_BYTES, ended.set_result)
         assert isinstance(await ended, RequestUnread)
 
     async def test_a_server_that_had_closed_before(self, upstream: H1Upstream, peer: Scripted) -> None:

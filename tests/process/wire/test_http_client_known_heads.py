@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from penstock_wire.http import Request, Response, UpstreamAnswer, UpstreamError
+from penstock_wire.http import Request, Response, UpstreamAnswer, UpstreamError, sending
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.clocks.waiting import SECONDS
 from tests.support.http.stream_peer import Scripted, Wire, scripted
@@ -121,12 +121,11 @@ async def ask(
     request, where = Request(method, "/", (), b""), ("127.0.0.1", peer.port)
     try:
         if not at_once:
-            whole = await upstream.send(*where, request, timeout=SECONDS)
+            whole = await sending.send(upstream, *where, request, timeout=SECONDS)
             return whole.status, whole.headers, whole.body
         opened: asyncio.Future[Response | UpstreamAnswer | UpstreamError]
         opened = asyncio.get_running_loop().create_future()
-        begun = upstream.begin_open(*where, request, SECONDS, SECONDS, 1000, opened.set_result)
-        assert begun is not None
+        upstream.begin(*where, request, SECONDS, SECONDS, 1000, opened.set_result)
         got = await opened
         if isinstance(got, UpstreamError):
             raise got

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from penstock_wire.http import ConnectionLost, PeerSilent, Request, Response
+from penstock_wire.http import ConnectionLost, PeerSilent, Request, Response, sending
 from penstock_wire.http.client import peer_liveness, pool
 from penstock_wire.http.client.connection import Connection
 from penstock_wire.http.client.peer_liveness import TcpSigns
@@ -63,7 +63,8 @@ async def upstream() -> AsyncIterator[H1Upstream]:
 async def asked(upstream: H1Upstream, mute: Mute, count: int) -> list[asyncio.Task[Response]]:
     """So many requests that the server has and does not answer."""
     tasks = [
-        asyncio.create_task(upstream.send("127.0.0.1", mute.port, REQUEST, timeout=60)) for _ in range(count)
+        asyncio.create_task(sending.send(upstream, "127.0.0.1", mute.port, REQUEST, timeout=60))
+        for _ in range(count)
     ]
     await until(lambda: mute.asked == count)
     return tasks
@@ -178,7 +179,7 @@ async def test_a_server_that_reads_nothing_is_not_silent() -> None:
     port = server.sockets[0].getsockname()[1]
     upstream = H1Upstream(silence_seconds=0.1)
     large = Request(method="POST", target="/", headers=(), body=bytes(32 * 1024 * 1024))
-    task = asyncio.create_task(upstream.send("127.0.0.1", port, large, timeout=120))
+    task = asyncio.create_task(sending.send(upstream, "127.0.0.1", port, large, timeout=120))
     await until(lambda: len(connections(upstream)) == 1)
     (connection,) = connections(upstream)
     await until(lambda: peer_liveness.look(connection.transport).heard_ago > 0.3)
@@ -189,3 +190,20 @@ async def test_a_server_that_reads_nothing_is_not_silent() -> None:
         await task
     await upstream.close()
     server.close()
+
+
+async def test_of_a_closed_connection_something_waits() -> None:
+    """Its end: uvloop closes a connection whose making was cancelled without reporting it."""
+
+    class Closed(asyncio.Transport):
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            closed = socket.socket()
+            closed.close()
+            return closed
+
+    class Ended(asyncio.Transport):
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return default  # as of uvloop's TLS, once the connection below it has ended
+
+    assert not peer_liveness.nothing_waits(Closed())
+    assert not peer_liveness.nothing_waits(Ended())

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from penstock_wire.http import AnswerUnreadable, ConnectionLost, Request, UpstreamError
+from penstock_wire.http import AnswerUnreadable, ConnectionLost, Request, UpstreamError, sending
 from penstock_wire.http.client.pool import H1Upstream
 from tests.support.http.answer_rules import GOOD, INCOMPLETE, READ, REFUSED
 from tests.support.http.stream_peer import Scripted, Wire, scripted
@@ -51,7 +51,7 @@ def request(method: str = "GET", headers: tuple[tuple[bytes, bytes], ...] = (), 
 
 
 async def check_next_is_good(upstream: H1Upstream, peer: Peer, connections: int) -> None:
-    answer = await upstream.send("127.0.0.1", peer.port, request(), timeout=30)
+    answer = await sending.send(upstream, "127.0.0.1", peer.port, request(), timeout=30)
     assert (answer.status, answer.body, peer.connections) == (200, b"ok", connections)
 
 
@@ -66,7 +66,7 @@ async def test_an_answer_that_must_not_be_forwarded_is_none(
     """
     peer.answer = REFUSED[rule]
     with pytest.raises(AnswerUnreadable):
-        await upstream.send("127.0.0.1", peer.port, request(), timeout=10)
+        await sending.send(upstream, "127.0.0.1", peer.port, request(), timeout=10)
     await check_next_is_good(upstream, peer, 2)
 
 
@@ -77,7 +77,7 @@ async def test_an_incomplete_answer_is_never_taken_for_whole(
     """The rule's section is its name: the server ends its connection there."""
     peer.answer, peer.end = INCOMPLETE[rule], True
     with pytest.raises(ConnectionLost):
-        await upstream.send("127.0.0.1", peer.port, request(), timeout=30)
+        await sending.send(upstream, "127.0.0.1", peer.port, request(), timeout=30)
     await check_next_is_good(upstream, peer, 2)
 
 
@@ -85,7 +85,7 @@ async def test_an_incomplete_answer_is_never_taken_for_whole(
 async def test_an_answer_is_read_as_it_is_meant(upstream: H1Upstream, peer: Peer, rule: str) -> None:
     """The rule's section is its name; a connection is used again where, and only where, it may be."""
     method, peer.answer, expected, connections = READ[rule]
-    answer = await upstream.send("127.0.0.1", peer.port, request(method), timeout=30)
+    answer = await sending.send(upstream, "127.0.0.1", peer.port, request(method), timeout=30)
     assert (answer.status, list(answer.headers), answer.body) == expected
     await check_next_is_good(upstream, peer, connections)
 
@@ -93,7 +93,7 @@ async def test_an_answer_is_read_as_it_is_meant(upstream: H1Upstream, peer: Peer
 async def test_a_body_without_any_length_ends_with_its_connection(upstream: H1Upstream, peer: Peer) -> None:
     """9112 6.3, the last rule; and that connection is over."""
     peer.answer, peer.end = b"HTTP/1.1 200 OK\r\n\r\nall of it", True
-    assert (await upstream.send("127.0.0.1", peer.port, request(), timeout=30)).body == b"all of it"
+    assert (await sending.send(upstream, "127.0.0.1", peer.port, request(), timeout=30)).body == b"all of it"
     await check_next_is_good(upstream, peer, 2)
 
 
@@ -102,7 +102,7 @@ async def test_a_switch_to_another_protocol_than_asked_for_is_none(upstream: H1U
     peer.answer = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
     asked = Request(method="GET", target="/", headers=(), body=b"", upgrade=b"websocket")
     with pytest.raises(AnswerUnreadable):
-        await upstream.open("127.0.0.1", peer.port, asked, timeout=30)
+        await sending.open_answer(upstream, "127.0.0.1", peer.port, asked, timeout=30)
     await check_next_is_good(upstream, peer, 2)
 
 
@@ -165,7 +165,7 @@ async def test_a_request_is_sent_as_a_gateway_must(upstream: H1Upstream, peer: P
     """The rule's section is its name: these lines are there, in this order and once, those fields are not."""
     asked, there, absent = SENT[rule]
     peer.answer = GOOD
-    await upstream.send("127.0.0.1", peer.port, asked, timeout=30)
+    await sending.send(upstream, "127.0.0.1", peer.port, asked, timeout=30)
     start, *lines = peer.heads[0].removesuffix(b"\r\n\r\n").split(b"\r\n")
     assert start == asked.method.encode() + b" / HTTP/1.1"
     names = [line.partition(b":")[0] for line in lines]
@@ -191,8 +191,8 @@ UNSENDABLE: dict[str, Request] = {
 async def test_a_request_that_would_be_two_is_not_sent(upstream: H1Upstream, peer: Peer, rule: str) -> None:
     """The rule's section is its name; nothing reaches the server, and the connection stays good."""
     peer.answer = GOOD
-    await upstream.send("127.0.0.1", peer.port, request(), timeout=30)
+    await sending.send(upstream, "127.0.0.1", peer.port, request(), timeout=30)
     with pytest.raises(UpstreamError):
-        await upstream.send("127.0.0.1", peer.port, UNSENDABLE[rule], timeout=30)
+        await sending.send(upstream, "127.0.0.1", peer.port, UNSENDABLE[rule], timeout=30)
     assert len(peer.heads) == 1
     await check_next_is_good(upstream, peer, 1)

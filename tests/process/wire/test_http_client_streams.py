@@ -9,6 +9,7 @@ import pytest
 
 from penstock_wire.headers import Headers
 from penstock_wire.http import (
+    ALL_BYTES,
     AnswerUnreadable,
     ClientGone,
     ConnectionLost,
@@ -16,6 +17,7 @@ from penstock_wire.http import (
     Response,
     UpstreamError,
     UpstreamTimeout,
+    sending,
 )
 from penstock_wire.http.client.answer import HIGH_BYTES
 from penstock_wire.http.client.head import MAX_HEAD_BYTES
@@ -68,7 +70,7 @@ class TestBodiesIn:
         answer = await ask(upstream, peer)
         assert answer.length == len(body)
         assert await rest(answer) == body
-        assert (await upstream.send("127.0.0.1", peer.port, get(), timeout=30)).body == body
+        assert (await sending.send(upstream, "127.0.0.1", peer.port, get(), timeout=30)).body == body
         await check_pool(upstream, peer, 1)
 
     async def test_an_answer_that_is_here_is_told_whole(self, upstream: H1Upstream, peer: Scripted) -> None:
@@ -211,9 +213,8 @@ class TestBroken:
     async def test_bad_chunks_are_told(self, upstream: H1Upstream, peer: Scripted, chunk: bytes) -> None:
         play = says(CHUNKED + chunk, then=Wire.gone)
         peer.scripts = [play, good]
-        answer = await ask(upstream, peer)
         with pytest.raises(AnswerUnreadable):
-            await rest(answer)
+            await rest(await ask(upstream, peer))
         await check_pool(upstream, peer, 2)
 
     @pytest.mark.parametrize("surplus", [b"x", OK, b"\r\n\r\n", b"\0" * 100])
@@ -428,7 +429,7 @@ class TestBroken:
         task.cancel()
         connection.data_received(OK)  # type: ignore[attr-defined]
         came: list[object] = []
-        upstream.begin("127.0.0.1", peer.port, get(), 30, came.append)
+        upstream.begin("127.0.0.1", peer.port, get(), 30, 30, ALL_BYTES, came.append)
         with pytest.raises(asyncio.CancelledError):
             await task
         await until(lambda: bool(came))
@@ -546,4 +547,4 @@ class TestBodiesOut:
     ) -> None:
         peer.scripts = [good]
         with pytest.raises(UpstreamError, match="cannot be sent"):
-            await upstream.send("127.0.0.1", peer.port, request_, timeout=30)
+            await sending.send(upstream, "127.0.0.1", peer.port, request_, timeout=30)

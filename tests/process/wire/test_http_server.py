@@ -446,7 +446,7 @@ async def test_while_it_closes_the_sweep_ends_no_connection_that_was_just_made(s
         with socket.create_connection(server.address) as client:
             await until(lambda: server.front.connections)
             (made,) = server.front.connections
-            made._since = time.monotonic() - age
+            made._reader.since = time.monotonic() - age
             client.sendall(sent)  # with no turn of the loop
             server.front.sweep()
             assert not made._transport.is_closing()

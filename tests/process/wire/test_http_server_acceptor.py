@@ -264,7 +264,7 @@ async def test_who_takes_nothing_of_an_answer_makes_way_first(
     waits = await server.silent()
     await server.count(1)
     takes = await server.silent(says=GET.replace(b"/ ", b"/much ", 1))
-    await until(lambda: any(connection._paused for connection in server.front.connections))
+    await until(lambda: any(connection._writer.paused for connection in server.front.connections))
     assert await server.answered()
     gone, stays = (takes, waits) if seconds == 0.0 else (waits, takes)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from penstock_wire.http import Exchange, Request, Response, UpstreamError
 from penstock_wire.http.server import limits
+from penstock_wire.http.server.server import H1Front
 from tests.support.clocks.waiting import SECONDS, until
 from tests.support.http.front_server import OK, Server, Work, body, head, pieces, post, serving
 
@@ -46,6 +47,27 @@ async def test_a_stream_is_sent_in_chunks_and_the_connection_kept(server: Server
     assert answer.endswith(chunks)
     assert answer.count(b"transfer-encoding: chunked\r\n") == 2
     assert answer.count(b"connection: close\r\n") == 1
+
+
+async def test_behind_the_last_answer_no_pipelined_request_is_served() -> None:
+    """RFC 9112 section 9.6, also where the service answers, or fails, before it returns."""
+    taken: list[Exchange] = []
+
+    def serve(exchange: Exchange) -> None:
+        taken.append(exchange)
+        if len(taken) > 1:
+            raise RuntimeError("of the service")
+
+    front = H1Front()
+    listener = await front.serve("127.0.0.1", 0, serve)
+    reader, writer = await asyncio.open_connection(*listener.address)
+    writer.write(3 * b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    await until(lambda: bool(taken))
+    taken[0].answer(Response(200))
+    answers = await asyncio.wait_for(reader.read(), SECONDS)
+    assert (answers.count(b"HTTP/1.1"), len(taken)) == (2, 2)
+    writer.close()
+    await front.close(SECONDS)
 
 
 async def test_a_stream_of_known_length_has_its_length(server: Server) -> None:
@@ -163,7 +185,8 @@ async def test_a_stream_waits_for_its_reader_and_hears_of_its_end(server: Server
     await asyncio.wait_for(reader.readexactly(100), SECONDS)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     (connection,) = server.front.connections
-    await until(lambda: connection._writable is not None and not connection._writable.done())
+    sink = connection._writer
+    await until(lambda: sink._writable is not None and not sink._writable.done())
     writer.transport.abort()
     await until(lambda: stream.closed)
     assert server.gone == 0
@@ -192,7 +215,7 @@ async def test_a_reader_that_takes_a_little_is_no_stuck_one(server: Server) -> N
         client.setblocking(False)
         await loop.sock_connect(client, server.address)
         await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-        await until(lambda: any(each._paused for each in server.front.connections))
+        await until(lambda: any(each._writer.paused for each in server.front.connections))
         (connection,) = server.front.connections
         patience, now = limits.WRITE_SECONDS + limits.SWEEP_SECONDS + 1, time.monotonic()
         assert not connection.overdue(now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 from penstock_wire.http import Request, Response
 from penstock_wire.http.server import limits
@@ -25,7 +26,7 @@ async def test_what_a_connection_holds_of_requests_in_line_is_bounded() -> None:
     sizes = [limits.BUFFER_BYTES + number for number in range(12)]
     for size in sizes:
         writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (size, bytes(size)))
-    await until(lambda: any(isinstance(each, H1Connection) and each._holders for each in front.connections))
+    await until(lambda: any(cast("H1Connection", each)._reader.holders for each in front.connections))
     (connection,) = front.connections
     assert isinstance(connection, H1Connection)
     assert len(connection._line or ()) <= 2

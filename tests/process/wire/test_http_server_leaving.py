@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from penstock_wire.http import Exchange, Response
-from penstock_wire.http.server.connection_base import H1Exchange
+from penstock_wire.http.server.exchange import H1Exchange
 from tests.support.clocks.waiting import SECONDS
 from tests.support.http.front_server import serving
 

@@ -115,7 +115,7 @@ async def test_who_reads_slowly_slows_the_sender_down(server: Server) -> None:
     await until(lambda: len(server.exchanges) == 1)
     stream = server.exchanges[0].request.stream
     (connection,) = server.front.connections
-    await until(lambda: bool(connection._holders))
+    await until(lambda: bool(connection._reader.holders))
     assert stream._size <= limits.UNREAD_BYTES + 256 * 1024  # type: ignore[union-attr]
     go.set()
     assert await body(reader) == data
@@ -213,7 +213,7 @@ async def test_the_time_for_a_body_begins_when_its_client_is_told_to_go_on(serve
     reader, writer = await server.connect(post("/s", b"abc", b"expect: 100-continue")[:-3])
     await until(lambda: len(server.exchanges) == 1)
     (connection,) = server.front.connections
-    connection._since -= 10 * limits.BODY_SECONDS  # type: ignore[attr-defined]
+    connection._reader.since -= 10 * limits.BODY_SECONDS  # type: ignore[attr-defined]
     go.set()
     assert (await head(reader)).startswith(b"HTTP/1.1 100 ")
     server.front.sweep()

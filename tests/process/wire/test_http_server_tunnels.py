@@ -98,13 +98,13 @@ async def test_a_tunnel_has_back_pressure_both_ways(server: Server) -> None:
     (tunnel,) = switching.tunnels
     writer.write(b"x" * 20_000_000)
     (connection,) = server.front.connections
-    await until(lambda: bool(connection._holders))
+    await until(lambda: bool(connection._reader.holders))
     got = 0
     while got < 20_000_000:
         got += len(await asyncio.wait_for(tunnel.read(), SECONDS))
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     sending = asyncio.create_task(tunnel.write(b"y" * 20_000_000))
-    await until(lambda: connection._writable is not None)
+    await until(lambda: connection._writer._writable is not None)
     assert not sending.done()
     reader._transport.resume_reading()  # type: ignore[attr-defined]
     assert len(await asyncio.wait_for(reader.readexactly(20_000_000), SECONDS)) == 20_000_000

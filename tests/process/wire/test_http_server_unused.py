@@ -35,7 +35,7 @@ async def unused(front: H1Front) -> tuple[asyncio.StreamReader, asyncio.StreamWr
     await until(lambda: bool(front.connections))
     (made,) = front.connections
     assert isinstance(made, H1Connection)
-    made._since = time.monotonic() - OLD_SECONDS
+    made._reader.since = time.monotonic() - OLD_SECONDS
     return reader, writer, made
 
 

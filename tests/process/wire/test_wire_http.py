@@ -18,6 +18,7 @@ from penstock_wire.http import (
     Response,
     Upstream,
     UpstreamTimeout,
+    sending,
 )
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.server import H1Front
@@ -47,7 +48,7 @@ class Opened:
         return getattr(self._plain, name)
 
     async def send(self, host: str, port: int, request: Request, **more: Any) -> Response:
-        answer = await self._plain.open(host, port, request, **more)
+        answer = await sending.open_answer(self._plain, host, port, request, **more)
         pieces = []
         try:
             while piece := await answer.stream.read():
@@ -190,7 +191,7 @@ class TestUpstream:
     async def test_a_request_goes_out_as_it_is_and_the_connection_is_used_again(self, upstream: Upstream):
         async with Peer(GOOD, GOOD) as peer:
             for target in ("/a%2Fb//c?x=%20&y", "/q?"):
-                answer = await upstream.send(*peer.address, request(target), timeout=30)
+                answer = await sending.send(upstream, *peer.address, request(target), timeout=30)
                 assert (answer.status, answer.body) == (200, b"ok")
                 assert get(answer.headers, b"x-a") == b"1"
                 assert get(answer.headers, b"connection") is None
@@ -211,9 +212,11 @@ class TestUpstream:
 
         async with Peer(GOOD, GOOD) as peer:
             with pytest.raises(ConnectFailed, match="not this one"):
-                await upstream.send(*peer.address, request("/a"), timeout=30, connected=connected)
+                await sending.send(upstream, *peer.address, request("/a"), timeout=30, connected=connected)
             for target in ("/b", "/c"):
-                answer = await upstream.send(*peer.address, request(target), timeout=30, connected=connected)
+                answer = await sending.send(
+                    upstream, *peer.address, request(target), timeout=30, connected=connected
+                )
                 assert (answer.status, answer.body) == (200, b"ok")
             assert (count, peer.connections) == (2, 2)
             assert [head.split(b" ")[1] for head in peer.heads] == [b"/b", b"/c"]
@@ -221,18 +224,18 @@ class TestUpstream:
     async def test_what_was_connected_before_a_server_was_retired_is_not_used_again(self, upstream: Upstream):
         """Neither what is idle, nor what has a request under way, which is answered."""
         async with Peer(GOOD, GOOD, GOOD, GOOD) as peer:
-            await upstream.send(*peer.address, request("/a"), timeout=30)
+            await sending.send(upstream, *peer.address, request("/a"), timeout=30)
             upstream.retire(*peer.address)
-            await upstream.send(*peer.address, request("/b"), timeout=30)
+            await sending.send(upstream, *peer.address, request("/b"), timeout=30)
             assert peer.connections == 2
             peer.hold.clear()
-            under_way = asyncio.create_task(upstream.send(*peer.address, request("/c"), timeout=30))
+            under_way = asyncio.create_task(sending.send(upstream, *peer.address, request("/c"), timeout=30))
             await until(lambda: len(peer.heads) == 3)
             upstream.retire(*peer.address)
             peer.hold.set()
             assert (await under_way).body == b"ok"
             assert peer.connections == 2
-            await upstream.send(*peer.address, request("/d"), timeout=30)
+            await sending.send(upstream, *peer.address, request("/d"), timeout=30)
             assert peer.connections == 3
 
     async def test_a_connection_that_was_just_made_when_its_server_was_retired_is_not_kept(
@@ -252,14 +255,14 @@ class TestUpstream:
         async with Peer(GOOD, GOOD, GOOD) as peer:
             monkeypatch.setattr(loop, "create_connection", create)
             for target, connections in (("/a", 1), ("/b", 2), ("/c", 2)):
-                await upstream.send(*peer.address, request(target), timeout=30)
+                await sending.send(upstream, *peer.address, request(target), timeout=30)
                 assert peer.connections == connections
 
     async def test_a_refused_connection_is_surely_not_executed(self, upstream: Upstream):
         async with Peer() as peer:
             address = peer.address
         with pytest.raises(ConnectFailed):
-            await upstream.send(*address, request(), timeout=30)
+            await sending.send(upstream, *address, request(), timeout=30)
 
     @pytest.mark.parametrize(
         ("answer", "error"),
@@ -275,32 +278,32 @@ class TestUpstream:
         self, upstream: Upstream, answer: bytes, error: type[Exception]
     ):
         async with Peer(GOOD, answer, GOOD) as peer:
-            await upstream.send(*peer.address, request(), timeout=30)
+            await sending.send(upstream, *peer.address, request(), timeout=30)
             with pytest.raises(error):
-                await upstream.send(*peer.address, request(), timeout=30)
+                await sending.send(upstream, *peer.address, request(), timeout=30)
             # Not sent a second time behind our back: that is for the caller to say.
             assert len(peer.heads) == 2
-            assert (await upstream.send(*peer.address, request(), timeout=30)).body == b"ok"
+            assert (await sending.send(upstream, *peer.address, request(), timeout=30)).body == b"ok"
             assert peer.connections == 2
 
     async def test_a_timed_out_or_abandoned_connection_is_never_used_again(self, upstream: Upstream):
         async with Peer(GOOD, None, None, GOOD) as peer:
             # NB: on a connection that is there: a tenth of a second need not be enough for a new one.
-            await upstream.send(*peer.address, request(), timeout=30)
+            await sending.send(upstream, *peer.address, request(), timeout=30)
             with pytest.raises(UpstreamTimeout):
-                await upstream.send(*peer.address, request(), timeout=0.1)
+                await sending.send(upstream, *peer.address, request(), timeout=0.1)
             await until(lambda: len(peer.heads) == 2)
-            abandoned = asyncio.create_task(upstream.send(*peer.address, request(), timeout=30))
+            abandoned = asyncio.create_task(sending.send(upstream, *peer.address, request(), timeout=30))
             await until(lambda: len(peer.heads) == 3)
             abandoned.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await abandoned
-            assert (await upstream.send(*peer.address, request(), timeout=30)).body == b"ok"
+            assert (await sending.send(upstream, *peer.address, request(), timeout=30)).body == b"ok"
             assert peer.connections == 3
 
     async def test_errors_and_redirects_come_back_as_they_are(self, upstream: Upstream):
         moved = b"HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 2\r\n\r\nno"
         async with Peer(moved) as peer:
-            answer = await upstream.send(*peer.address, request(), timeout=30)
+            answer = await sending.send(upstream, *peer.address, request(), timeout=30)
             assert (answer.status, answer.body) == (302, b"no")
             assert get(answer.headers, b"location") == b"/x"

@@ -1,7 +1,7 @@
-"""An external metrics API that serves Penstock's recommendations to a real HPA, as prometheus-adapter would.
+"""An external metrics API that serves the operator's metrics to a real HPA, as prometheus-adapter would.
 
-`python -m tests.support.cluster.external_metrics ADDRESS OPERATOR_URL` listens on the address with a
-certificate of its own and prints the port. It asks the operator at each call, and passes on its errors.
+`python -m tests.support.cluster.external_metrics ADDRESS OPERATOR_URL` listens on the address. It asks the
+operator at each call, and passes on its errors; without a series of the selector's labels it answers 404.
 """
 
 from __future__ import annotations
@@ -12,20 +12,15 @@ import time
 
 import aiohttp
 from aiohttp import web
+from prometheus_client.parser import text_string_to_metric_families
 
-from penstock_operator.control import pki
-from penstock_operator.control.certificates import server_context, show
+from tests.support.cluster.tls_app import serve
 
 GROUP = "external.metrics.k8s.io/v1beta1"
-METRIC = "penstock_operator_backend_recommendation"
 
 
-async def serve(address: str, operator: str) -> None:
-    """Serve until killed."""
-    context = server_context()
-    life = 86_400.0
-    authority = pki.make_authority(now=time.time(), life=life)
-    show(context, pki.issue(authority, names=(address,), now=time.time(), life=life))
+def application(operator: str) -> web.Application:
+    """The API, before an operator's port."""
 
     async def discovery(_: web.Request) -> web.Response:
         return web.json_response(
@@ -34,26 +29,31 @@ async def serve(address: str, operator: str) -> None:
 
     async def value(request: web.Request) -> web.Response:
         selector = dict(pair.split("=") for pair in request.query["labelSelector"].split(","))
-        url = f"{operator}/recommendation/{selector['namespace']}/{selector['backend']}"
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        async with aiohttp.ClientSession() as session, session.get(f"{operator}/metrics") as answer:
+            text = await answer.text()
             if answer.status != 200:
-                return web.Response(status=503, text=await answer.text())
-            desired = (await answer.json())["desiredReplicas"]
+                return web.Response(status=503, text=text)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        item = {"metricName": METRIC, "metricLabels": selector, "timestamp": stamp, "value": str(desired)}
-        return web.json_response(
-            {"kind": "ExternalMetricValueList", "apiVersion": GROUP, "metadata": {}, "items": [item]}
-        )
+        items = [
+            {
+                "metricName": sample.name,
+                "metricLabels": sample.labels,
+                "timestamp": stamp,
+                "value": str(int(sample.value)),
+            }
+            for family in text_string_to_metric_families(text)
+            if family.name == request.match_info["metric"]
+            for sample in family.samples
+            if selector.items() <= sample.labels.items()
+        ]
+        kinds = {"kind": "ExternalMetricValueList", "apiVersion": GROUP, "metadata": {}}
+        return web.json_response(kinds | {"items": items}, status=200 if items else 404)
 
     app = web.Application()
     app.router.add_get(f"/apis/{GROUP}", discovery)
-    app.router.add_get(f"/apis/{GROUP}/namespaces/{{namespace}}/{METRIC}", value)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, address, 0, ssl_context=context).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.Event().wait()
+    app.router.add_get(f"/apis/{GROUP}/namespaces/{{namespace}}/{{metric}}", value)
+    return app
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], sys.argv[2]))
+    asyncio.run(serve(application(sys.argv[2]), sys.argv[1]))

@@ -15,6 +15,7 @@ import yaml
 from devcluster.cluster import Cluster
 from devcluster.network import FIRST
 from tests.support.cluster.cluster_waits import PATIENCE, Unanswered, failure, heard, wait_for
+from tests.support.cluster.reader import read
 
 ROOT = Path(__file__).parents[3]
 CHART = str(ROOT / "helm/penstock")
@@ -62,16 +63,12 @@ class Namespace:
 
     def kubectl(self, *arguments: str, input: str | None = None, check: bool = True) -> str:
         """Run kubectl in the namespace and return what it printed."""
-        said = self._kubectl(*arguments, input=input, check=check)
-        heard(f"kubectl {' '.join(arguments)}", said)
-        return said
-
-    def _kubectl(self, *arguments: str, input: str | None = None, check: bool = True) -> str:
         done = self.cluster.kubectl("-n", self.name, *arguments, input=input, check=False)
-        said = str(done.stdout if done.returncode == 0 else done.stderr or done.stdout)
+        output = str(done.stdout if done.returncode == 0 else done.stderr or done.stdout)
         if check and done.returncode != 0:
-            raise failure(f"kubectl {' '.join(arguments)}: {said}")
-        return said
+            raise failure(f"kubectl {' '.join(arguments)}: {output}")
+        heard(f"kubectl {' '.join(arguments)}", output)
+        return output
 
     def apply(self, *documents: dict[str, Any]) -> None:
         """Apply objects as a user does."""
@@ -79,21 +76,13 @@ class Namespace:
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """An object, or None."""
-        done = self.cluster.kubectl("-n", self.name, "get", kind, name, "-o", "json", check=False)
-        asked = f"{kind}/{name} of {self.name}"
-        if done.returncode != 0:
-            if "NotFound" not in done.stderr:
-                raise failure(f"{asked}: {done.stderr}")
-            heard(asked, None)
-            return None
-        obj: dict[str, Any] = json.loads(done.stdout)
-        heard(asked, obj)
+        obj: dict[str, Any] | None = read(self.cluster, self.name, kind, name)
+        heard(f"{kind}/{name} of {self.name}", obj)
         return obj
 
     def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
         """Objects of a kind, by label selector."""
-        arguments = ["get", kind, "-o", "json"] + (["-l", selector] if selector else [])
-        items: list[dict[str, Any]] = json.loads(self._kubectl(*arguments))["items"]
+        items: list[dict[str, Any]] = read(self.cluster, self.name, kind, selector=selector)
         heard(f"{kind} {selector} of {self.name}", items)
         return items
 
@@ -236,7 +225,7 @@ WRITTEN_KINDS = (
 
 def versions(namespace: Namespace) -> dict[str, str]:
     """ResourceVersion of every object that the operator writes or owns in the namespace."""
-    items = json.loads(namespace.kubectl("get", WRITTEN_KINDS, "-o", "json"))["items"]
+    items = [item for kind in WRITTEN_KINDS.split(",") for item in namespace.list(kind)]
     return {
         f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"] for item in items
     }
@@ -259,9 +248,13 @@ class Load:
         assert word == "collecting", f"the load did not begin, exit code {self._process.poll()}"
         self.port = int(port)
 
-    def start(self, url: str, *, rate: float, count: int = 0) -> None:
-        """Begin to send, `rate` requests a second, `count` in all or (0) until stopped."""
-        self._write(json.dumps({"url": url, "rate": rate, "count": count}))
+    def start(self, url: str, *, rate: float, count: int = 0, calls: bool = False) -> None:
+        """Begin to send, `rate` requests a second, `count` in all or (0) until stopped.
+
+        Args:
+            calls: every second one is a call over gRPC, all on one channel.
+        """
+        self._write(json.dumps({"url": url, "rate": rate, "count": count, "calls": calls}))
 
     def mark(self, part: str) -> dict[str, int]:
         """A part of the run begins, or goes on; the summary's `parts` has its figures.

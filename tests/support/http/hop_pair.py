@@ -12,7 +12,7 @@ from penstock_wire.hop.client import HopClient
 from penstock_wire.hop.server import HopConnection
 from penstock_wire.hop.successor import HopSuccessor
 from penstock_wire.hop.upstream import HopUpstream
-from penstock_wire.http import Exchange, Request, Response
+from penstock_wire.http import Exchange, Request, Response, sending
 from penstock_wire.http.client.pool import H1Upstream
 from penstock_wire.http.server.server import H1Front
 from tests.support.clocks.waiting import SECONDS, until
@@ -69,7 +69,7 @@ class Pair:
 
     async def send(self, request: Request | None = None, *, timeout: float = 30) -> Response:
         """Send a request, and wait for its whole answer."""
-        return await self.upstream.send(*self.server.address, request or post(), timeout=timeout)
+        return await sending.send(self.upstream, *self.server.address, request or post(), timeout=timeout)
 
     async def ask_for_hop(self) -> None:
         """Send a first request, and wait for the hop."""
@@ -225,7 +225,7 @@ async def raw_server(play: Callable[[Raw], object]) -> AsyncIterator[tuple[HopUp
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     address = server.sockets[0].getsockname()[:2]
     upstream = HopUpstream(H1Upstream())
-    await upstream.send(*address, post(body=b""), timeout=30)
+    await sending.send(upstream, *address, post(body=b""), timeout=30)
     await until(lambda: address in upstream._hops)
     yield upstream, address
     await upstream.close()

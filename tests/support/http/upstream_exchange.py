@@ -6,6 +6,7 @@ import asyncio
 
 from penstock_wire.http import (
     Request,
+    sending,
 )
 from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.pool import H1Upstream
@@ -56,7 +57,9 @@ async def ask(
     timeout: float = 30,
     idle: float | None = None,
 ) -> Answer:
-    return await upstream.open("127.0.0.1", peer.port, request or get(), timeout=timeout, idle=idle)
+    return await sending.open_answer(
+        upstream, "127.0.0.1", peer.port, request or get(), timeout=timeout, idle=idle
+    )
 
 
 async def rest(answer: Answer) -> bytes:

@@ -17,6 +17,8 @@ from tests.support.cluster.watched import watched
 
 TURN = 5.0
 """Seconds between two reconciliations that the controller forces; a person scales at every fourth."""
+PERSON = 0.4
+"""Part of the time after which the person stops."""
 HPA = {
     "apiVersion": "autoscaling/v2",
     "kind": "HorizontalPodAutoscaler",
@@ -32,7 +34,7 @@ HPA = {
 class Fight:
     """An HPA holds 2, a person wants 3, a controller reconciles again and again, and the load wants 4.
 
-    The person stops after half of the time. A context manager that begins it and, if it has not ended by
+    The person stops after a part of the time. A context manager that begins it and, if it has not ended by
     itself, ends it.
 
     Args:
@@ -106,7 +108,7 @@ class Fight:
             if past > self.seconds or self._stopped.wait(TURN):
                 break
             self._kubectl("annotate", "--overwrite", "modelbackend", "b", f"example.com/turn={turn}")
-            if turn % 4 == 0 and past < self.seconds / 2:
+            if turn % 4 == 0 and past < self.seconds * PERSON:
                 self._kubectl("scale", "modelbackend", "b", "--replicas=3")
         self._kubectl("delete", "hpa", "b")
 

@@ -2,11 +2,12 @@
 
 Run it inside the cluster's network namespace: `python -m tests.support.ledger.ledger_load --listen PORT`. It
 collects the records of `ledger_model` on PORT (0: any; models connect when they load), prints `collecting
-PORT`, and sends once told `{"url": …, "rate": requests a second, "count": requests in all or 0}` on standard
-input. A line `{"mark": NAME}` begins a part of the run under that name; the answer to it is `{"answered": n,
-"open": n, "earlier": n}`: the last are open and were sent before the part began.
-After `count` requests, or at any other line (or the end) of its input, it waits for the answers under way and
-prints one JSON summary; then another run may be asked for. Ids go on over all runs.
+PORT`, and sends once told `{"url": …, "rate": requests a second, "count": requests in all or 0, "calls":
+whether every second one is a call over gRPC, all on one channel}` on standard input. A line `{"mark": NAME}`
+begins a part of the run under that name; the answer to it is `{"answered": n, "open": n, "earlier": n}`: the
+last are open and were sent before the part began. After `count` requests, or at any other line (or the end)
+of its input, it waits for the answers under way and prints one JSON summary; then another run may be asked
+for. Ids go on over all runs.
 
     sent, ok, not_ok {code or outcome: n}, mismatched (an answer with another's id), lost (no answer),
     duplicated (ids executed more than once, and answers to nothing), unexecuted (answered 200, not recorded),
@@ -33,11 +34,14 @@ from collections.abc import Iterator
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import grpc
+import grpc.aio
 import uvloop
 
 from bench.ledger import Entry, Ledger, quantile
 from bench.open_loop import Connection, OpenLoop
 from bench.timer import precise, urgent
+from tests.support.http.grpc_messages import call, message
 
 MOST_ERRORS = 5_000
 TIMEOUT_SECONDS = 60.0
@@ -136,7 +140,11 @@ class Run(OpenLoop):
         self.marks: list[tuple[float, str]] = []
         self.ids = Ids()
         self.before = executed.batches, executed.batch_items, collections.Counter(executed.pods)
+        self.channel: grpc.aio.Channel | None = None
+        self.calls: set[asyncio.Task[None]] = set()
         where = urlsplit(order["url"])
+        if order.get("calls"):
+            self.channel = grpc.aio.insecure_channel(f"{where.hostname}:{where.port or 80}")
         rate, count = float(order["rate"]), int(order["count"])
         numbers: Iterator[int] = iter(range(count)) if count else itertools.count()
         super().__init__(
@@ -151,6 +159,38 @@ class Run(OpenLoop):
             kind=Observed,
             first_number=first_number,
         )
+
+    def dispatch(self, entry: Entry) -> None:
+        """See `OpenLoop`."""
+        if self.channel is None or entry.number % 2:
+            super().dispatch(entry)
+            return
+        calling = self.loop.create_task(self._call(self.channel, entry))
+        self.calls.add(calling)
+        calling.add_done_callback(self.calls.discard)
+
+    async def _call(self, channel: grpc.aio.Channel, entry: Entry) -> None:
+        """Send an id over gRPC; an error without details of ours is a lost answer."""
+        request = message("ModelInferRequest")(model_name="predict", id=str(entry.number))
+        request.inputs.add(name="id", datatype="INT64", shape=[1])
+        request.inputs[0].contents.int64_contents.append(entry.number)
+        try:
+            answer = await call(channel, "ModelInfer", request, timeout=TIMEOUT_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            trailing = dict(error.trailing_metadata() or ())
+            late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            own = "grpc-status-details-bin" in trailing
+            outcome, detail = ("error" if own else "timeout" if late else "lost"), error.code().name
+            self.bodies_of_errors[entry.number] = str(error.details())[:2000]
+        else:
+            outputs = dict(
+                zip([each.name for each in answer.outputs], answer.raw_output_contents, strict=True)
+            )
+            own = (answer.id, int.from_bytes(outputs["id"], "little")) == (str(entry.number), entry.number)
+            outcome, detail = ("ok" if own else "mismatched"), "OK"
+            self.ids.labels[outputs["label"][4:].decode()] += 1
+        entry.ended, entry.outcome, entry.detail = time.monotonic(), outcome, detail
+        self.open -= 1
 
     def mark(self, name: str) -> None:
         """A part of the run begins, or goes on."""
@@ -281,6 +321,8 @@ async def serve(listen: int) -> None:
         run = Run(json.loads(line), executed, number)
         listening = asyncio.create_task(_until_stopped(run, lines))
         await run.run()
+        if run.channel is not None:
+            await run.channel.close()
         listening.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await listening

@@ -50,7 +50,7 @@ class Ledger:
     def predict(self, items: list[Any]) -> list[Any]:
         """One answer an item: its id, the pod, the size of the batch that it was in."""
         if self.socket is not None:
-            record = {"pod": self.pod, "ids": [item["id"] for item in items]}
+            record = {"pod": self.pod, "ids": list(map(_id, items))}
             with self.lock:
                 self.socket.sendall(json.dumps(record).encode() + b"\n")
         time.sleep((self.delay_ms + self.delay_item_ms * len(items)) / 1000)
@@ -59,4 +59,10 @@ class Ledger:
     def _answer(self, item: Any, batch: int) -> Any:
         if random.random() < self.fails:
             return penstock.Response(500, body={"failed": self.label})
-        return {"id": item["id"], "pod": self.pod, "batch": batch, "label": self.label}
+        return {"id": _id(item), "pod": self.pod, "batch": batch, "label": self.label}
+
+
+def _id(item: Any) -> int:
+    """The id of an item: an object's over HTTP, a tensor's number over gRPC."""
+    number: int = item["id"] if isinstance(item, dict) else item
+    return number

@@ -20,6 +20,7 @@ class ModelStream:
         self.headers: Headers = headers
         self.length = None
         self.tunnel = None
+        self.trailers = None
         self.stream = self
         self.pieces: asyncio.Queue[bytes | Exception] = asyncio.Queue()
         self.aborted = False

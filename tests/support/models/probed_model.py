@@ -8,7 +8,8 @@ from typing import cast
 
 from penstock_sidecar.model.client import Model
 from penstock_sidecar.model.restart_detector import ListenerIdentity
-from penstock_wire.http import Done, GiveUp, Request, Response, UpstreamTimeout
+from penstock_wire.http import GiveUp, Opened, Request, Response, UpstreamTimeout
+from tests.support.http.called_back import call_back
 
 Answer = int | Exception
 
@@ -70,11 +71,6 @@ class World:
         """The connections that were made before are used no more."""
         self.retired += 1
 
-    def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
-        """A connection is there; what is sent on it is counted."""
-        self.batches += 1
-        return lambda: None
-
     def _unprepared(self) -> str:
         return self.unprepared
 
@@ -83,14 +79,22 @@ class World:
         if self.prepares and self.model.gone:
             self.unprepared = "warm-up"
 
-    async def send(
+    def begin(
         self,
         host: str,
         port: int,
         request: Request,
-        *,
         timeout: float,
+        idle: float,
+        whole_bytes: int,
+        opened: Opened,
         connected: Callable[[], object] | None = None,
+    ) -> GiveUp:
+        """See `Upstream.begin`."""
+        return call_back(self._answer(request, timeout, connected), opened)
+
+    async def _answer(
+        self, request: Request, timeout: float, connected: Callable[[], object] | None
     ) -> Response:
         self.on_connect()
         if connected is not None and not self.kept:

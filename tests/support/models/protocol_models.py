@@ -1,12 +1,13 @@
 """Small model servers for the protocols, as programs: each records how many items it ran at once.
 
 `python -m tests.support.models.protocol_models KIND [--port N]` prints `ready HOST:PORT`. KIND is `instances`
-(the sum of each item), `v2` (`y` is twice `x`), `openai` (an embedding is the text's length and number of
-words) or `envelope` (twice the body's `x`; `/stream` counts up to it, `/parked` says its second lines when
-`POST /-/resume` has come, and with `?break` breaks off instead). `GET /-/runs` lists the runs, and the items
-whose clients left, as the model was notified; `POST /-/gate?open=0` keeps predictions waiting. `POST
-/-/script` with `{type, body, status}` makes that the answer to the next batch of several (`envelope`,
-`instances`). `model_faults` has what a query spoils; `fault=short` is an answer with one item too few.
+(the sum of each item; where item streams are asked for, `/stream` counts up to an item's `x`, and `/parked`
+says its second lines when `POST /-/resume` has come, and with `?break` breaks off instead), `v2` (`y` is
+twice `x`) or `openai` (an embedding is the text's length and number of words). `GET /-/runs` lists the runs,
+and of the streams whose connection was closed what was left to count; `POST /-/gate?open=0` keeps predictions
+waiting. `--grpc-port` is for calls of v2 (`v2_grpc`). `POST /-/script` with `{type, body, status}` makes that
+the answer to the next batch of several (`instances`). `model_faults` has what a query spoils; `fault=short`
+is an answer with one item too few.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from aiohttp import web
 from tests.support.models.model_faults import spoil
 
 WIDE = "x" * 100_000
+STREAMS = {"Content-Type": "application/vnd.penstock.item-streams+json"}
 runs: list[int] = []
 held: list[str] = []
 gate = asyncio.Event()
-cancelled: list[str] = []
-finished: list[str] = []
+broken: list[list[int]] = []
 resumed = asyncio.Event()
 sent: list[Any] = []
-"""The batches of `envelope`, as they came, and those of `instances` whose answer was a script."""
+"""The batches of `instances` whose answer was a script."""
 script: dict[str, str] = {}
 
 
@@ -57,6 +58,8 @@ async def instances(request: web.Request) -> web.StreamResponse:
         assert request.headers["x-penstock-item-answers"] == "1"
         sent.append(document)
         return scripted()
+    if "x-penstock-item-streams" in request.headers and request.path in ("/stream", "/parked"):
+        return await (stream if request.path == "/stream" else park)(request, items)
     predictions = recorded(request, [sum(item) for item in items])
     return web.json_response({"predictions": predictions, "model_version": "3"})
 
@@ -120,56 +123,35 @@ def scripted() -> web.StreamResponse:
     return web.Response(status=int(said.get("status", "200")), text=said["body"], content_type=said["type"])
 
 
-async def envelope(request: web.Request) -> web.StreamResponse:
-    items = (await request.json())["items"]
-    runs.append(len(items))
-    sent.append(items)
-    if script and len(items) > 1:
-        return scripted()
-    if items[0]["path"].startswith("/stream"):
-        return await stream(request, items)
-    if items[0]["path"].startswith("/parked"):
-        return await park(request, items)
-    answers = []
-    for item in items:
-        x = item["body"]["x"]
-        if x < 0:
-            answers.append({"status": 404, "body": {"error": "below zero"}})
-        else:
-            answers.append({"status": 200, "headers": {"x-model": "m7"}, "body": {"twice": 2 * x}})
-    return web.json_response({"items": recorded(request, answers)})
-
-
 async def stream(request: web.Request, items: list[dict[str, Any]]) -> web.StreamResponse:
-    headers = {"Content-Type": "application/x-ndjson", "x-penstock-cancel": "1"}
-    answer = web.StreamResponse(headers=headers)
+    answer = web.StreamResponse(headers=STREAMS)
     await answer.prepare(request)
 
     async def say(**line: Any) -> None:
         await answer.write(json.dumps(line).encode() + b"\n")
 
-    counts = {}
-    for index, item in enumerate(items):
-        x = item["body"]["x"]
-        if x < 0:
-            await say(i=index, error={"status": 404, "detail": "below zero"})
-        else:
-            counts[index] = x
-    step = 0
-    while counts:
-        step += 1
-        for index in list(counts):
-            if items[index]["id"] in cancelled:
-                del counts[index]
-            elif step > counts[index]:
-                del counts[index]
-                finished.append(items[index]["id"])
-                await say(i=index, end=True)
-            elif "mute" not in items[index]["body"]:
-                await say(
-                    i=index, data={"step": step, **({"pad": WIDE} if "wide" in items[index]["body"] else {})}
-                )
-        await asyncio.sleep(0.001)
+    try:
+        counts = {}
+        for index, item in enumerate(items):
+            if item["x"] < 0:
+                await say(i=index, error={"status": 404, "detail": "below zero"})
+            else:
+                counts[index] = item["x"]
+        step = 0
+        while counts:
+            step += 1
+            for index in list(counts):
+                if step > counts[index]:
+                    del counts[index]
+                    await say(i=index, end=True)
+                elif "mute" not in items[index]:
+                    pad = {"pad": WIDE} if "wide" in items[index] else {}
+                    await say(i=index, data={"step": step, **pad})
+            if request.transport is None:
+                raise ConnectionResetError
+            await asyncio.sleep(0.001)
+    except ConnectionResetError:
+        broken.append(sorted(items[index]["x"] for index in counts))
     return answer
 
 
@@ -182,18 +164,18 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "late": ({}, {"data": {"step": 2}}),
 }
-"""The answers of `/parked` before it is resumed; afterwards the body `{"say": ...}` chooses one."""
+"""The lines of `/parked` before it is resumed and afterwards; an item `{"say": ...}` chooses one."""
 
 
 async def park(request: web.Request, items: list[dict[str, Any]]) -> web.StreamResponse:
-    answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+    answer = web.StreamResponse(headers=STREAMS)
     await answer.prepare(request)
-    both = [SAID[item["body"]["say"]] for item in items]
+    both = [SAID[item["say"]] for item in items]
     for index, (before, _) in enumerate(both):
         if before:
             await answer.write(json.dumps({"i": index, **before}).encode() + b"\n")
     await resumed.wait()
-    if items[0]["path"].endswith("?break"):
+    if request.query_string == "break":
         assert request.transport is not None
         request.transport.close()
         return answer
@@ -207,14 +189,8 @@ async def resume(request: web.Request) -> web.StreamResponse:
     return web.json_response({})
 
 
-async def cancel(request: web.Request) -> web.StreamResponse:
-    cancelled.extend((await request.json())["ids"])
-    return web.json_response({})
-
-
 async def look(request: web.Request) -> web.StreamResponse:
-    lists = {"runs": runs, "cancelled": cancelled, "finished": finished, "held": held, "sent": sent}
-    return web.json_response(lists)
+    return web.json_response({"runs": runs, "broken": broken, "held": held, "sent": sent})
 
 
 async def turn(request: web.Request) -> web.StreamResponse:
@@ -239,13 +215,13 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--grpc-port", type=int, default=0)
     arguments = parser.parse_args()
-    kinds = {"instances": instances, "v2": v2, "openai": openai, "envelope": envelope}
+    kinds = {"instances": instances, "v2": v2, "openai": openai}
     app = web.Application(middlewares=[hold, spoil])
     gate.set()
     app.router.add_get("/", ready)
     app.router.add_get("/-/runs", look)
-    app.router.add_post("/-/cancel", cancel)
     app.router.add_post("/-/gate", turn)
     app.router.add_post("/-/resume", resume)
     app.router.add_post("/-/script", prepare)
@@ -254,6 +230,11 @@ async def main() -> None:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", arguments.port)
     await site.start()
+    if arguments.grpc_port:
+        from tests.support.models import v2_grpc  # grpcio takes its time
+
+        calls = v2_grpc.serve(arguments.grpc_port, runs, held, gate)
+        await calls.start()
     host, port = runner.addresses[0][:2]
     print(f"ready {host}:{port}", flush=True)
     await asyncio.Event().wait()

@@ -10,14 +10,16 @@ from typing import Any, ClassVar
 
 from penstock_sidecar.batching.dispatcher import Dispatcher
 from penstock_sidecar.batching.streaming import StreamedSends
+from penstock_sidecar.interfaces import Done
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.headers import METHOD, get
-from penstock_wire.http import Done, GivenUp, GiveUp, Request, Response, UpstreamAnswer, UpstreamError
+from penstock_wire.http import GiveUp, Request, Response, UpstreamAnswer
 from penstock_wire.item_streams import ITEM_STREAMS_TYPE
+from tests.support.http.called_back import call_back
 from tests.support.models.model_stream import ModelStream
 
 Behaviour = Callable[["Run"], Response | Exception | None]
@@ -79,7 +81,7 @@ class Scripted:
     streaming = 0.1
     """Seconds between the first part of a streamed answer and its end."""
     tasks: bool = False
-    """Batches are sent in tasks, as where no connection is idle; else without, as mostly."""
+    """Batches are sent in tasks, as where the model is in doubt; else without, as mostly."""
 
     def __init__(
         self,
@@ -103,9 +105,7 @@ class Scripted:
             observer=self.metrics,
             clock=self.loop.time,
             cancellable=lambda request: cancellable in (True, get(request.headers, METHOD)),
-            streamed=StreamedSends(
-                open=self.open, send=self.send, cut=lambda _: None, clock=self.loop.time, items=True
-            ),
+            streamed=StreamedSends(open=self.open, cut=lambda _: None, clock=self.loop.time),
         )
         self.task = asyncio.create_task(self.dispatcher.run())
         self.asked: list[asyncio.Task[Outcome]] = []
@@ -165,19 +165,8 @@ class Scripted:
         return answer
 
     def begin(self, request: Request, timeout: float, done: Done) -> GiveUp:
-        """As `send`, calling back; what is not an UpstreamError of `behaviour` has no way back."""
-        sending = asyncio.ensure_future(self.send(request, timeout))
-
-        def ended(_: object) -> None:
-            error = GivenUp("given up") if sending.cancelled() else sending.exception()
-            if error is None:
-                done(sending.result())
-            else:
-                assert isinstance(error, UpstreamError)
-                done(error)
-
-        sending.add_done_callback(ended)
-        return sending.cancel
+        """As `send`, calling back."""
+        return call_back(self.send(request, timeout), done)
 
     def work(
         self,
@@ -198,7 +187,7 @@ class Scripted:
         return Asked(
             keys.key("POST", target, read.fields, parsed.parameters, read.share)
             if parsed.items
-            else Key("POST", target, read.fields, parsed.parameters, lone=True),
+            else BatchKey("POST", target, read.fields, parsed.parameters, lone=True),
             request,
             f"id-{items}".replace(",", ".").encode(),
             parsed.items,

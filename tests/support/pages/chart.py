@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,14 +12,15 @@ from devcluster import programs
 from tests.support.cluster.k8s import CHART, INSTALLED_IN, RELEASE, VALUES
 
 
-def helm(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def helm(verb: str, *arguments: str, chart: str | Path = CHART) -> subprocess.CompletedProcess[str]:
     """Run helm on the chart; it is built where it is not there.
 
     Args:
         arguments: further ones, such as values; there are none but these.
+        chart: the chart's folder.
     """
     programs.ensure("helm")
-    command = [programs.program("helm", "helm"), verb, RELEASE, CHART, "-n", INSTALLED_IN, *arguments]
+    command = [programs.program("helm", "helm"), verb, RELEASE, chart, "-n", INSTALLED_IN, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

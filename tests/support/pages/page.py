@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ DOCS = ROOT / "docs"
 _BLOCK = re.compile(r"(?m)^(<!-- output: example -->\n)?```(\w+)\n(.*?)^```$", re.DOTALL)
 _FILE = re.compile(r"\A# ([\w./-]+\.?\w*)\n")
 _MARK = "the-command-has-ended"
+_ASKS = ("curl ", "kubectl get ", "kubectl penstock status", "kubectl penstock why")
 _SECONDS = 300.0
 """A command takes at most this long, and its output is looked at again for as long."""
 
@@ -88,7 +90,19 @@ class Page:
         for example, kind, text in _BLOCK.findall(self.text):
             if kind == "console":
                 for line, output in re.findall(r"(?m)^\$ (.*)\n((?:(?!\$ ).*\n)*)", text):
+                    while _is_open(line):
+                        more, _, output = output.partition("\n")
+                        line += f"\n{more}"
                     yield Command(line=line, output=output.strip(), example=bool(example))
+
+
+def _is_open(line: str) -> bool:
+    """Whether a command goes on in the next line: a quotation has not ended."""
+    try:
+        shlex.split(line, comments=True)
+    except ValueError:
+        return True
+    return False
 
 
 class Shell:
@@ -133,12 +147,13 @@ class Shell:
             if command.example or wanted.fullmatch(said):
                 return said
             # NB: a reader types slower than a process gets ready; what only asks may be asked again.
-            again = line.startswith("curl ") and time.monotonic() < deadline
+            again = line.startswith(_ASKS) and time.monotonic() < deadline
             assert again, f"{line}: expected {output!r}, found {said!r}"
 
     def _here(self, text: str) -> str:
         # NB: in one pass: a port that was put in may contain another of the page's.
-        return re.sub("|".join(map(re.escape, self._replaced)), lambda match: self._replaced[match[0]], text)
+        wanted = "|".join(map(re.escape, self._replaced)) or "(?!)"
+        return re.sub(wanted, lambda match: self._replaced[match[0]], text)
 
     def _once(self, line: str, wanted: re.Pattern[str]) -> tuple[str, int]:
         assert self._process.stdin is not None

@@ -7,12 +7,13 @@ other server.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,12 @@ async def opened(url: str, folder: Path) -> AsyncIterator[None]:
         await browser.wait()
 
 
-async def on_page(url: str, script: str, folder: Path) -> Any:
-    """Open a page and return what a script in it returns, by the DevTools protocol.
+@contextlib.asynccontextmanager
+async def devtools(url: str, folder: Path) -> AsyncIterator[Callable[..., Awaitable[dict[str, Any]]]]:
+    """Open a page; gives a function that calls a method of the DevTools protocol, and returns its result.
 
     Args:
-        script: the body of an async function of JavaScript; what it returns must fit into JSON.
+        folder: of the browser's profile.
     """
     port_file = folder / "DevToolsActivePort"  # the browser writes it: its port, and a path
     async with opened(url, folder), asyncio.timeout(SECONDS), aiohttp.ClientSession() as session:
@@ -78,15 +80,52 @@ async def on_page(url: str, script: str, folder: Path) -> Any:
         port = port_file.read_text().split()[0]
         async with session.get(f"http://127.0.0.1:{port}/json") as listed:
             page = next(each for each in await listed.json() if each["type"] == "page")
-        async with session.ws_connect(page["webSocketDebuggerUrl"]) as socket:
-            expression = f"(async () => {{ {script} }})()"
-            run = {"expression": expression, "awaitPromise": True, "returnByValue": True}
-            said: dict[str, Any] = {}
-            while "result" not in said:  # else the page was still being opened
-                await socket.send_json({"id": 1, "method": "Runtime.evaluate", "params": run})
-                said = await socket.receive_json()
+        async with session.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+
+            async def call(method: str, **parameters: Any) -> dict[str, Any]:
+                await socket.send_json({"id": 1, "method": method, "params": parameters})
+                said: dict[str, Any] = await socket.receive_json()
+                return said
+
+            yield call
+
+
+async def on_page(url: str, script: str, folder: Path) -> Any:
+    """Open a page and return what a script in it returns, by the DevTools protocol.
+
+    Args:
+        script: the body of an async function of JavaScript; what it returns must fit into JSON.
+    """
+    async with devtools(url, folder) as call:
+        return await until_run(call, script)
+
+
+async def until_run(call: Callable[..., Awaitable[dict[str, Any]]], script: str) -> Any:
+    """As `run_in`, once the page is opened; returns what the function returns."""
+    said: dict[str, Any] = {}
+    while "result" not in said:  # else the page was still being opened
+        said = await run_in(call, script)
     assert "exceptionDetails" not in said["result"], said
     return said["result"]["result"].get("value")
+
+
+async def run_in(call: Callable[..., Awaitable[dict[str, Any]]], script: str) -> dict[str, Any]:
+    """Run the body of an async function in a page of `devtools`."""
+    expression = f"(async () => {{ {script} }})()"
+    return await call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+
+
+async def picture(call: Callable[..., Awaitable[dict[str, Any]]], width: int) -> bytes:
+    """A picture (PNG) of a whole page of `devtools`.
+
+    Args:
+        width: of the page, in pixels.
+    """
+    await call(
+        "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+    )
+    said = await call("Page.captureScreenshot", captureBeyondViewport=True)
+    return base64.b64decode(said["result"]["data"])
 
 
 class Browser:

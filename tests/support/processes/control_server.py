@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 
+from penstock_operator.clock import Clock
 from penstock_operator.control.auth import ReportAuthenticator
 from penstock_operator.control.recommendation import Recommendations
 from penstock_operator.control.server import ControlServer
@@ -70,11 +71,19 @@ def verdict(
 
 
 class Harness:
-    """The server and all that it stands on."""
+    """The server and all that it stands on.
 
-    def __init__(self, *, plain: bool = True, check_peer: bool = True) -> None:
+    Args:
+        clock: what it runs on; None for `clock`, which the test turns.
+        reporters: most connections that the reports' port takes.
+    """
+
+    def __init__(
+        self, *, plain: bool = True, check_peer: bool = True, clock: Clock | None = None, reporters: int = 100
+    ) -> None:
         self.cluster, self.store, self.clock = MemoryCluster(), Store(), HandClock()
-        self.reports = Reports(self.clock)
+        used = clock or self.clock
+        self.reports = Reports(used)
         self.reported: list[tuple[str, str, bool]] = []
         self.leads = True
         self.interval = 1.0
@@ -89,16 +98,17 @@ class Harness:
         self.store.put(parent("m"))
         self.made = {("n", "m-backend-settings"): MADE}
         self.server = ControlServer(
-            authenticator=ReportAuthenticator(self.cluster, self.store, self.clock, check_peer=check_peer),
+            authenticator=ReportAuthenticator(self.cluster, self.store, used, check_peer=check_peer),
             reports=self.reports,
             store=self.store,
             settings=lambda namespace, name: self.made.get((namespace, name)),
-            clock=self.clock,
+            clock=used,
             reported=lambda *news: self.reported.append(news),
             leads=lambda: self.leads,
             interval=lambda: self.interval,
             plain=plain,
             own_addresses=check_peer,
+            reporters=reporters,
             observer=self.metrics,
             metrics=self.metrics.text,
             recommendation=Recommendations(self.scaled).answer,

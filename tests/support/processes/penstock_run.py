@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,10 @@ class Run:
 
     def ports(self) -> list[int]:
         """Ports of IPv4 on which its programs listen."""
-        files = [file for child in self.children() for file in Path(f"/proc/{child}/fd").iterdir()]
-        sockets = {str(file.readlink()) for file in files}
+        sockets: set[str] = set()
+        for file in (file for child in self.children() for file in Path(f"/proc/{child}/fd").iterdir()):
+            with suppress(FileNotFoundError):  # it was closed since the list was made
+                sockets.add(str(file.readlink()))
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         listening = [line for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
         return [int(line[1].partition(":")[2], 16) for line in listening]

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import BY_KIND, EVENT, Kind
-from tests.support.worlds.memory_cluster import MemoryCluster
+from tests.support.worlds.memory_cluster import MemoryCluster, is_selected
 
 Obj = dict[str, Any]
 _MANAGERS = {"status": "penstock-status", "scale": "penstock-autoscaler", "": "penstock"}
@@ -42,7 +42,7 @@ class TinyApiserver:
         self.gate = asyncio.Event()
         self.gate.set()
         self._open: set[asyncio.Queue[bytes | None]] = set()
-        self._streams: dict[asyncio.Queue[bytes | None], tuple[str, dict[str, str]]] = {}
+        self._streams: dict[asyncio.Queue[bytes | None], tuple[str, str]] = {}
         self._events: list[tuple[int, str, Obj]] = []
         self.cluster.watchers.append(self._event)
         self._runner: web.AppRunner | None = None
@@ -91,14 +91,13 @@ class TinyApiserver:
 
     def _event(self, kind: str, obj: Obj) -> None:
         self._events.append((int(obj["metadata"]["resourceVersion"]), kind, obj))
-        for queue, (wanted, labels) in self._streams.items():
-            self._offer(queue, wanted, labels, kind, obj)
+        for queue, (wanted, selector) in self._streams.items():
+            self._offer(queue, wanted, selector, kind, obj)
 
     def _offer(
-        self, queue: asyncio.Queue[bytes | None], wanted: str, labels: dict[str, str], kind: str, obj: Obj
+        self, queue: asyncio.Queue[bytes | None], wanted: str, selector: str, kind: str, obj: Obj
     ) -> None:
-        own = obj["metadata"].get("labels") or {}
-        if obj["kind"] == wanted and all(own.get(name) == value for name, value in labels.items()):
+        if obj["kind"] == wanted and is_selected(obj, selector):
             queue.put_nowait(self._text({"type": kind, "object": obj}).encode() + b"\n")
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
@@ -225,13 +224,12 @@ class TinyApiserver:
     async def _watch(self, request: web.Request, kind: Kind) -> web.StreamResponse:
         self.watches += 1
         selector = request.query.get("labelSelector", "")
-        labels = dict(pair.split("=", 1) for pair in selector.split(",")) if selector else {}
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         since = int(request.query.get("resourceVersion") or 0)
         for version, event, obj in self._events:
             if version > since:
-                self._offer(queue, kind.kind, labels, event, obj)
-        self._streams[queue] = (kind.kind, labels)
+                self._offer(queue, kind.kind, selector, event, obj)
+        self._streams[queue] = (kind.kind, selector)
         self._open.add(queue)
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         try:

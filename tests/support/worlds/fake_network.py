@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from penstock_wire.headers import NOT_ADMITTED, REASON, REQUEST_ID, Headers, get
 from penstock_wire.http import (
     ConnectFailed,
     ConnectionLost,
     ConnectTimeout,
-    Done,
     GiveUp,
     Opened,
     Request,
     Response,
+    SenderFailed,
     UpstreamError,
 )
 
@@ -48,6 +48,7 @@ class WholeAnswer:
         self.length: int | None = 2
         self.stream = NoMore()
         self.tunnel = None
+        self.trailers = None
 
     def whole(self) -> bytes:
         return b"{}"
@@ -56,16 +57,51 @@ class WholeAnswer:
         pass
 
 
+class _Try:
+    """One try, which calls back once."""
+
+    def __init__(self, whole_bytes: int, opened: Opened) -> None:
+        self._whole, self._opened = whole_bytes >= 0, opened
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
+        self.over: Callable[[], object] = lambda: None
+        """Called at its end."""
+
+    def ends(
+        self, seconds: float, answer: WholeAnswer | UpstreamError, over: Callable[[], object] = lambda: None
+    ) -> None:
+        """End it after some seconds."""
+        self.over = over
+        if not seconds and not self._whole:
+            self._end(answer)  # a refusal takes a task no time: others do not overtake it
+            return
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._end, answer)
+
+    def _end(self, answer: WholeAnswer | UpstreamError) -> None:
+        over, self.over = self.over, lambda: None
+        asyncio.get_running_loop().call_soon(over)  # as soon as a task can see the answer
+        self._ended = True
+        if self._whole and isinstance(answer, WholeAnswer):
+            self._opened(Response(answer.status, answer.headers, answer.whole()))
+        else:
+            self._opened(answer)
+
+    def give_up(self) -> None:
+        """End it in the next turn of the loop; no-op after its end."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._ended:
+            self._timer = asyncio.get_running_loop().call_later(0, self._end, ConnectionLost("given up"))
+
+
 class Network:
-    """All pods, by host. Unless `keeps`, every request makes a connection of its own.
+    """All pods, by host. Every request makes a connection of its own.
 
     Args:
         seconds: how long a pod takes for a request.
-        keeps: whether each pod that takes one has a kept connection.
     """
 
-    def __init__(self, *, seconds: float = 0.01, keeps: bool = False) -> None:
-        self.keeps = keeps
+    def __init__(self, *, seconds: float = 0.01) -> None:
         self.ways: dict[str, Way] = {}
         self.seconds = seconds
         self.room: int | None = None
@@ -89,64 +125,7 @@ class Network:
         self.on_connect: Callable[[], None] = lambda: None
         """Called when a try begins."""
 
-    async def open(
-        self,
-        host: str,
-        port: int,
-        request: Request,
-        *,
-        timeout: float,
-        idle: float | None = None,
-        connected: Callable[[], object] | None = None,
-    ) -> WholeAnswer:
-        """See `Upstream.open`."""
-        self.connecting += 1
-        self.asked.append(host)
-        self.tried.append(request.headers)
-        self.on_connect()
-        try:
-            await self._connect(host, timeout)
-        finally:
-            self.connecting -= 1
-        if connected is not None:
-            connected()
-        identity = (get(request.fields, REQUEST_ID) or b"").decode()
-        if self.ways.get(host) == "away":
-            self.refused += 1
-            return WholeAnswer(502, AWAY)
-        if self.room is not None and self.busy[host] >= self.room and identity not in self.first:
-            self.refused += 1
-            return WholeAnswer(503, FULL)
-        if identity in self.handed_back:
-            self.handed_back.remove(identity)
-            await asyncio.sleep(self.back_after)
-            return WholeAnswer(503, MOVED)
-        if request.stream is not None and request.interim is not None:
-            request.interim(100, ())
-            while await request.stream.read():
-                pass
-        self.executed.append(identity)
-        self.busy[host] += 1
-        try:
-            await asyncio.sleep(self.seconds)
-        finally:
-            self.busy[host] -= 1
-        return WholeAnswer()
-
-    async def _connect(self, host: str, timeout: float) -> None:
-        way = self.ways.get(host, "up")
-        if way == "refuses":
-            raise ConnectFailed(f"cannot connect to {host}: refused")
-        if way == "ignores":
-            seconds = min(timeout, CONNECT_SECONDS)
-            await asyncio.sleep(seconds)
-            raise ConnectTimeout(f"cannot connect to {host} within {seconds:.3f} s")
-
-    def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
-        """See `Upstream.begin`."""
-        return None
-
-    def begin_open(
+    def begin(
         self,
         host: str,
         port: int,
@@ -155,32 +134,65 @@ class Network:
         idle: float,
         whole_bytes: int,
         opened: Opened,
-    ) -> GiveUp | None:
-        """See `Upstream.begin_open`."""
-        if not self.keeps or self.ways.get(host, "up") not in ("up", "away"):
-            return None
-        ended = False
+        connected: Callable[[], object] | None = None,
+    ) -> GiveUp:
+        """See `Upstream.begin`."""
+        try_ = _Try(whole_bytes, opened)
+        self.asked.append(host)
+        self.tried.append(request.headers)
+        self.connecting += 1
+        self.on_connect()
+        way = self.ways.get(host, "up")
+        if way == "ignores":
+            seconds = min(timeout, CONNECT_SECONDS)
+            late = ConnectTimeout(f"cannot connect to {host} within {seconds:.3f} s")
+            try_.ends(seconds, late, self._connects_no_more)
+            return try_.give_up
+        self.connecting -= 1
+        if way == "refuses":
+            try_.ends(0, ConnectFailed(f"cannot connect to {host}: refused"))
+            return try_.give_up
+        if connected is not None:
+            asyncio.get_running_loop().call_soon(connected)
+        if request.stream is None or way == "away":
+            self._take(host, request, try_)
+        else:
+            reading = asyncio.ensure_future(self._read(host, request, try_))
+            try_.over = reading.cancel
+        return try_.give_up
 
-        def end(answer: Response | UpstreamError) -> None:
-            nonlocal ended
-            if not ended:
-                ended = True
-                opened(answer)
+    def _connects_no_more(self) -> None:
+        self.connecting -= 1
 
-        async def run() -> None:
-            try:
-                answer = await self.open(host, port, request, timeout=timeout)
-            except asyncio.CancelledError:
-                end(ConnectionLost("given up"))
-                raise
-            end(Response(answer.status, answer.headers, answer.whole()))
+    async def _read(self, host: str, request: Request, try_: _Try) -> None:
+        """Let a pod read a stream."""
+        assert request.stream is not None
+        assert request.interim is not None
+        request.interim(100, ())
+        try:
+            while await request.stream.read():
+                pass
+        except Exception as error:
+            try_.ends(0, SenderFailed(host, error))
+        else:
+            self._take(host, request, try_)
 
-        return asyncio.ensure_future(run()).cancel
-
-    async def send(self, host: str, port: int, request: Request, **more: Any) -> Response:
-        """See `Upstream.send`."""
-        answer = await self.open(host, port, request, **more)
-        return Response(answer.status, answer.headers, answer.whole())
+    def _take(self, host: str, request: Request, try_: _Try) -> None:
+        """Let a pod answer."""
+        identity = (get(request.fields, REQUEST_ID) or b"").decode()
+        if self.ways.get(host) == "away":
+            self.refused += 1
+            try_.ends(0, WholeAnswer(502, AWAY))
+        elif self.room is not None and self.busy[host] >= self.room and identity not in self.first:
+            self.refused += 1
+            try_.ends(0, WholeAnswer(503, FULL))
+        elif identity in self.handed_back:
+            self.handed_back.remove(identity)
+            try_.ends(self.back_after, WholeAnswer(503, MOVED))
+        else:
+            self.executed.append(identity)
+            self.busy[host] += 1
+            try_.ends(self.seconds, WholeAnswer(), lambda: self.busy.subtract((host,)))
 
     def retire(self, host: str, port: int) -> None:
         """See `Upstream.retire`: no connection is kept here."""

@@ -25,6 +25,18 @@ _MISSING = object()
 SCALERS = {"penstock-autoscaler", "hpa"}
 
 
+def is_selected(obj: Obj, selector: str | None) -> bool:
+    """Whether a label selector with `a=b`, `a!=b` and `a`, as the apiserver reads it, selects an object."""
+    own = obj["metadata"].get("labels") or {}
+    for term in (selector or "").split(",") if selector else ():
+        name, equals, value = term.partition("=")
+        if not (
+            name in own if not equals else (own.get(name.removesuffix("!")) == value) != name.endswith("!")
+        ):
+            return False
+    return True
+
+
 class MemoryCluster:
     """See the module.
 
@@ -112,15 +124,13 @@ class MemoryCluster:
     ) -> list[T]:
         self.reads += 1
         self.fail("list", kind.kind, namespace or "", "")
-        wanted = dict(pair.split("=", 1) for pair in labels.split(",")) if labels else {}
         selected = []
         for (kind_name, where, own_name), live in sorted(self.objects.items()):
             if kind_name != kind.kind or (namespace is not None and where != namespace):
                 continue
             if name not in (None, own_name):
                 continue
-            own = live["metadata"].get("labels") or {}
-            if all(own.get(name) == value for name, value in wanted.items()):
+            if is_selected(live, labels):
                 fields = ("apiVersion", "kind", "metadata") if metadata_only else tuple(live)
                 selected.append(keep(_copied({field: live[field] for field in fields})))
         return selected

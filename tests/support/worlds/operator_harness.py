@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Self
 
+from penstock_operator import injected
 from penstock_operator.apply import Applier
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD, Kind
@@ -22,6 +23,7 @@ from penstock_operator.reconcile.view import View
 from penstock_operator.reports import Reports
 from penstock_operator.store import ObjectKey, Store
 from penstock_operator.workqueue import WorkQueue
+from penstock_wire.control.artifact import ArtifactState
 from penstock_wire.control.report import (
     BackendTotals,
     EndpointReport,
@@ -44,6 +46,10 @@ RENDER = RenderConfig(sidecar_image="sidecar:1", router_image="router:1")
 class _Ignore:
     def wrote(self, verb: str, kind: str) -> None:
         pass
+
+
+WORKERS = 8
+"""Of `Manager.run`, as by default; a test that steps by hand has one."""
 
 
 class Harness:
@@ -69,7 +75,7 @@ class Harness:
         self.errors: list[tuple[str, str]] = []
         written = fenced or self.cluster
         store = Store()
-        queue, scale_queue = build_queues(self.clock)
+        queue, scale_queue = build_queues(self.clock, workers=WORKERS)
         memory = Memory(render=render, load_turns=LoadTurns(self.clock, queue.add))
         view = View(store)
         context = ReconcileContext(
@@ -102,6 +108,7 @@ class Harness:
             return
         own = obj["metadata"].get("labels") or {}
         ours = obj["apiVersion"] == API or own.get("app.kubernetes.io/managed-by") == "penstock"
+        ours = ours or (obj["kind"] == "Pod" and injected.policy_of(obj) != "")
         if not ours and self.ctx.store.get(_kind(obj), obj["metadata"]["namespace"], obj["metadata"]["name"]):
             kind, ours = "DELETED", True  # as a watch with a label selector reports it
         if ours:
@@ -243,6 +250,7 @@ class Harness:
         refused: int = 0,
         fit: Mapping[str, Fit] = MappingProxyType({}),
         message: str = "",
+        artifact: ArtifactState | None = None,
         namespace: str = "n",
     ) -> None:
         """A sidecar's report arrives; with a message, of a model that is not ready."""
@@ -253,6 +261,7 @@ class Harness:
             settings_version=version, settings_digest=digest,
             items=Items(queued=load), totals=Totals(arrived=arrived, refused={Reason.QUEUE_FULL: refused}),
             fit=dict(fit), reconfigure=reconfigure, processor_wait=processor_wait,
+            artifact=artifact,
         )  # fmt: skip
         news = self.ctx.reports.sidecar(namespace, backend, report)
         self.manager.reported(namespace, backend, notable=news.notable)

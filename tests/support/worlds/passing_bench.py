@@ -52,6 +52,7 @@ class Answer:
         self.line = Line()
         self.stream = self.line
         self.tunnel: Tunnel | None = None
+        self.trailers = None
         self.aborted = False
         self._body = body
 

@@ -23,7 +23,6 @@ from penstock_wire.headers import REQUEST_ID
 from penstock_wire.hop.client import HopClient, HopPool
 from penstock_wire.hop.successor import HopSuccessor
 from penstock_wire.http import Exchange, GiveUp, Opened, Request, Response
-from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.server.server import H1Front, H1Listener
 from tests.support.worlds.router_world import HeldExchange, World
 
@@ -172,7 +171,7 @@ class Hops:
                 self._hops[host] = pod.connect(self, self._seconds)
                 self._plain[host] = pod.connect(self, self._seconds, plain=True)
 
-    def begin_open(
+    def begin(
         self,
         host: str,
         port: int,
@@ -181,16 +180,12 @@ class Hops:
         idle: float,
         whole_bytes: int,
         opened: Opened,
+        connected: Callable[[], object] | None = None,
     ) -> GiveUp:
-        """See `Upstream.begin_open`."""
-        return self._hops[host].begin_open(request, timeout, idle, whole_bytes, opened).give_up
-
-    async def open(self, host: str, port: int, request: Request, *, timeout: float, **_: Any) -> Answer:
-        """See `Upstream.open`: of requests that were handed back too often."""
+        """See `Upstream.begin`; over HTTP/1.1 go requests that were handed back too often."""
         self.counts["plain"] += request.fresh
         lines = self._plain if request.fresh else self._hops
-        _, opening = lines[host].open(request, timeout, timeout)
-        return await opening
+        return lines[host].begin(request, timeout, idle, whole_bytes, opened).give_up
 
     def recall(self, host: str, port: int, count: int) -> bool:
         """See `HopUpstream.recall`."""

@@ -48,7 +48,6 @@ class World:
 
     Args:
         seconds: how long a pod takes for a request.
-        keeps: whether each pod that takes one has a kept connection.
         tracing: makes spans of requests; None for none.
         network: an `Upstream` in place of a `Network` of its own.
     """
@@ -61,13 +60,12 @@ class World:
         retries: int = 1,
         seconds: float = 0.01,
         timeout_ms: int = 30_000,
-        keeps: bool = True,
         tracing: Tracing | None = None,
         network: Any = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         chance = random.Random(seed)
-        self.network = Network(seconds=seconds, keeps=keeps) if network is None else network
+        self.network = Network(seconds=seconds) if network is None else network
         self.pods = Pods(clock=self.loop.time, random_source=chance, changed=self._changed)
         self.pods.later = self.loop.call_later
         self.states: list[EndpointState] = []

@@ -20,7 +20,7 @@ from penstock_sidecar.batching.cutter import Cutter
 from penstock_sidecar.estimators import hold_policy
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
 from penstock_wire.control.settings import Batching
@@ -28,7 +28,7 @@ from penstock_wire.http import Request
 from penstock_wire.timers import TIMER_SLACK
 
 EAGER, HOLD, ORACLE = "eager", "hold", "oracle"
-KEY = Key("POST", "/v1/models/m:predict", (), ())
+KEY = BatchKey("POST", "/v1/models/m:predict", (), ())
 REQUEST = Request(method="POST", target="/v1/models/m:predict", headers=(), body=b"")
 WARM = 0.1
 """The share of a run before its figures count."""
@@ -196,7 +196,7 @@ class Simulation:
         batching = Batching(**(case.batching | fields))
         self._random = random.Random(case.seed)
         self.pods = [Pod(self, batching) for _ in range(case.pods)]
-        self._keys = [Key("POST", f"/{number}", (), ()) for number in range(case.keys)]
+        self._keys = [BatchKey("POST", f"/{number}", (), ()) for number in range(case.keys)]
         self._events: list[tuple[float, int, str, Any]] = []
         self._next: dict[int, float] = {}
         self._number = 0

@@ -17,11 +17,11 @@ from typing import Literal
 
 from penstock_sidecar.estimators import latency_model, wait_estimator
 from penstock_sidecar.queue import queue
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.http import Request
 
-KEY = Key("POST", "/v1/models/m:predict", (), ())
+KEY = BatchKey("POST", "/v1/models/m:predict", (), ())
 REQUEST = Request(method="POST", target="/v1/models/m:predict", headers=(), body=b"")
 SERVICE_SHARE = 1 / 1.5
 
@@ -237,7 +237,7 @@ class Simulation:
     def _finish(self, items: int) -> float:
         return self.now + (self._latency_model.predict(self.now, KEY.cls, items) or 0.0)
 
-    def _cut(self, key: Key) -> None:
+    def _cut(self, key: BatchKey) -> None:
         case = self.case
         size = self._size()
         if case.drop == "shrink" and (head := self._queue.first()) is not None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from penstock_router.pods.pool import Pods
 from penstock_wire.headers import REQUEST_ID, get
-from penstock_wire.http import ConnectionLost, Done, GiveUp, Opened, Request, Response, UpstreamError
+from penstock_wire.http import ConnectionLost, GiveUp, Opened, Request, Response, UpstreamError
 from tests.support.worlds.fake_network import FULL, MOVED, WholeAnswer
 
 
@@ -120,7 +119,7 @@ class SlottedNetwork:
             self._begin(host, first, pod.line.pop(first))
         self.report(host)
 
-    def begin_open(
+    def begin(
         self,
         host: str,
         port: int,
@@ -129,15 +128,19 @@ class SlottedNetwork:
         idle: float,
         whole_bytes: int,
         opened: Opened,
+        connected: Callable[[], object] | None = None,
     ) -> GiveUp:
-        """See `Upstream.begin_open`."""
+        """See `Upstream.begin`."""
         over = False
 
         def end(answer: Response | UpstreamError) -> None:
             nonlocal over
             if not over:
                 over = True
-                self._loop.call_soon(opened, answer)
+                if whole_bytes < 0 and isinstance(answer, Response):
+                    opened(WholeAnswer(answer.status, answer.headers))  # see `fake_network`
+                else:
+                    self._loop.call_soon(opened, answer)
 
         give_up = self._take(host, request, end)
 
@@ -146,30 +149,6 @@ class SlottedNetwork:
             give_up()
 
         return leave
-
-    async def open(self, host: str, port: int, request: Request, **more: Any) -> WholeAnswer:
-        """See `Upstream.open`."""
-        answered: asyncio.Future[Response] = self._loop.create_future()
-
-        def end(answer: Response) -> None:
-            if not answered.done():
-                answered.set_result(answer)
-
-        give_up = self._take(host, request, end)
-        try:
-            answer = await answered
-        finally:
-            give_up()
-        return WholeAnswer(answer.status, answer.headers)
-
-    def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
-        """See `Upstream.begin`."""
-        return None
-
-    async def send(self, host: str, port: int, request: Request, **more: Any) -> Response:
-        """See `Upstream.send`."""
-        answer = await self.open(host, port, request)
-        return Response(answer.status, answer.headers, answer.whole())
 
     def retire(self, host: str, port: int) -> None:
         """See `Upstream.retire`: no connection is kept here."""

@@ -143,8 +143,10 @@ def test_dockerignore_lets_through_what_is_hashed() -> None:
 def test_the_dockerfile_has_every_target() -> None:
     """Each ends as a user by number, so that `runAsNonRoot` can be checked."""
     text = REPOSITORY.joinpath("Dockerfile").read_text()
-    for target in images.TARGETS:
-        assert f"FROM runtime AS {target}\n" in text
+    for target in (*images.TARGETS, *images.FORMATS):
+        stage, arguments = images.stage(target)
+        assert f"FROM runtime AS {stage}\n" in text
+        assert all(f"\nARG {name}\n" in text for name in arguments)
     assert "\nUSER 65532:65532\n" in text
 
 

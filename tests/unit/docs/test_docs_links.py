@@ -38,6 +38,13 @@ def test_the_index_names_every_page() -> None:
     assert [str(path) for path in wanted if f"({path})" not in index] == []
 
 
+def test_the_site_has_every_page() -> None:
+    """But decisions, which the pages link to; `make docs` fails otherwise."""
+    nav = (ROOT / "site/mkdocs.yml").read_text()
+    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    assert {page for page in pages if page not in nav and not page.startswith("adr/")} == set()
+
+
 def test_lines_of_pages_that_are_written_by_hand_wrap() -> None:
     """At 120 characters, but for tables, headings, pictures and code: a change then shows as what it is."""
     long = []

@@ -106,7 +106,6 @@ def test_the_summary_names_the_command_that_says_why(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", kubeconfig)
     monkeypatch.setenv("PENSTOCK_IMAGES", "registry.example/penstock")
-    monkeypatch.setenv("PENSTOCK_TAG", "1")
     shown = demo.Demo(demo.Target())
     shown.policy = "shared"
     shown.summary()

@@ -81,7 +81,17 @@ def test_reads_what_is_stored() -> None:
         (
             ModelBackend,
             {"model": {"container": {"image": "i"}, "protocol": "grpc"}},
-            "spec.model.protocol: Input should be 'instances', 'v2', 'openai', 'envelope' or 'none', found",
+            "spec.model.protocol: Input should be 'instances', 'v2', 'openai' or 'none', found",
+        ),
+        (
+            ModelBackend,
+            {"model": {"container": {"image": "i"}, "protocol": "envelope"}},
+            "spec.model.protocol: envelope is gone: with instances a model answers and streams by item, and",
+        ),
+        (
+            BatchPolicy,
+            {"maxConcurrentBatches": "auto"},
+            "spec.maxConcurrentBatches: auto is gone: give a number from 1 to 64; measure with 1, 2",
         ),
         (
             TrafficSplit,
@@ -213,11 +223,13 @@ def test_every_field_of_a_policy_is_told() -> None:
             "latencyObjective": "1s500ms",
             "defaultTimeout": "1m",
             "maxQueuedItems": 7,
-            "overflowStatus": 429,
             "batchKeyHeaders": ["X-Tenant"],
             "onBatchError": "Fail",
             "priority": {"levels": 3, "default": 2, "header": "X-Urgency"},
             "fairness": {"header": "X-Tenant"},
+            "cost": {"path": "$.text"},
+            "maxBatchCost": 16384,
+            "reuse": "InFlight",
         }
     )
     assert spec.model_fields_set == BatchPolicySpec.model_fields.keys()
@@ -229,11 +241,13 @@ def test_every_field_of_a_policy_is_told() -> None:
         latency_objective_ms=1500,
         default_timeout_ms=60_000,
         max_queued_items=7,
-        overflow_status=429,
         batch_key_headers=("X-Tenant",),
         on_batch_error="Fail",
         priority=settings.Priority(levels=3, default=2, header="x-urgency"),
         fairness=settings.Fairness(header="x-tenant"),
+        cost=settings.Cost(path="$.text"),
+        max_batch_cost=16384,
+        reuse="InFlight",
     )
 
 
@@ -245,9 +259,7 @@ def test_where_a_model_is_reconfigured() -> None:
     assert defaults.reconfigure_path(backend(model=python)) == "/-/reconfigure"
     assert defaults.reconfigure_path(backend(model=python | {"reconfigurePath": "/c"})) == "/c"
     assert defaults.closed_paths(backend(model=CONTAINER)) == ()
-    assert defaults.closed_paths(backend(model=CONTAINER | {"protocol": "envelope"})) == ("/-/cancel",)
-    both = CONTAINER | {"protocol": "envelope", "reconfigurePath": "/c"}
-    assert defaults.closed_paths(backend(model=both)) == ("/c", "/-/cancel")
+    assert defaults.closed_paths(backend(model=CONTAINER | {"reconfigurePath": "/c"})) == ("/c",)
 
 
 def test_a_batch_that_can_never_be_full() -> None:

@@ -25,6 +25,7 @@ from penstock_operator.autoscaling import (
     recommend,
     target_of,
 )
+from penstock_wire.control.artifact import ArtifactState
 from penstock_wire.control.report import Fit, Items, SidecarReport, State, Totals
 from penstock_wire.errors import Reason
 
@@ -421,8 +422,6 @@ def test_load_status() -> None:
         "oldestAgeMs": 300,
         "arrivalsPerMinute": 240,
         "batchFillPercent": 50,
-        **dict.fromkeys(("requestsPerMinute", "refusedPerMinute", "failedPerMinute"), 0),
-        "errors": {},
     }
     assert window.load(60, 4).batch_fill_percent == 100  # maxBatchSize was larger when they were made
     assert window.load(75, 16).queued == 0
@@ -477,7 +476,6 @@ def test_the_largest_numbers_of_a_report_stay_within_those_of_a_status(
         recommended, state = recommend(target, current=1, pods=pods, state=state, now=seconds)
     assert recommended.replicas == 10
     shown = recommended.inputs.document() | window.load(seconds, 1).document()
-    assert shown.pop("errors") == {}
     assert {name: number for name, number in shown.items() if not 0 <= number < 2**63} == {}
 
 
@@ -535,6 +533,16 @@ def test_how_long_pods_take_to_start() -> None:
     window.view({"old": True, "gone": False}, 1000)
     window.view({"old": True}, 1001)
     window.view({"old": True, "gone": True}, 2000)
+    assert window.startup == 15.0
+    state = ArtifactState(source="s", here=100, total=700, rate=10)
+    window.record(report("coming", artifact=state, state="loading"), 3000)
+    window.view({"old": True, "coming": False}, 3000)
+    window.view({"old": True, "coming": False}, 3020)
+    assert window.startup == 20 + 60
+    window.record(
+        report("coming", 2, artifact=msgspec.structs.replace(state, rate=0, digest="sha256:a")), 3080
+    )
+    window.view({"old": True, "coming": False}, 3080)
     assert window.startup == 15.0
 
 

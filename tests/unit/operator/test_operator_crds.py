@@ -24,9 +24,9 @@ ANY_JSON = (".spec.userConfig", ".spec.warmup.requests[].body")
 """Fields that take any JSON, a number or text included: structural without a type."""
 
 FREE_TEXT = {
-    *("annotations[]", "args[]", "body", "command[]", "headers[]", "labels[]", "mountPath", "name"),
-    *("nodeSelector[]", "prefix", "priorityClassName", "query", "runtimeClassName", "serviceAccountName"),
-    *("subPath", "value"),
+    *("annotations[]", "args[]", "body", "command[]", "headers[]", "include[]", "labels[]", "mountPath"),
+    *("name", "nodeSelector[]", "prefix", "priorityClassName", "query", "runtimeClassName"),
+    *("schedulerName", "serviceAccountName", "subPath", "value"),
 }
 """Texts of a spec that may be anything of their length, or that Kubernetes checks in the pod."""
 

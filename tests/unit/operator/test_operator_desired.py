@@ -338,7 +338,7 @@ def test_a_service_that_records_no_port_of_ours_gets_one() -> None:
 
 def test_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes when all ports are taken has none; who has one keeps it."""
-    monkeypatch.setattr(ports, "_COUNT", 2)
+    monkeypatch.setattr(ports, "LAST", ports.FIRST + 1)
     allocated = ports.allocate(["c", "d", "e"], [service("e", 20001)])
     assert allocated["e"] == 20001
     assert len(allocated) == 2

@@ -15,14 +15,21 @@ from penstock_operator.desired import backend, deployment, labels, pods, ports, 
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.objects import Object
 from penstock_operator.errors import ConfigError
+from penstock_wire import contract
 from tests.support.pages.documented import default_deny_example
 
 CONFIG = RenderConfig(sidecar_image="s", router_image="r")
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 GATEWAY = {"podSelector": {"matchLabels": {"app": "gateway"}}}
 ROUTERS = [
-    {"podSelector": {"matchLabels": {"app.kubernetes.io/name": name}}}
-    for name in ("penstock-router", "penstock-dedicated-router")
+    *[
+        {"podSelector": {"matchLabels": {"app.kubernetes.io/name": name}}}
+        for name in ("penstock-router", "penstock-dedicated-router")
+    ],
+    {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "penstock-system"}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "penstock-shared-router"}},
+    },
 ]
 
 
@@ -142,7 +149,8 @@ def test_what_the_docs_give_a_default_deny_namespace_is_what_pods_need() -> None
         assert policy["spec"]["podSelector"]["matchLabels"].items() <= own.items()
         assert policy["spec"]["policyTypes"] == ["Egress"]
     to_models, reports, dns, apiserver = router["NetworkPolicy"]["spec"]["egress"]
-    assert models["spec"]["egress"] == [reports, dns]
+    files = to_models | {"ports": [{"protocol": "TCP", "port": contract.ARTIFACT_PORT}]}
+    assert models["spec"]["egress"] == [reports, dns, files]
     assert routers["spec"]["egress"][:3] == [to_models, reports, dns]
     assert all(port in routers["spec"]["egress"][3]["ports"] for port in apiserver["ports"])
     (way_in,) = router["NetworkPolicy"]["spec"]["ingress"]

@@ -89,7 +89,7 @@ def test_a_long_message_is_cut_after_a_word(text: str, most: int, wanted: str) -
     assert cut(text, most) == wanted
 
 
-MODEL = "model: resources in spec.model.container or spec.model.python"
+MODEL = "model: resources in spec.model.container, python or format"
 SIDECAR = "penstock-sidecar: spec.sidecar.resources, or the chart's sidecar.resources"
 LACKS = "failed quota: q: must specify limits.cpu for: {}; limits.memory for: {}"
 

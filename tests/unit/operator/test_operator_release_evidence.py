@@ -374,6 +374,16 @@ def test_a_candidate_that_was_mended_passes_again() -> None:
     assert (verdicts[9], verdicts[-1]) == ("Fail", "Pass")
 
 
+@pytest.mark.parametrize(("errors", "verdict"), [(0, "Pass"), (5, "Fail")])
+def test_the_percents_of_a_verdict_grow_until_it_is_reached(errors: int, verdict: str) -> None:
+    interval = Interval(stable=counted(900), candidate=counted(100, errors))
+    verdicts = judged(ERRORS, [interval] * 10)
+    grown = [each.pass_percent if verdict == "Pass" else each.fail_percent for each in verdicts]
+    assert len(set(grown)) > 2
+    assert grown == sorted(grown, key=lambda percent: percent or 0)
+    assert [percent == 100 for percent in grown] == [word == verdict for word in words(verdicts)]
+
+
 @pytest.mark.parametrize(("limit", "expected"), [(0, ["Fail"] * 3), (2, ["Waiting", "Waiting", "Fail"])])
 def test_a_threshold_may_be_crossed_in_so_many_intervals(limit: int, expected: list[str]) -> None:
     """What failureLimit counts is intervals that show it to be above, and each needs its own evidence."""

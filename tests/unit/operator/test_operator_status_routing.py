@@ -357,7 +357,7 @@ def policy(**old: Any) -> BatchPolicy:
 @pytest.mark.parametrize(
     ("uses", "truth", "reason", "text"),
     [
-        ([], "True", "Unused", "no ModelBackend names it"),
+        ([], "True", "Unused", "no ModelBackend and no pod names it"),
         ([("b", 2, 2)], "True", "Applied", ""),
         ([("b", 0, 0)], "True", "Applied", ""),
         ([("b", 2, 1), ("c", 1, 1)], "False", "Applying", "2 of 3 ready pods; behind: b"),

@@ -107,14 +107,18 @@ async def test_events_go_out_in_order_and_one_that_is_refused_is_forgotten() -> 
 
 
 async def test_of_too_many_the_oldest_are_dropped() -> None:
-    """A flood takes bounded memory, and the newest Events are sent."""
+    """A flood takes bounded memory, and the newest Events are sent, and between them another namespace's."""
     cluster = MemoryCluster()
     out, messages = recorder(cluster)
-    for number in range(KEPT + 2):
+    other = event(0)
+    await out.put(other | {"metadata": {"namespace": "other", "name": "first"}})
+    for number in range(KEPT):
         await out.put(event(number))
+    await out.put(other | {"metadata": {"namespace": "other", "name": "second"}})
     task = asyncio.create_task(out.run())
-    names = await sent(cluster, KEPT)
-    assert (names[0], names[-1]) == ("e00002", f"e{KEPT + 1:05}")
+    names = await sent(cluster, KEPT - 2)
+    assert (names[0], names[-1]) == ("e00002", f"e{KEPT - 1:05}")
+    assert [key[1] for key in cluster.objects][:4] == ["other", "n", "other", "n"]
     assert messages == ["event dropped"] * 2
     task.cancel()
 

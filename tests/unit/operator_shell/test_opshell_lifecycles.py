@@ -7,7 +7,8 @@ from tests.support.pages.reasons import in_code
 from tests.support.worlds.lifecycles import GOING, stages
 
 OF_OTHERS = {
-    *("PodsReady", "Loaded", "Loading", "NoPod", "NoReadyPod", "Waking", "Accepted", "Listening"),
+    *("PodsReady", "Loaded", "Downloading", "Loading", "NoPod", "NoReadyPod", "Waking"),
+    *("Accepted", "Listening"),
     *("NoReconfigurePath", "RefusesBatches"),
     *("FollowingLoad", "ForeignScaler", "External", "Limited"),
     *("NotLookedYet", "ReportsReceived", "TooManyUnknown"),

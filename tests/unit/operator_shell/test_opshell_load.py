@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock_operator.kinds import BACKEND
-from penstock_operator.reconcile.backend import LOAD_SETTLES
+from penstock_operator.reconcile.context import LOAD_SETTLES
 from penstock_operator.reconcile.load_turns import BURST, LASTS, PER_SECOND, LoadTurns
 from penstock_operator.store import ObjectKey
 from tests.support.clocks.hand_clock import HandClock

@@ -304,6 +304,20 @@ async def test_an_unreadable_resource_is_told_and_stops_nobody() -> None:
     assert harness.errors == []
 
 
+async def test_a_stored_protocol_that_is_gone_serves_on_and_says_what_to_use() -> None:
+    """After an upgrade its pods stay as they are, and the router goes on to send to them."""
+    harness = await Harness().applied(backend(), endpoint())
+    before = harness.cluster.find(CONFIG_MAP, "n", "penstock-router-settings")["data"]
+    gone = backend()
+    gone["spec"]["model"] = {**gone["spec"]["model"], "protocol": "envelope"}
+    await harness.applied(gone)
+    assert harness.condition(BACKEND, "m", "Ready") == ("False", "Unreadable")
+    assert "envelope is gone: with instances" in str(harness.cluster.find(BACKEND, "n", "m")["status"])
+    assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")
+    assert harness.cluster.find(CONFIG_MAP, "n", "penstock-router-settings")["data"] == before
+    assert harness.errors == []
+
+
 async def test_a_refused_child_is_told_in_the_servers_words_and_tried_again() -> None:
     """Quota, policy and webhook rejections are conditions."""
     harness = Harness()

@@ -379,8 +379,6 @@ async def test_the_routers_follow_where_a_model_takes_its_user_config() -> None:
     for path in ("/conf", "/other"):
         await harness.applied(backend(**model(reconfigurePath=path)))
         assert document_of(harness)["endpoints"][0]["closed"] == [path]
-    await harness.applied(backend(**model(reconfigurePath="/conf", protocol="envelope")))
-    assert document_of(harness)["endpoints"][0]["closed"] == ["/-/cancel", "/conf"]
 
 
 async def test_an_events_note_is_cut_in_bytes() -> None:

@@ -155,6 +155,42 @@ async def test_a_server_that_asks_for_time_gets_it() -> None:
     await asyncio.wait_for(task, 30)
 
 
+async def test_tenants_take_turns_and_urgent_keys_go_first() -> None:
+    """A tenant with many keys delays another by one of them, and urgent keys the others by three."""
+    queue: WorkQueue[str] = WorkQueue(HandClock(), tenant=lambda key: key[0])
+    for key in ("a1", "a2", "a3", "a4", "b1"):
+        queue.add(key)
+    for key in ("c1", "c2", "c3", "c4", "a4"):
+        queue.add(key, urgent=True)
+    taken = [await take(queue) for _ in range(9)]
+    assert taken == ["c1", "a4", "c2", "a1", "c3", "c4", "b1", "a2", "a3"]
+    queue.add("a1")
+    queue.add("b1", urgent=True)
+    for key in taken:
+        queue.done(key)
+    queue.add("a2")
+    assert [await take(queue) for _ in range(3)] == ["b1", "a1", "a2"]
+
+
+async def test_a_tenant_whose_keys_are_slow_leaves_workers_to_others() -> None:
+    """Its next key waits until one of its own is done; a shut queue ends all the same."""
+    queue: WorkQueue[str] = WorkQueue(HandClock(), tenant=lambda key: key[0], most=2)
+    for key in ("a1", "a2", "a3", "b1"):
+        queue.add(key)
+    assert [await take(queue) for _ in range(3)] == ["a1", "b1", "a2"]
+    waiting = [asyncio.create_task(queue.get()) for _ in range(2)]
+    await settle()
+    queue.done("b1")
+    queue.shut_down()
+    await settle()
+    assert not any(task.done() for task in waiting)
+    queue.done("a2")
+    assert await asyncio.wait_for(waiting[0], 30) == "a3"
+    queue.done("a3")
+    with pytest.raises(ShutDown):
+        await asyncio.wait_for(waiting[1], 30)
+
+
 class QueueMachine(RuleBasedStateMachine):
     """Any order of additions, delays, failures and workers: nothing lost, nothing twice at once."""
 
@@ -162,7 +198,7 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.clock = HandClock()
-        self.queue: WorkQueue[int] = WorkQueue(self.clock)
+        self.queue: WorkQueue[int] = WorkQueue(self.clock, tenant=lambda key: key % 2)
         self.owed: set[int] = set()  # added since the last time that work on them began
         self.busy: set[int] = set()
         self.delayed: dict[int, float] = {}
@@ -188,9 +224,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.busy.remove(key)
         self.queue.done(key)
 
-    @rule(key=st.integers(0, 4))
-    def add(self, key: int) -> None:
-        self.queue.add(key)
+    @rule(key=st.integers(0, 4), urgent=st.booleans())
+    def add(self, key: int, urgent: bool) -> None:
+        self.queue.add(key, urgent=urgent)
         self.owed.add(key)
 
     @rule(key=st.integers(0, 4), seconds=st.sampled_from([0.5, 1.0, 5.0]))

@@ -157,7 +157,8 @@ async def test_an_instance_goes_with_its_queue() -> None:
     """Neither the queue nor its batches keep an instance, and none has the queue of one that is gone."""
     adder = Adder(1)
     number = id(adder)
-    adder.add.configure(max_batch_size=5)
+    adder.add.configure(max_batch_size=5.0)  # type: ignore[typeddict-item] # as of a division
+    assert repr(adder.add.settings.max_batch_size) == "5"
     assert await adder.add(1) == 2
     del adder
     await asyncio.sleep(0)  # the batch's task ends
@@ -350,7 +351,7 @@ async def test_a_call_that_is_not_answered_in_time_says_where_it_was(where: str)
     if ahead:
         await gate.until(1)
     batched.configure(timeout=0.02)
-    with pytest.raises(penstock.DeadlineExceeded, match=f"the deadline passed after 0.0.* s {where}"):
+    with pytest.raises(penstock.DeadlineExceeded, match=f"the deadline passed after [0-9.]+ s {where}"):
         await batched(1)
     batched.configure(timeout=None)
     gate.open.set()
@@ -470,7 +471,7 @@ async def test_settings_change_for_one_instance_or_for_all() -> None:
             ValueError,
             "max_batch_size to be an integer of at least 1, found 0",
         ),
-        ({"max_batch_size": 2.0}, TypeError, "max_batch_size to be an integer of at least 1, found 2.0"),
+        ({"max_batch_size": 2.5}, TypeError, "max_batch_size to be an integer of at least 1, found 2.5"),
         ({"max_batch_size": True}, TypeError, "found True"),
         ({"max_concurrent_batches": 65}, ValueError, "expected .* an integer from 1 to 64, found 65"),
         ({"batch_wait_timeout": -1}, ValueError, "batch_wait_timeout to be 0 or more seconds, found -1"),

@@ -65,6 +65,19 @@ async def test_each_caller_reads_its_own_pieces(function: Any) -> None:
     assert [await read(stream) for stream in streams] == [[0, 1], [0]]
 
 
+@pytest.mark.parametrize("end", [StopIteration, StopAsyncIteration, StopIteration(3)])
+async def test_what_ends_a_stream_in_ray_serve_ends_it_here(end: Any) -> None:
+    """It is never a piece."""
+
+    @penstock.batch
+    def generate(items: list[int]) -> Iterator[list[Any]]:
+        yield items
+        yield [end if item == 1 else item for item in items]
+        yield [end, "more"]
+
+    assert await read_all(generate, 1, 2) == [[1], [2, 2, "more"]]
+
+
 async def test_all_pieces_come_as_they_are_made_and_none_is_one_of_them() -> None:
     made = asyncio.Queue[Any]()
 

@@ -88,6 +88,25 @@ def test_what_cannot_be_exported_says_why(
     assert words in capsys.readouterr().err
 
 
+def test_a_wheelhouse_is_the_artifact_of_each_backend(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing else is asked for packages, and the user's own variables come last."""
+    (project / "r.txt").write_text("a==1 --hash=sha256:00\n")
+    wheels = ("--requirements=r.txt", "--wheelhouse=s3://bucket/wheels")
+    _, backend, _ = printed(capsys, "shop.model:Shop", "--code", *wheels)
+    resource = ModelBackend.model_validate({**backend, "metadata": {**backend["metadata"], "uid": "u"}})
+    assert resource.spec.model.artifact is not None
+    assert resource.spec.model.artifact.uri == "s3://bucket/wheels"
+    assert resource.spec.model.artifact.mount_path == export.ARTIFACT_FOLDER
+    assert backend["spec"]["model"]["python"]["env"] == [
+        {"name": "PIP_NO_INDEX", "value": "1"},
+        {"name": "PIP_FIND_LINKS", "value": export.ARTIFACT_FOLDER},
+    ]
+    assert export.main(["shop.model:Shop", "--code", "--wheelhouse=s3://bucket/wheels"]) == 1
+    assert "expected --wheelhouse with --requirements" in capsys.readouterr().err
+
+
 def test_requirements_with_hashes_stay_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "requirements.txt"
     path.write_text("a==1 --hash=sha256:00\n")

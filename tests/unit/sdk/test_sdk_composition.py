@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import penstock
-from penstock import Handle
-from penstock.composition import ALONE, Reference
-from penstock.errors import CompositionError
+from penstock import Handle, serve
+from penstock.composition import ALONE, BATCHING, COUNTS, SPEC, Reference
+from penstock.encoding import encode
+from penstock.errors import AnswerError, CompositionError, LoadError
 from penstock.target import target_of
 
 
@@ -24,7 +27,7 @@ class Adder:
         return [value + self.increment for value in values]
 
 
-@penstock.backend(name="factor", spec={"resources": {"cpu": 1}, "batching": {"maxBatchSize": 4}})
+@penstock.backend(name="factor", spec={"replicas": 2, "batching": {"maxBatchSize": 4}})
 class Multiplier:
     def __init__(self, *, multiple: int) -> None:
         self.multiple = multiple
@@ -70,8 +73,10 @@ def test_an_application_has_each_node_behind_those_that_it_calls() -> None:
 
 def test_a_spec_is_the_users_and_nodes_that_take_one_item_get_each_request_alone() -> None:
     assert Adder.bind().root.spec == {}
-    assert Multiplier.bind(multiple=1).root.spec == {"resources": {"cpu": 1}, "batching": {"maxBatchSize": 4}}
+    assert Multiplier.bind(multiple=1).root.spec == {"replicas": 2, "batching": {"maxBatchSize": 4}}
     assert HTTPIngress.bind([]).root.spec == {"batching": ALONE}
+    twenty = penstock.backend(batching={"maxConcurrentBatches": 20})(type("Twenty", (HTTPIngress,), {}))
+    assert twenty.bind([]).root.spec == {"batching": {"maxBatchSize": 1, "maxConcurrentBatches": 20}}
 
 
 def test_a_class_that_was_bound_twice_is_two_nodes_and_a_name_may_be_given() -> None:
@@ -129,9 +134,58 @@ def _inner() -> Any:
     return Inner.bind([])
 
 
+def test_the_fields_of_a_spec_are_those_of_the_resource() -> None:
+    document = yaml.safe_load((Path(__file__).parents[3] / "crds" / "modelbackends.yaml").read_text())
+    schema = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    batching = schema["properties"]["batching"]["properties"]
+    assert set(SPEC) == set(schema["properties"])
+    assert set(BATCHING) == set(batching)
+    assert {name: batching[name]["maximum"] for name in COUNTS} == COUNTS
+
+
+def build(arguments: dict[str, Any]) -> Any:
+    return HTTPIngress.bind([])
+
+
+def test_a_function_that_binds_an_application_is_not_a_model(capfd: pytest.CaptureFixture[str]) -> None:
+    """Ray Serve's app builders: what they return is to be served."""
+    assert serve.main([f"{__name__}:build"]) == 1
+    expected = "found a function that binds HTTPIngress: name what it returns (app = build(…))\n"
+    assert capfd.readouterr().err.endswith(expected)
+    with pytest.raises(LoadError, match="a function that binds shout"):
+        penstock.run(lambda: shout.bind())
+    with pytest.raises(AnswerError, match="serve what the function returns"):
+        encode(build({}))
+
+
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
+        (
+            lambda: penstock.backend(batching={"max_batch_size": 4}),
+            CompositionError,
+            "found 'max_batch_size': did you mean maxBatchSize?",
+        ),
+        (
+            lambda: penstock.backend(spec={"num_replicas": 2}),
+            CompositionError,
+            "found 'num_replicas': did you mean replicas?",
+        ),
+        (
+            lambda: penstock.backend(spec={"user_config": {}}),
+            CompositionError,
+            "found 'user_config': did you mean userConfig?",
+        ),
+        (
+            lambda: penstock.backend(batching={"maxConcurrentBatches": 100}),
+            ValueError,
+            "penstock.backend: expected maxConcurrentBatches to be an integer from 1 to 64, found 100",
+        ),
+        (
+            lambda: penstock.backend(batching={"batchWaitTimeout": 0.05}),
+            ValueError,
+            'expected batchWaitTimeout to be a time such as "50ms", found 0.05',
+        ),
         (lambda: Adder.bind(1, 2), TypeError, "Adder.bind: expected (increment: 'int' = 1)"),
         (lambda: Adder.bind(up=2), TypeError, "unexpected keyword argument 'up'"),
         (lambda: shout.bind(1), TypeError, "expected no arguments for a function"),

@@ -11,9 +11,9 @@ from penstock.decorators import Batched, mark_of
 def test_the_public_names_are_these() -> None:
     """Whoever takes a name away or adds one does it on purpose."""
     names = (
-        "AnswerError Application CallCycle Client CompositionError Context ControlError DeadlineExceeded END "
-        "EndpointNotFound Handle LoadError Response SlowReader UnknownModel UpstreamError UpstreamTimeout "
-        "backend batch batched context multiplexed"
+        "AnswerError Application Batcher CallCycle Client CompositionError Context ControlError "
+        "DeadlineExceeded END EndpointNotFound Handle LoadError Request Response SlowReader "
+        "UnknownModel UpstreamError UpstreamTimeout backend batch batched context multiplexed run"
     )
     assert sorted(penstock.__all__) == names.split()
 

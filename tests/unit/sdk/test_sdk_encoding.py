@@ -6,8 +6,10 @@ import collections
 import dataclasses
 import datetime
 import decimal
+import enum
 import ipaddress
 import json
+import math
 import pathlib
 import re
 import types
@@ -15,11 +17,15 @@ import uuid
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pydantic
 import pytest
+from starlette.responses import JSONResponse
 
 from penstock.encoding import encode
 from penstock.errors import AnswerError
+from penstock.testing import serving
+from tests.support.pages.page import DOCS
 
 
 class Text(str):
@@ -147,6 +153,7 @@ class Raising:
     [
         ({(1, 2): 3}, "expected keys that have a JSON form, found a tuple: make a text of it"),
         ([Typed(array=object())], "a value of type object has no JSON"),
+        (JSONResponse({}), "expected a penstock.Response(status, body=…), found a JSONResponse"),
         (
             Raising(KeyError),
             "expected a value that has a JSON form, found one that raised KeyError: 'no device'",
@@ -165,3 +172,45 @@ def test_a_value_without_one_is_an_error_of_the_answer(value: Any, said: str) ->
     with pytest.raises(AnswerError) as caught:
         encode(value)
     assert str(caught.value).startswith(said)
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+async def test_values_arrive_as_the_page_says() -> None:
+    """The table of sdk.md: without an annotation, and with the one that it names."""
+    names = globals() | {"NDArray": npt.NDArray, "array": np.array, "float32": np.float32}
+    rows = (DOCS / "sdk.md").read_text().split("| sent | arrives as |")[1].split("\n\n")[0].splitlines()[2:]
+    assert len(rows) > 10
+    for row in rows:
+        sent, arrives, annotated = [cell.strip() for cell in row.strip("|").split(" | ")]
+        values = [eval(code, names) for code in re.findall(r"`([^`]+)`", sent)]  # noqa: S307 - of our page
+        for value in values:
+            assert await got(value, Any) == eval(arrives.strip("`"), names)  # noqa: S307
+        hint, *expected = re.findall(r"`([^`]+)`", annotated) or [""]
+        if expected and "within" not in annotated:
+            with_hint = await got(values[0], eval(hint, names))  # noqa: S307
+            wanted = eval(expected[0], names)  # noqa: S307
+            assert (repr(with_hint), type(with_hint)) == (repr(wanted), type(wanted))
+    assert np.isnan((await got([1.0, math.nan], np.ndarray))[1])
+
+
+async def got(value: Any, hint: Any) -> Any:
+    """What a method with this annotation gets for this value."""
+    came = []
+
+    class Model:
+        def __call__(self, item):  # type: ignore[no-untyped-def]
+            came.append(item)
+
+    Model.__call__.__annotations__["item"] = hint
+    async with serving(Model) as model:
+        await model(value)
+    return came[0]

@@ -26,7 +26,7 @@ def test_the_model_knows_digits_that_it_was_not_fitted_to() -> None:
 def test_the_first_answer_of_the_readme_is_what_the_model_says() -> None:
     """README shows a request and its answer; who copies the one gets the other."""
     text = (ROOT / "README.md").read_text()
-    request = re.search(r"curl localhost:8000/predict -d '(.*?)'\n(.*)", text, re.DOTALL)
+    request = re.search(r"curl .*localhost:8000/predict -d '(.*?)'\n(.*)", text, re.DOTALL)
     assert request is not None
     answers = Digits().predict(json.loads(request[1])["instances"])
     assert json.loads(request[2].splitlines()[0]) == {"predictions": answers}

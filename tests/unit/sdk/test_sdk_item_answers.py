@@ -105,7 +105,9 @@ async def test_an_item_that_does_not_fit_the_signature_fails_alone_and_the_model
         calls.append((a, b))
         return [left + right for left, right in zip(a, b, strict=True)]
 
-    predictions, own = await ask(add, [{"a": 1}, {"b": 2}, {"a": 3, "b": 4}, 5, {"a": 6, "z": 0}])
+    predictions, own = await ask(
+        add, [{"a": 1}, {"b": 2}, {"a": 3, "b": 4}, {"*": [1, 2, 3]}, {"a": 6, "z": 0}]
+    )
     assert predictions == [2, None, 7, None, None]
     assert calls == [([1, 3], [1, 4])]
     assert [(index, own[index][0], own[index][2]["reason"]) for index in own] == [

@@ -56,7 +56,16 @@ class Many:
     async def asynchronous(self, items):
         return [seen() for _ in items]
 
-    def helper(self, item):
+    def greet(self):
+        return "hi"
+
+    def pair(self, a, b=0):
+        return [a, b]
+
+    def loose(self, *items):
+        return items
+
+    def _private(self, item):
         return item
 
 
@@ -113,6 +122,8 @@ async def _read(stream: AsyncIterator[bytes]) -> list[Any]:
         ("Many", "/v1/models/m:predict", "", [2]),
         ("Many", "/v1/x", "predict", [2]),
         ("Many", "/joined?x=predict", "predict", [2]),
+        ("Many", "/v1/models/m:greet", "", ["hi"]),
+        ("Many", "/predict", "greet", ["hi"]),
         ("Two", "/v1/models/two:b", "", [-2]),
         ("Two", "/a/b", "", [-2]),
         ("Two", "/a", "b", [-2]),
@@ -168,14 +179,19 @@ async def test_the_ready_path_says_of_which_methods_a_call_ends_with_its_connect
         ("Two", "/c", "", "expected the end of the path to name a method (a, b), found 'c'"),
         ("Two", "/", "", "expected the end of the path to name a method (a, b), found ''"),
         ("Two", "/a", "c", "expected x-penstock-method to name a method (a, b), found 'c'"),
-        ("Many", "/a", "helper", "(asynchronous, blocking, joined, predict, stream), found 'helper'"),
+        (
+            "Many",
+            "/a",
+            "_private",
+            "(asynchronous, blocking, greet, joined, pair, predict, stream), found '_private'",
+        ),
         ("function", "/a", "other", "expected x-penstock-method to name a method (function), found 'other'"),
     ],
 )
 async def test_a_method_that_is_not_there_is_404_with_the_list(
     ask: Ask, target: str, path: str, method: str, said: str
 ) -> None:
-    """What is not marked is no method of this kind."""
+    """Nor is one whose name begins with an underscore, or whose arguments have no names."""
     headers = {"x-penstock-method": method} if method else {}
     status, problem = await ask(target, path, headers, instances=[2])
     assert (status, problem["reason"]) == (404, "no_route")

@@ -331,14 +331,16 @@ async def got(load: Any, model_id: str) -> Any:
     return await result if asyncio.iscoroutine(result) else result
 
 
-async def ask(kind: Any, **headers: str) -> Response:
-    """What a server of the class answers to a request for three items."""
+async def ask(kind: Any, items: str = "[1, 2, 3]", **headers: str) -> Response:
+    """What a server of the class answers to a request for these items."""
     served = target_of(kind.__name__, kind).build()
     with ThreadPoolExecutor(1) as threads:
         server = ModelServer()
-        server.serve(Model(served, threads))
+        server.serve(
+            Model(served, threads), {name: Model(each, threads) for name, each in served.methods.items()}
+        )
         fields = tuple((name.replace("_", "-").encode(), text.encode()) for name, text in headers.items())
-        return await server.handle(Request("POST", "/", fields, b'{"instances": [1, 2, 3]}'))
+        return await server.handle(Request("POST", "/", fields, b'{"instances": %b}' % items.encode()))
 
 
 async def test_a_request_that_says_no_model_is_told_so(kind: Any) -> None:
@@ -347,6 +349,33 @@ async def test_a_request_that_says_no_model_is_told_so(kind: Any) -> None:
     assert (answer.status, problem["reason"]) == (422, "missing_arguments")
     assert "x-penstock-model-id" in problem["detail"]
     assert (await ask(kind, x_penstock_model_id="a")).status == 200
+
+
+class Tables:
+    """Its models are in a dict; it takes one item, or a batch."""
+
+    @penstock.multiplexed()
+    def table(self, model_id: str) -> str:
+        return {"a": "text of a"}[model_id]
+
+    def __call__(self, item: int) -> str:
+        return self.table(penstock.context().model_id)
+
+    @penstock.batched
+    def many(self, items: list[int]) -> list[str]:
+        return [self.table(penstock.context().model_id)] * len(items)
+
+
+@pytest.mark.parametrize("method", ["__call__", "many"])
+async def test_a_caller_may_catch_an_unknown_model_as_the_key_error_that_it_is(method: str) -> None:
+    """In one process, and by the names of its classes over HTTP; the second time without a load."""
+    problem = json.loads((await ask(Tables, "[1]", x_penstock_method=method, x_penstock_model_id="b")).body)
+    assert problem["exception"] == ["builtins:KeyError", "builtins:LookupError"]
+    async with penstock.testing.serving(Tables) as tables:
+        for _ in range(2):
+            with pytest.raises(KeyError, match="found 'b', which has none") as raised:
+                await tables.handle.options(model_id="b", method=method)(1)
+            assert isinstance(raised.value, penstock.UpstreamError)
 
 
 @pytest.mark.parametrize(

@@ -204,15 +204,14 @@ async def test_items_that_do_not_fit_are_a_422_with_their_names(ask: Ask) -> Non
     def fits(a: Any, b: Any = 1) -> Any:
         return a
 
-    status, problem, answer = await ask(fits, [{"a": 1}, {"b": 2}, 5, {"a": 1, "z": 0}])
+    status, problem, answer = await ask(fits, [{"a": 1}, {"b": 2}, {"*": [1, 2, 3]}, {"a": 1, "z": 0}])
     assert (status, problem["reason"]) == (422, "missing_arguments")
     assert dict(answer.headers)[b"content-type"] == b"application/problem+json"
     assert [item["index"] for item in problem["items"]] == [1, 2, 3]
     own = [item["body"]["items"] for item in problem["items"]]
     assert own == [[{"index": 0, "missing": ["a"]}], [{"index": 0}], [{"index": 0, "unknown": ["z"]}]]
     assert problem["detail"] == (
-        "item 1: missing a. item 2: expected an object with the arguments a, b, found a number. "
-        "item 3: unknown z"
+        "item 1: missing a. item 2: expected at most 2 arguments without a name, found 3. item 3: unknown z"
     )
 
 

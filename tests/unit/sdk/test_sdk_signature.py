@@ -28,6 +28,9 @@ def positional(a, /, b, *, c=3):
 def anything(a, **more): ...
 
 
+def annotated(a: str): ...
+
+
 @pytest.mark.parametrize(
     ("function", "item", "expected"),
     [
@@ -37,7 +40,14 @@ def anything(a, **more): ...
         (falsy, {}, {"a": 0, "b": "", "c": False, "d": None}),
         (falsy, {"d": 1}, {"a": 0, "b": "", "c": False, "d": 1}),
         (anything, {"a": 1, "z": 2}, {"a": 1, "z": 2}),
+        (two, {"*": [1, 2]}, {"a": 1, "b": 2}),
+        (two, {"*": [1], "b": 2}, {"a": 1, "b": 2}),
+        (two, [1, 2], {"a": [1, 2], "b": 7}),
+        (anything, {"*": [1], "z": 2}, {"a": 1, "z": 2}),
+        (lambda: 0, [1], {}),
+        (annotated, {"a": "x"}, {"a": "x"}),
         (lambda a: a, {"b": 1}, {"a": {"b": 1}}),
+        (lambda a: a, {"*": [1]}, {"a": {"*": [1]}}),
         (lambda a=1: a, [1, 2], {"a": [1, 2]}),
     ],
 )
@@ -55,9 +65,8 @@ def test_items_are_bound_by_name_with_the_signatures_defaults(
         ({"b": 1}, "missing a", ("a",), ()),
         ({"a": 1, "c": 2}, "unknown c", (), ("c",)),
         ({"c": 2, "d": 3}, "missing a; unknown c, d", ("a",), ("c", "d")),
-        ([1, 2], "expected an object with the arguments a, b, found an array", (), ()),
-        (None, "expected an object with the arguments a, b, found null", (), ()),
-        (True, "expected an object with the arguments a, b, found a boolean", (), ()),
+        ({"*": [1, 2, 3]}, "expected at most 2 arguments without a name, found 3", (), ()),
+        ({"*": [1], "a": 2}, "expected one value for a, found two", (), ("a",)),
     ],
 )
 def test_a_misfit_names_what_is_missing_and_unknown(
@@ -66,6 +75,30 @@ def test_a_misfit_names_what_is_missing_and_unknown(
     with pytest.raises(ArgumentsError) as caught:
         read(two, "f").bind(item)
     assert (str(caught.value), caught.value.missing, caught.value.unknown) == (message, missing, unknown)
+
+
+@pytest.mark.parametrize(
+    ("function", "item", "message"),
+    [
+        (lambda a, b: 0, [1, 2], "expected an object with the arguments a, b, found an array"),
+        (lambda a, b: 0, None, "expected an object with the arguments a, b, found null"),
+        (lambda a: 0, {"*": [1, 2]}, "expected at most 1 arguments without a name, found 2"),
+        (lambda: 0, {"*": [1, 2]}, "expected at most 0 arguments without a name, found 2"),
+    ],
+)
+def test_arguments_without_names_that_do_not_fit_are_refused(
+    function: Callable[..., Any], item: Any, message: str
+) -> None:
+    with pytest.raises(ArgumentsError, match=message):
+        read(function, "f").bind(item)
+
+
+def test_an_unmarked_method_gets_members_beside_its_first_argument() -> None:
+    """As `handle(x, b=2)` sends them: the item is then the first argument, whatever it is."""
+    shape = read(two, "f")
+    assert shape.bind({"b": 1}, shape.bind_shared({"b": 2})) == {"a": {"b": 1}, "b": 2}
+    with pytest.raises(ArgumentsError, match='no member beside "instances" but b, found a'):
+        shape.bind_shared({"a": 2})
 
 
 def test_a_misfit_with_very_many_names_stays_short() -> None:
@@ -163,10 +196,10 @@ def test_a_generator_is_read_as_one() -> None:
             r"expected one parameter, the list of items, found \(a, b\); with",
         ),
         (penstock.batched(lambda: 0), r"expected one parameter, the list of items, found \(\)"),
+        (penstock.batched(columns=True)(lambda: 0), r"expected a parameter for the items, found \(\)"),
         (penstock.batched(lambda a, **k: 0), r"batched method without \*\*kwargs, found \(a, \*\*k\)"),
         (penstock.batched(columns=True)(lambda **k: 0), r"batched method without \*\*kwargs"),
         (lambda *a: 0, r"expected named parameters, found \(\*a\)"),
-        (lambda: 0, "expected at least one parameter, found none"),
         (
             penstock.batch(lambda items: items),
             r"expected @penstock\.batched, .*found @penstock\.batch, which",

@@ -172,7 +172,10 @@ async def test_an_error_before_the_first_piece_has_a_status_and_a_later_one_is_i
     assert json.loads(body)["detail"] == "the model failed with ValueError: mine"
     assert await ask(letters, "#", headers=EVENTS) == (409, "application/json", b'{"no":1}')
 
-    said = '{"status":500,"reason":"model_failed","detail":"the model failed with ValueError: mine"}'
+    said = (
+        '{"status":500,"reason":"model_failed","detail":"the model failed with ValueError: mine",'
+        '"exception":["builtins:ValueError"]}'
+    )
     in_event = f'data: "a"\n\nevent: error\ndata: {said}\n\n'
     assert (await ask(letters, "a!b", headers=EVENTS))[2].decode() == in_event
     assert (await ask(letters, "a!b", headers=LINES))[2].decode() == f'"a"\n{{"error":{said}}}\n'
@@ -188,7 +191,12 @@ async def test_the_streams_of_several_items_of_a_request_are_one_with_their_indi
     status, media, body = await ask(function, "ab", "c!d", headers=LINES)
     lines = [json.loads(line) for line in body.splitlines()]
     assert (status, media) == (200, "application/x-ndjson")
-    detail = "the model failed with ValueError: mine"
+    error = {
+        "status": 500,
+        "reason": "model_failed",
+        "detail": "the model failed with ValueError: mine",
+        "exception": ["builtins:ValueError"],
+    }
     assert [line for line in lines if line["index"] == 0] == [
         {"index": 0, "piece": "a"},
         {"index": 0, "piece": "b"},
@@ -196,7 +204,7 @@ async def test_the_streams_of_several_items_of_a_request_are_one_with_their_indi
     ]
     assert [line for line in lines if line["index"] == 1] == [
         {"index": 1, "piece": "c"},
-        {"index": 1, "error": {"status": 500, "reason": "model_failed", "detail": detail}},
+        {"index": 1, "error": error},
     ]
 
 

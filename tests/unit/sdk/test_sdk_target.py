@@ -12,6 +12,7 @@ from penstock.errors import LoadError
 from penstock.target import find, target_of
 
 MODULE = """
+import threading
 import penstock
 
 
@@ -119,6 +120,19 @@ class Nothing:
 class Two:
     def a(self, item): ...
     def b(self, item): ...
+
+
+class Below:
+    def below(self): ...
+
+
+class Beside(Below, threading.Thread):
+    def __call__(self, item): ...
+    def translate(self, item): ...
+    @penstock.batch
+    def gathered(self, items): ...
+    @penstock.multiplexed(2)
+    def loaded(self, model_id): ...
 
 
 class TwoMarked:
@@ -234,7 +248,6 @@ def test_the_only_marked_method_is_served_beside_unmarked_ones(module: str) -> N
     ("attribute", "kwargs", "message"),
     [
         ("Nothing", {}, "expected a method __call__ or predict, .* found no method"),
-        ("Two", {}, "found a, b"),
         ("LoadWrong", {}, r"LoadWrong.load: expected a method that takes no arguments, found \(self, path\)"),
         ("Wrong", {}, r"models_for_target:Wrong.predict: expected one parameter, .* found \(a, b\)"),
         (
@@ -276,8 +289,10 @@ def test_reconfigure_is_found_beside_the_method_that_is_served_and_never_served_
 @pytest.mark.parametrize(
     ("attribute", "names", "default"),
     [
-        ("Marked", ["embed"], True),
-        ("Predicts", ["predict"], True),
+        ("Marked", ["embed", "helper"], True),
+        ("Predicts", ["helper", "predict"], True),
+        ("Two", ["a", "b"], False),
+        ("Beside", ["__call__", "below", "translate"], True),
         ("TwoMarked", ["a", "b"], False),
         ("Net", ["embed"], True),
         ("NetOfTwo", ["embed", "rank"], False),
@@ -285,10 +300,13 @@ def test_reconfigure_is_found_beside_the_method_that_is_served_and_never_served_
         ("Served", ["__call__", "embed"], True),
     ],
 )
-def test_a_request_may_name_the_default_and_each_marked_method(
+def test_a_request_may_name_each_method_of_the_author(
     module: str, attribute: str, names: list[str], default: bool
 ) -> None:
-    """Where several are marked, and none is the usual one, a request has to."""
+    """Where there are several, and none is the usual one, a request has to.
+
+    A framework's methods are not open to clients, nor is what gathers or loads within the process.
+    """
     served = find(f"{module}:{attribute}").build()
     assert (sorted(served.methods), served.default) == (names, default)
 
@@ -323,3 +341,21 @@ def test_what_a_class_has_for_its_objects_alone_is_not_a_method() -> None:
             return item
 
     assert target_of("m:Framed", Framed).shape.name == "m:Framed.score"
+
+
+@pytest.mark.parametrize(
+    ("hint", "told"),
+    [("list[int]", True), (list[int], True), (list, True), ("typing.List", True), ("Sequence[int]", False)],
+)
+def test_an_unmarked_method_that_says_it_takes_a_list_is_told(
+    hint: object, told: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ray's authors expect a batch there, and would get one item a call."""
+
+    class Model:
+        def __call__(self, items):  # type: ignore[no-untyped-def]
+            return items
+
+    Model.__call__.__annotations__["items"] = hint
+    target_of("m:Model", Model)
+    assert ("@penstock.batched, if the list is a batch" in capfd.readouterr().err) is told

@@ -101,6 +101,19 @@ async def test_a_generator_gives_each_caller_its_stream() -> None:
         assert model.letters.batches == [["ab", "c?", ""]]
 
 
+async def test_a_handle_of_it_is_as_elsewhere() -> None:
+    """It streams, is an argument of another call, and its calls can be waited for in threads."""
+    async with serving(Model, {"plus": 1}) as model, serving(Model) as other:
+        handle = model.handle
+        assert await handle(handle.joined(a="x", b="yz")) == 4
+        assert [piece async for piece in handle.letters.options(stream=True)("ab")] == ["a", "b"]
+        assert await asyncio.to_thread(lambda: handle.joined("x", "y").result()) == "xy"
+        assert (model.batches, other.batches) == ([["xyz"]], [])
+        assert await other.handle("a") == 1
+    with pytest.raises(penstock.EndpointNotFound):
+        await handle("a")
+
+
 class Two:
     """No default."""
 

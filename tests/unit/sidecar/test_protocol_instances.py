@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
+from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL, Instances
 from penstock_sidecar.protocols.openai import OPENAI_PROTOCOL
 from penstock_sidecar.protocols.v2 import V2_PROTOCOL
 from penstock_wire.errors import PenstockError, Reason
@@ -211,10 +211,35 @@ def test_status_and_fields_come_back_to_each():
         b'{"predictions":[3],"v":"3"}',
         b'{"predictions":[4,5,6],"v":"3"}',
     ]
-    merged = INSTANCES_PROTOCOL.merge(answers)
+    merged = INSTANCES_PROTOCOL.merge(answers, ())
     assert merged.body == b'{"predictions":[1,2,3,4,5,6],"v":"3"}'
     assert merged.status == 200
     assert merged.headers == answer.headers
+
+
+def test_a_server_that_takes_tensors_gets_them_in_batches_of_their_own():
+    """Parts of a request, too; a body with `instances` is read as ever, at every path."""
+    protocol = Instances(lambda: True)
+    path, headers = "/v2/models/m/infer", ((b"content-type", b"application/octet-stream"),)
+    body = b'{"inputs":[{"name":"x","datatype":"INT8","shape":[1],"data":[%d]}],"id":"%d"}'
+    parsed = [protocol.parse(Request("POST", path, headers, body % (each, each))) for each in (3, 4)]
+    plain = protocol.parse(Request("POST", path, headers, b'{"instances":[1]}'))
+    assert (parsed[0].parameters == parsed[1].parameters, plain.items) == (True, [b"1"])
+    message = protocol.join([each.items for each in parsed], parsed[0].parameters)
+    assert json.loads(message.body)["inputs"][0] | {"shape": None} == {
+        "name": "x",
+        "datatype": "INT8",
+        "shape": None,
+        "data": [3, 4],
+    }
+    answer = Response(200, (), b'{"outputs":[{"name":"y","datatype":"INT8","shape":[2],"data":[6,8]}]}')
+    answers = protocol.split(answer, [each.items for each in parsed], parsed[0].parameters)
+    assert [json.loads(each.body)["id"] for each in answers] == ["3", "4"]
+    merged = protocol.merge(answers, parsed[0].parameters)
+    assert json.loads(merged.body)["outputs"][0]["data"] == [6, 8]
+    binary = Request("POST", path, (*headers, (b"inference-header-content-length", b"2")), b"{}")
+    assert not protocol.passes(binary)
+    assert INSTANCES_PROTOCOL.passes(binary)
 
 
 @pytest.mark.parametrize("predictions", [b"[]", b"[1]", b"[1,2,3]"])

@@ -176,6 +176,8 @@ def test_a_member_twice_is_not_told_to_the_others():
         ({"status": "422"}, 'expected a status from 200 to 599, found "422"'),
         ({"headers": {"a b": "1"}}, "expected the name of a field, found 'a b'"),
         ({"headers": {"x": "1\r\ny: 2"}}, "expected the value of field x"),
+        ({"headers": {"": "1"}}, "expected the name of a field, found ''"),
+        ({"headers": {"x": "\u20ac"}}, "expected the value of field x"),
         ({"headers": {"x": 1}}, "expected a string, found 1"),
         ({"headers": []}, "expected a JSON object, found an array"),
         ({"bodyB64": "YQ=="}, "expected body or bodyB64, found both"),
@@ -218,6 +220,18 @@ def test_the_media_type_says_which_form_it_is(media: bytes, taken: bool):
 
 
 def test_fields_about_the_connection_are_dropped():
-    entry = {**BAD, "headers": {"Transfer-Encoding": "chunked", "Content-Length": "7", "X-Mine": "1"}}
+    fields = {"Transfer-Encoding": "chunked", "Content-Length": "7", "X-Mine": ["1", "2"]}
+    entry = {**BAD, "headers": fields}
     (answer,) = split(json.dumps({"predictions": [1, None], "answers": [entry]}).encode(), [2])
-    assert own(answer, 1).headers == ((b"x-mine", b"1"), (b"content-type", b"application/json"))
+    mine = ((b"x-mine", b"1"), (b"x-mine", b"2"))
+    assert own(answer, 1).headers == (*mine, (b"content-type", b"application/json"))
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"), [("%", 'expected base64, found "%"'), (1, "expected base64, found 1")]
+)
+def test_a_body_that_is_no_base64_is_its_own_items_error(text: Any, fault: str):
+    entry = {"index": 0, "status": 422, "bodyB64": text}
+    (answer,) = split(json.dumps({"predictions": [None], "answers": [entry]}).encode(), [1])
+    assert isinstance(answer, OwnAnswers)
+    assert fault in answer.answers[0].fault

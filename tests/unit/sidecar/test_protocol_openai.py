@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_sidecar.protocols.openai import OPENAI_PROTOCOL, shares
+from penstock_sidecar.protocols.openai import OPENAI_PROTOCOL, REPEATED_BYTES, shares
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request, Response
 
@@ -89,7 +89,7 @@ def test_each_gets_its_own_embeddings(inputs: list[Any], order: bool):
     assert all(type(document["usage"]["prompt_tokens"]) is int for document in documents)
     assert all(document["usage"]["total_tokens"].is_integer() for document in documents)
     if len(answers) > 1:
-        merged = json.loads(OPENAI_PROTOCOL.merge(answers).body)
+        merged = json.loads(OPENAI_PROTOCOL.merge(answers, ()).body)
         assert [each["embedding"] for each in merged["data"]] == sent["input"]
         assert [each["index"] for each in merged["data"]] == list(range(len(sent["input"])))
         assert added([merged["usage"]]) == usage
@@ -176,9 +176,76 @@ def test_numbers_keep_their_spelling():
     assert b'"embedding":"AAAA","index":0' in other.body
 
 
-def test_only_embeddings_are_batched():
+@given(st.lists(st.one_of(TEXT, st.lists(TEXT, min_size=1, max_size=3)), min_size=1, max_size=4))
+def test_a_text_is_scored_with_each_of_the_other_side(rights: list[Any]):
+    parsed = []
+    for right in rights:
+        lists = isinstance(right, list) and len(right) % 2 == 1
+        left = [f"q{index}" for index in range(len(right))] if lists else "q"
+        parsed.append(
+            OPENAI_PROTOCOL.parse(request({"model": "m", "text_1": left, "text_2": right}, "/score"))
+        )
+    body = json.loads(OPENAI_PROTOCOL.join([each.items for each in parsed], parsed[0].parameters).body)
+    assert body.pop("model") == "m"
+    scored = [list(pair) for pair in zip(body.pop("text_1"), body.pop("text_2"), strict=True)]
+    assert not body
+    data = [{"index": index, "object": "score", "score": pair} for index, pair in enumerate(scored)]
+    answer = Response(
+        200, (), json.dumps({"object": "list", "data": data, "usage": {"total_tokens": 7}}).encode()
+    )
+    answers = OPENAI_PROTOCOL.split(answer, [each.items for each in parsed], parsed[0].parameters)
+    for right, own in zip(rights, answers, strict=True):
+        texts = [right] if isinstance(right, str) else right
+        lists = isinstance(right, list) and len(right) % 2 == 1
+        pairs = [[f"q{index}" if lists else "q", text] for index, text in enumerate(texts)]
+        assert [each["score"] for each in json.loads(own.body)["data"]] == pairs
+
+
+def test_classes_are_batched_by_input_as_lists_in_place_or_objects_with_an_index():
+    """Infinity and vLLM."""
+    parts = [[b'"a"'], [b'"b"', b'"c"']]
+    lists = Response(200, (), b'{"data":[[{"label":"x"}],[{"label":"y"}],[]]}')
+    assert [each.body for each in OPENAI_PROTOCOL.split(lists, parts, ())] == [
+        b'{"data":[[{"label":"x"}]]}',
+        b'{"data":[[{"label":"y"}],[]]}',
+    ]
+    labels = Response(
+        200, (), b'{"data":[{"index":2,"label":"c"},{"index":0,"label":"a"},{"index":1,"label":"b"}]}'
+    )
+    assert [each.body for each in OPENAI_PROTOCOL.split(labels, parts, ())] == [
+        b'{"data":[{"index":0,"label":"a"}]}',
+        b'{"data":[{"index":0,"label":"b"},{"index":1,"label":"c"}]}',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("/v1/score", {"text_1": {"content": []}, "text_2": "b"}),
+        ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c", "d", "e"]}),
+        ("/v1/score", {"query": "a", "items": ["b"], "label_token_ids": [1]}),  # SGLang
+        ("/classify", {"inputs": "a"}),
+    ],
+)
+def test_what_has_another_form_passes(path: str, document: Any):
+    assert OPENAI_PROTOCOL.parse(request(document, path)) is None
+
+
+def test_a_text_is_not_repeated_beyond_a_bound():
+    """A small body must not take many times its memory."""
+    rights = ["d"] * 10_000
+    length = REPEATED_BYTES // len(rights)
+    fits = request({"text_1": "q" * (length - 2), "text_2": rights}, "/score")
+    assert len(OPENAI_PROTOCOL.parse(fits).items) == len(rights)
+    beyond = request({"text_1": "q" * length, "text_2": rights}, "/score")
+    assert OPENAI_PROTOCOL.parse(beyond) is None
+
+
+def test_what_is_batched_by_its_path():
     passes = OPENAI_PROTOCOL.passes
     assert not passes(request({}, "/openai/v1/embeddings?x=1"))
+    assert not any(passes(request({}, path)) for path in ("/v1/score", "/classify"))
+    assert passes(request({}, "/v1/rerank")), "a server takes one query: others would go one after the other"
     assert passes(request({}, "/v1/chat/completions"))
     assert passes(request({}, "/v1/completions"))
     assert passes(Request("GET", "/v1/embeddings", (), b""))

@@ -179,7 +179,7 @@ def test_joined_and_split_is_what_a_plain_reading_says(requests: list[dict[str, 
         for index, (datatype, shape, _, values) in enumerate(each["inputs"]):
             assert found_[f"t{index}"] == (datatype, shape, values)
     if len(answers) > 1:
-        merged = V2_PROTOCOL.merge(answers)
+        merged = V2_PROTOCOL.merge(answers, ())
         document, found_ = tensors(merged.headers, merged.body, "outputs")
         assert found_ == got
         assert document.get("id") == requests[0]["id"]
@@ -204,7 +204,7 @@ def test_each_gets_its_own_id_whatever_the_model_answers(answered: dict[str, Any
     answers = V2_PROTOCOL.split(answer, [each.items for each in parsed], parsed[0].parameters)
     documents = [json.loads(each.body) for each in answers]
     assert [document.get("id", "none") for document in documents] == ["a", "none", "none"]
-    merged = [json.loads(V2_PROTOCOL.merge([each, each]).body).get("id", "none") for each in answers]
+    merged = [json.loads(V2_PROTOCOL.merge([each, each], ()).body).get("id", "none") for each in answers]
     assert merged == ["a", "none", "none"]
 
 

@@ -187,8 +187,9 @@ class TestWaiting:
         assert s.batches() == [[1, 2]]
         assert s.runs[0].begun - 1000 == pytest.approx(0.5, abs=0.001)
 
-    async def test_a_full_batch_does_not_wait(self):
-        s = Scripted(max_batch_size=2, batch_wait_timeout_ms=500)
+    @pytest.mark.parametrize("full", [{"max_batch_size": 2}, {"max_batch_bytes": 2}, {"max_batch_cost": 2}])
+    async def test_a_full_batch_does_not_wait(self, full: dict[str, int]):
+        s = Scripted(batch_wait_timeout_ms=500, **full)
         await asyncio.gather(s.ask(1), s.ask(2))
         assert s.runs[0].begun == 1000
 
@@ -227,7 +228,7 @@ class TestWaiting:
 
 class TestLimits:
     async def test_a_full_queue_refuses_with_the_policys_status_and_a_computed_retry_after(self):
-        s = Scripted(base=8.0, max_batch_size=2, max_queued_items=4, overflow_status=429)
+        s = Scripted(base=8.0, max_batch_size=2, max_queued_items=4)
         await s.ask(0)
         tasks = [s.ask(0)]
         await asyncio.sleep(0.1)
@@ -236,7 +237,7 @@ class TestLimits:
         with pytest.raises(PenstockError) as caught:
             await s.ask(3)
         refused = caught.value
-        assert (refused.reason, refused.status) == (Reason.QUEUE_FULL, 429)
+        assert (refused.reason, refused.status) == (Reason.QUEUE_FULL, 503)
         assert refused.not_admitted
         # Four items wait; batches held one item in 8 s until now, so half of them take 16 s.
         assert refused.retry_after == pytest.approx(16.0)

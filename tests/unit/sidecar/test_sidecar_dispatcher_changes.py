@@ -110,13 +110,6 @@ CASES = {
         seen=(["third"], ("queue_full", 503)),
         common={"max_batch_size": 1},
     ),
-    "overflowStatus": Case(
-        look=third_in_the_queue,
-        before={"overflow_status": 503},
-        other={"overflow_status": 429},
-        seen=(("queue_full", 503), ("queue_full", 429)),
-        common={"max_batch_size": 1, "max_queued_items": 2},
-    ),
     "onBatchError": Case(
         look=one_of_two_is_bad,
         before={"on_batch_error": "Isolate"},
@@ -134,6 +127,12 @@ CASES = {
         look=four_of_four_bytes,
         before={"max_batch_bytes": 1000},
         other={"max_batch_bytes": 8},
+        seen=([4], [2, 2]),
+    ),
+    "maxBatchCost": Case(
+        look=four_of_four_bytes,
+        before={},
+        other={"max_batch_cost": 8},
         seen=([4], [2, 2]),
     ),
 }

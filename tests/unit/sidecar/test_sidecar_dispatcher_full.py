@@ -35,7 +35,7 @@ async def later(s: Scripted, item: object, **fields: str) -> asyncio.Task[Outcom
 
 
 async def test_a_share_that_fills_the_queue_gives_way_to_those_that_have_less():
-    s = Scripted(max_batch_size=1, max_queued_items=4, overflow_status=429, fairness=TENANTS)
+    s = Scripted(max_batch_size=1, max_queued_items=4, fairness=TENANTS)
     ongoing = s.ask("ongoing", x_tenant="flood")
     await asyncio.sleep(0.1)
     flood = [await later(s, number, x_tenant="flood") for number in range(4)]
@@ -48,7 +48,7 @@ async def test_a_share_that_fills_the_queue_gives_way_to_those_that_have_less():
         error = await refused(task)
         # As the one that found no room, but for the words; nothing of it was executed.
         for each in (error, caught.value):
-            assert (each.reason, each.status, each.not_admitted) == (Reason.QUEUE_FULL, 429, True)
+            assert (each.reason, each.status, each.not_admitted) == (Reason.QUEUE_FULL, 503, True)
             assert each.retry_after == 1.0
     assert [got(await task) for task in (ongoing, *flood[:2], *others)] == [
         ["ongoing"],

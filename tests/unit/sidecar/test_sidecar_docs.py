@@ -9,7 +9,6 @@ import pytest
 
 from penstock_sidecar import config
 from penstock_sidecar.metrics import Metrics
-from penstock_sidecar.queue import batch_key
 from penstock_wire import headers
 from tests.unit.sidecar.test_sidecar_metrics import Busy
 
@@ -30,11 +29,10 @@ def test_every_metric_is_documented():
     metrics.show(Busy())
     text = (DOCS / "reference/sidecar.md").read_text()
     names = [family.name.removeprefix("penstock_sidecar_") for family in metrics.collect()]
-    assert len(names) == 28
+    assert len(names) == 30
     assert [name for name in names if f"`{name}" not in text and f", `{name}" not in text] == []
 
 
-def test_the_fields_of_the_key_and_the_shared_ones_are_documented():
-    sidecar, wire = (DOCS / "reference/sidecar.md").read_text(), (DOCS / "wire.md").read_text()
+def test_the_fields_of_the_key_are_documented():
+    sidecar = (DOCS / "reference/sidecar.md").read_text()
     assert all(f"`{name.decode()}`" in sidecar for name in headers.KEY_FIELDS)
-    assert all(f"`{name.decode()}`" in wire for name in batch_key.SHARED_FIELDS)

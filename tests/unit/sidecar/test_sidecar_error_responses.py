@@ -19,7 +19,7 @@ from penstock_sidecar.handler import SidecarHandler
 from penstock_sidecar.metrics import Metrics
 from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passthrough
 from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
-from penstock_wire.control.settings import Batching, Fairness, Priority, Settings
+from penstock_wire.control.settings import Batching, Cost, Fairness, Priority, Settings
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import QUEUE
 from penstock_wire.http import Request, Response, Tunnel
@@ -107,6 +107,19 @@ async def test_a_full_queue_refuses_without_reading_the_body():
     assert world.metrics.totals(batches=0, batch_items=0).refused == {"queue_full": 3}
 
 
+async def test_an_item_that_does_not_say_its_cost_is_refused_while_that_is_asked_for():
+    world = World()
+    for policy, answers in (
+        (Batching(cost=Cost(path="$.text")), [(422, "bad_shape")]),
+        (Batching(), []),
+    ):
+        world.dispatcher.apply(Settings(batching=policy))
+        heard = Heard(b'{"instances": [{"text": "five!"}, {"words": ""}]}')
+        world.handler.begin(heard)
+        assert [(answer.status, reason(answer)) for answer in heard.answers] == answers
+    await world.close()
+
+
 @pytest.mark.interpreted
 async def test_a_fault_of_ours_is_logged_with_its_requests_id(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -181,7 +194,7 @@ async def test_in_one_turn_of_the_loop_a_few_are_told_and_the_others_in_order_af
 
 
 ERRORS = (
-    full('a "detail" \\ with marks', status=429, retry_after=2.5),
+    full('a "detail" \\ with marks', retry_after=2.5),
     PenstockError(Reason.DRAINING, "ends", not_admitted=True),
     PenstockError(Reason.DEADLINE, "late", status=503, retry_after=61.0),
 )

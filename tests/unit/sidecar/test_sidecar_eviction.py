@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from penstock_sidecar.queue.batch_limits import Limits
 from penstock_sidecar.queue.eviction import ITEMS
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.queue import AGEING, Queue
 from penstock_sidecar.queue.request import Outcome, QueuedRequest
 from penstock_wire.http import Request
 
-KEYS = tuple(Key("POST", f"/{name}", (), ()) for name in "ab")
+KEYS = tuple(BatchKey("POST", f"/{name}", (), ()) for name in "ab")
 REQUEST = Request(method="POST", target="/", headers=(), body=b"")
 SPACE = 10**9
 
@@ -35,7 +35,7 @@ class Asked(QueuedRequest):
 def ask(
     name: object = 0,
     *,
-    key: Key = KEYS[0],
+    key: BatchKey = KEYS[0],
     items: int = 1,
     length: int = 1,
     arrived: float = 0.0,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock_sidecar.estimators.hold_policy import KEYS, HoldPolicy
 from penstock_sidecar.queue.batch_limits import MAX_WAITING, Choice, Limits, choose_with_wait
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import QueuedRequest
 from penstock_wire.http import Request
@@ -19,8 +19,8 @@ from penstock_wire.http import Request
 SERVICE = 1e-3
 
 
-def key(target: str = "/p") -> Key:
-    return Key("POST", target, (), ())
+def key(target: str = "/p") -> BatchKey:
+    return BatchKey("POST", target, (), ())
 
 
 KEY = key()
@@ -164,15 +164,15 @@ def test_no_hold_goes_beyond_its_bound_a_deadline_or_those_who_are_out(
 # A user's wait (`batchWaitTimeout`)
 
 LIMITS = Limits(size=3, bytes=100)
-ONE, TWO = Key("POST", "/1", (), ()), Key("POST", "/2", (), ())
+ONE, TWO = BatchKey("POST", "/1", (), ()), BatchKey("POST", "/2", (), ())
 
 
 def queued(
-    queue: Queue, key: Key, arrived: float, deadline: float = 31.0, item: bytes = b"1"
+    queue: Queue, key: BatchKey, arrived: float, deadline: float = 31.0, item: bytes = b"1", level: int = 1
 ) -> QueuedRequest:
     """A request that was put into the queue."""
     request = Request(method="POST", target=key.target, headers=(), body=b"")
-    work = QueuedRequest(key, request, b"", [item], (), arrived, deadline, deadline)
+    work = QueuedRequest(key, request, b"", [item], (), arrived, deadline, deadline, level)
     queue.add(work)
     return work
 
@@ -211,7 +211,7 @@ def test_part_full_batches_wait_from_their_oldest_request():
     [
         {"deadline": 1.05},
         {"item": b"x" * 100},
-        {"key": Key("POST", "/", (), (), lone=True)},
+        {"key": BatchKey("POST", "/", (), (), lone=True)},
     ],
     ids=["deadline", "bytes", "lone"],
 )
@@ -222,10 +222,21 @@ def test_a_near_deadline_or_bytes_or_a_lone_key_end_the_wait(fields: dict[str, A
     assert choice(queue, 1.0, wait=10.0, service=0.06) == Choice(work.key)
 
 
+@pytest.mark.parametrize("urgent", [{"level": 2}, {"level": 3, "deadline": 20.0}])
+def test_of_the_queues_that_go_while_the_first_waits_the_most_urgent_is_chosen(urgent: dict[str, Any]):
+    """By level, then by deadline; not by which was opened first."""
+    queue, three = Queue(), BatchKey("POST", "/3", (), ())
+    for key, more in ((TWO, {"level": 3}), (three, urgent)):
+        for _ in range(LIMITS.size):
+            queued(queue, key, 1.0, **more)
+    queued(queue, ONE, 1.0)
+    assert choice(queue, 1.0) == Choice(three)
+
+
 def test_too_many_keys_do_not_wait():
     queue = Queue()
     for number in range(MAX_WAITING + 1):
-        queued(queue, Key("POST", f"/{number}", (), ()), 1.0 + number * 1e-6)
+        queued(queue, BatchKey("POST", f"/{number}", (), ()), 1.0 + number * 1e-6)
     assert choice(queue, 1.001).key is not None
 
 

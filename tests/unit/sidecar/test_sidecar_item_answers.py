@@ -197,7 +197,7 @@ async def test_what_is_learned_of_the_model_from_a_run_that_it_answered_by_item(
     s = Scripted(base=0.5, behaviour=by_item(own))
     seen: list[tuple[int, float]] = []
 
-    def note(pace: ModelPace, now: float, cls: str, count: int, seconds: float) -> bool:
+    def note(pace: ModelPace, now: float, cls: str, count: int, seconds: float, *costs: int) -> bool:
         seen.append((count, round(seconds, 3)))
         return False
 

@@ -17,11 +17,11 @@ from penstock_sidecar.estimators.latency_model import (
     LAST,
     MARGIN,
     REFIT,
+    FittedLine,
     LatencyModel,
-    Line,
-    fit_line,
     p80,
 )
+from penstock_sidecar.estimators.robust_line import fit_line
 
 SIZES = st.integers(1, 256)
 SECONDS = st.floats(0.0, 10.0)
@@ -137,7 +137,7 @@ def test_p80_is_by_nearest_rank():
 def test_nothing_is_known_of_what_was_not_seen():
     latency_model = taught([(4, 0.1)])
     assert latency_model.predict(LATER, "/other", 4) is None
-    assert latency_model.lines(LATER) == {"/m": Line(0.1, 0.0, 1, 4.0, 0.0)}
+    assert latency_model.lines(LATER) == {"/m": FittedLine(0.1, 0.0, 1, 4.0, 0.0)}
 
 
 def test_a_line_that_falls_by_chance_is_told_as_it_is():

@@ -89,7 +89,8 @@ def test_a_reason_of_the_sdk_and_of_the_sidecar_is_one_series():
 
 def test_gauges_show_the_queue_the_curves_and_what_is_open():
     metrics = Metrics()
-    metrics.show(Busy(), fits=lambda: {"/p": Fit(a_ms=20.0, b_ms=0.5, n=9)}, streams=lambda: (4, 1))
+    fit = Fit(a_ms=20.0, b_ms=0.5, n=9, work={"padded": 0.25})
+    metrics.show(Busy(), fits=lambda: {"/p": fit}, streams=lambda: (4, 1))
     values = samples(metrics)
     assert (values["queued_items"], values["ongoing_items"], values["slots"]) == (7, 3, 2)
     assert (values["oldest_age_seconds"], values["drain_seconds"]) == (1.5, 0.25)
@@ -97,6 +98,7 @@ def test_gauges_show_the_queue_the_curves_and_what_is_open():
     label = class_label("/p")
     assert values[f"fit_intercept_seconds{{class={label}}}"] == 0.02
     assert values[f"fit_slope_seconds{{class={label}}}"] == 0.0005
+    assert values[f"fit_work{{class={label},term=padded}}"] == 0.25
 
 
 def test_no_label_holds_what_a_client_chose_and_their_number_is_bounded():

@@ -7,6 +7,8 @@ import errno
 
 import pytest
 
+from penstock_sidecar.model.answers import failure
+from penstock_wire.errors import Reason
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectFailed,
@@ -14,6 +16,7 @@ from penstock_wire.http import (
     ConnectTimeout,
     GiveUp,
     Request,
+    RequestNotTaken,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -183,10 +186,11 @@ async def test_garbage_and_slowness_put_no_model_in_doubt(error: UpstreamError):
     world.answer = error
     with pytest.raises(type(error)):
         await world.model.send(BATCH, 0.01)
-    world.answer = 200
-    probes = world.probes
+    world.answer, world.seconds = 200, 1.0  # of the probe that it would wait for
+    clock = asyncio.get_running_loop().time
+    begun = clock()
     assert (await world.model.send(BATCH, 10)).status == 200
-    assert world.probes == probes
+    assert clock() < begun + 1.0
 
 
 async def test_who_waits_for_a_model_in_doubt_waits_no_longer_than_its_time():
@@ -392,3 +396,32 @@ async def test_connections_to_a_process_that_refuses_others_are_given_up_once():
     world.answer = ConnectFailed("refused")
     await asyncio.sleep(10)
     assert (world.model.gone, world.retired) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_call"),
+    [
+        (ConnectFailed("refused"), True),
+        (ConnectionLost("cut"), True),
+        (RequestNotTaken("goodbye"), False),
+    ],
+)
+async def test_a_failed_call_says_nothing_of_the_model_s_other_port(error: UpstreamError, is_call: bool):
+    """Nor does a server that ends one call by its own word: requests go on at once."""
+    world = World()
+    world.model._calls, world.model._grpc_port = world, 2
+    await asyncio.sleep(0.1)
+    call = Request("POST", "/its.Own/Method", (), b"")
+    call.trailers = is_call
+    world.answer = error
+    with pytest.raises(type(error)):
+        await world.model.open(call, 10, 10)
+    assert (world.model.ready, world.model.gone) == (True, False)
+    world.answer = 200
+    assert world.model.begin(BATCH, 10, lambda _: None) is not None
+
+
+def test_a_call_that_a_model_did_not_take_may_go_to_another_pod():
+    error = failure(RequestNotTaken("goodbye"), executed=False)
+    assert (error.reason, error.not_admitted) == (Reason.MOVED, True)
+    assert failure(RequestNotTaken("goodbye"), executed=True).reason == Reason.MODEL_UNREACHABLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -62,8 +63,8 @@ class Processes(World):
         self.reconfigure.want(config, 1)
         self.readiness.settings_changed()
 
-    async def send(
-        self, host: str, port: int, request: Request, *, timeout: float, connected: object = None
+    async def _answer(
+        self, request: Request, timeout: float, connected: Callable[[], object] | None
     ) -> Response:
         """Each request on a connection of its own, which takes 1 ms, as its answer does."""
         await asyncio.sleep(0.001)
@@ -71,7 +72,7 @@ class Processes(World):
             raise ConnectFailed("refused")
         process = self.process
         self.listening.now = process
-        if callable(connected):
+        if connected is not None:
             connected()
         if request.target != "/ready":
             said = request.target + request.body.decode()

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_sidecar.queue.batch_limits import Limits
-from penstock_sidecar.queue.key import Key
+from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.queue import AGEING, LEVELS, Queue
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
 from penstock_wire.http import Request
 
-ONE = Key("POST", "/v1/models/m:predict", (), ())
-TWO = Key("POST", "/v1/models/n:predict", (), ())
-KEYS = (ONE, TWO, Key("POST", "/v1/models/o:predict", (), ()))
+ONE = BatchKey("POST", "/v1/models/m:predict", (), ())
+TWO = BatchKey("POST", "/v1/models/n:predict", (), ())
+KEYS = (ONE, TWO, BatchKey("POST", "/v1/models/o:predict", (), ()))
 REQUEST = Request(method="POST", target="/", headers=(), body=b"")
 FREE = Limits(size=4, bytes=1000)
 
@@ -35,7 +35,7 @@ class Asked(QueuedRequest):
 def ask(
     name: object = 0,
     *,
-    key: Key = ONE,
+    key: BatchKey = ONE,
     items: int = 1,
     arrived: float = 0.0,
     deadline: float = 30.0,
@@ -137,7 +137,7 @@ def test_order(title: str):
 
 def test_a_request_that_must_stay_alone_is_never_cut():
     queue = Queue()
-    queue.add(ask("a", key=Key("POST", "/", (), (), lone=True), items=9))
+    queue.add(ask("a", key=BatchKey("POST", "/", (), (), lone=True), items=9))
     assert [part.size for part in queue.cut(next(iter(queue.lines)), FREE)] == [9]
 
 
@@ -346,7 +346,7 @@ class Plain:
         self.count += 1
         self.works.append((self.count, work))
 
-    def order(self, now: float, key: Key | None = None) -> list[Asked]:
+    def order(self, now: float, key: BatchKey | None = None) -> list[Asked]:
         def rank(entry: tuple[int, Asked]) -> tuple[int, float]:
             work = entry[1]
             level = max(1, work.level - int((now - work.arrived) / AGEING + 1e-9))

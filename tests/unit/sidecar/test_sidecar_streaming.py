@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,20 +25,18 @@ from tests.support.clocks.waiting import SECONDS
 from tests.support.models.model_stream import ModelStream
 
 NDJSON = (b"content-type", b"application/x-ndjson")
-CANCEL = (b"x-penstock-cancel", b"1")
 
 
 class Clients:
     """What the clients of a batch got."""
 
-    def __init__(self, count: int, *headers: tuple[bytes, bytes]) -> None:
-        self.answer = ModelStream(NDJSON, *headers)
+    def __init__(self, count: int) -> None:
+        self.answer = ModelStream(NDJSON)
         self.outcomes: dict[int, Response | PenstockError] = {}
         self.ends: dict[int, Reason | None] = {}
-        self.told: list[str] = []
         self.gone: set[int] = set()
         model: UpstreamAnswer = self.answer
-        self.streams = BatchStreams(model, [f"id{index}" for index in range(count)], self)
+        self.streams = BatchStreams(model, count, self)
         self.task = asyncio.create_task(self.streams.run())
 
     def begun(self, index: int, outcome: Response | PenstockError) -> bool:
@@ -52,9 +49,6 @@ class Clients:
     def over(self, index: int, reason: Reason | None) -> None:
         assert index not in self.ends
         self.ends[index] = reason
-
-    def cancelled(self, ids: Sequence[str]) -> None:
-        self.told += ids
 
     async def settle(self) -> None:
         """Let what was said arrive."""
@@ -138,7 +132,7 @@ async def test_a_stream_that_ends_early_is_no_complete_answer(lost: bool):
 
 async def test_a_slow_reader_is_cut_and_its_mates_go_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(client_stream, "MAX_BUFFER", 100)
-    clients = Clients(2, CANCEL)
+    clients = Clients(2)
     for _ in range(10):
         clients.answer.say({"i": 0, "data": "x" * 30}, {"i": 1, "data": 1})
     clients.answer.say({"i": 1, "end": True})
@@ -148,19 +142,16 @@ async def test_a_slow_reader_is_cut_and_its_mates_go_on(monkeypatch: pytest.Monk
     assert caught.value.reason == Reason.SLOW_READER
     assert await clients.text(1) == b"1\n" * 10
     assert clients.ends == {0: Reason.SLOW_READER, 1: None}
-    assert clients.told == ["id0"]
 
 
-@pytest.mark.parametrize("declared", [True, False])
-async def test_a_client_that_left_is_told_where_the_model_asks_for_it(declared: bool):
-    clients = Clients(3, *((CANCEL,) if declared else ()))
+async def test_a_client_that_left_gets_nothing_more_and_its_mates_go_on():
+    clients = Clients(3)
     clients.answer.say({"i": 0, "data": 1}, {"i": 1, "data": 1})
     await clients.settle()
     stream: Any = clients.head(0).stream
     await stream.aclose()
     await stream.aclose()
     clients.streams.leave(2)  # before its first line
-    assert clients.told == (["id0", "id2"] if declared else [])
     clients.answer.say({"i": 0, "data": 2}, {"i": 2, "data": 2}, {"i": 1, "end": True})
     await finish(clients)
     assert await clients.text(1) == b"1\n"
@@ -169,17 +160,16 @@ async def test_a_client_that_left_is_told_where_the_model_asks_for_it(declared: 
 
 
 async def test_a_client_that_left_before_its_head_is_noticed_at_its_first_line():
-    clients = Clients(2, CANCEL)
+    clients = Clients(2)
     clients.gone.add(0)
     clients.answer.say({"i": 0, "data": 1}, {"i": 0, "data": 2}, {"i": 1, "data": 1}, {"i": 1, "end": True})
     await finish(clients)
-    assert clients.told == ["id0"]
     assert await clients.text(1) == b"1\n"
     assert clients.ends == {1: None}
 
 
 async def test_when_all_have_left_the_models_connection_is_closed():
-    clients = Clients(2, CANCEL)
+    clients = Clients(2)
     clients.answer.say({"i": 0, "data": 1})
     await clients.settle()
     clients.streams.leave(0)
@@ -189,6 +179,15 @@ async def test_when_all_have_left_the_models_connection_is_closed():
     assert ended
     assert clients.answer.aborted
     assert not clients.task.cancelled()
+
+
+async def test_when_all_have_left_before_the_stream_is_read_nothing_is_waited_for():
+    clients = Clients(2)
+    clients.streams.leave(0)
+    clients.streams.leave(1)
+    await asyncio.wait_for(clients.task, SECONDS)
+    assert clients.answer.aborted
+    assert clients.outcomes == {}
 
 
 async def test_a_stop_ends_all():
@@ -203,11 +202,10 @@ async def test_a_stop_ends_all():
 
 
 async def test_at_the_deadline_those_who_have_no_head_are_given_up_and_the_others_go_on():
-    clients = Clients(2, CANCEL)
+    clients = Clients(2)
     clients.answer.say({"i": 0, "data": 1})
     await clients.settle()
     clients.streams.drop(lambda _: True)
-    assert clients.told == ["id1"]
     clients.answer.say({"i": 1, "data": 2}, {"i": 0, "end": True})
     await finish(clients)
     assert list(clients.outcomes) == [0]
@@ -297,6 +295,7 @@ class Dripping:
         self.headers: Headers = headers
         self.length = None
         self.tunnel = None
+        self.trailers = None
         self.stream = self
         self.aborted = False
         self._piece = piece
@@ -316,12 +315,7 @@ async def send(answer: Dripping, timeout: float) -> Response:
     async def begin(request: Request, timeout: float, idle: float) -> UpstreamAnswer:
         return answer
 
-    async def unused(request: Request, timeout: float) -> Response:
-        raise AssertionError("nobody is told")
-
-    sends = StreamedSends(
-        open=begin, send=unused, cut=lambda reason: None, clock=asyncio.get_running_loop().time
-    )
+    sends = StreamedSends(open=begin, cut=lambda reason: None, clock=asyncio.get_running_loop().time)
     request = Request("POST", "/", (), b"")
     return await sends.send([], lambda work, outcome: None, lambda drop: None, request, timeout)
 

@@ -147,6 +147,28 @@ def test_part_full_batches_for_want_of_items_are_no_measure_of_full_ones():
     assert wait_estimator.fill == 1.0
 
 
+def test_large_items_that_go_alone_are_no_measure_of_full_batches():
+    """One request of many large items must not have what comes after it refused as late."""
+    _, wait_estimator = model()
+    for _ in range(40):
+        wait_estimator.end(
+            wait_estimator.begin(100.0, CLS, 1, possible=32, waited=40, came=0, work=60.0), waiting=False
+        )
+    assert (wait_estimator.fill, wait_estimator.load) == (1.0, 1.0)
+
+
+def test_what_batches_hold_is_forgotten_in_time():
+    _, wait_estimator = model()
+    for _ in range(40):
+        wait_estimator.begin(100.0, CLS, 20, possible=32, waited=100, came=100, work=80.0)
+    assert wait_estimator.fill < 0.8
+    assert wait_estimator.load > 1.5
+    wait_estimator.begin(100.0 + HORIZON, CLS, 3, possible=32, waited=3, came=3)
+    assert wait_estimator.fill < 0.8
+    wait_estimator.begin(101.0 + HORIZON, CLS, 3, possible=32, waited=3, came=3)
+    assert (wait_estimator.fill, wait_estimator.load) == (1.0, 1.0)
+
+
 BASE, ITEM = 0.100, 0.020
 
 

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock_wire.framing.bodies import BodyReceiver
+from penstock_wire.framing.connection import Framed
 from penstock_wire.hop import frames
-from penstock_wire.hop.bodies import Allowance, BodyReceiver, Outlet
+from penstock_wire.hop.bodies import HopAllowance
 from penstock_wire.http.body import JOINED_BYTES, next_piece
 from penstock_wire.http.client.answer import HIGH_BYTES, Body, Carrier
 from penstock_wire.http.memory import PIECE_BYTES
@@ -38,13 +40,14 @@ class Peer(Carrier):
         """See `Carrier`."""
 
 
-class HopPeer(Outlet):
+class HopPeer(Framed):
     """The same of a hop."""
 
-    choked = False
+    def __init__(self) -> None:
+        """Have no transport."""
 
     def send(self, data: bytes) -> None:
-        """See `Outlet`."""
+        """See `Framed`."""
 
 
 class Client:
@@ -62,7 +65,7 @@ def inbound() -> Inbound:
 MAKERS: dict[str, Callable[[], Any]] = {
     "an answer": lambda: Body(Peer()),
     "a request": inbound,
-    "a request on a hop": lambda: BodyReceiver(Allowance(HopPeer(), 1)),
+    "a request on a hop": lambda: BodyReceiver(HopAllowance(HopPeer(), 1)),
 }
 
 
@@ -121,7 +124,7 @@ def test_credit_is_given_for_all_that_is_read_together() -> None:
             def send(self, data: bytes) -> None:
                 sent.append(data)
 
-        allowance = Allowance(Line(), 7)
+        allowance = HopAllowance(Line(), 7)
         body = BodyReceiver(allowance)
         size = frames.WINDOW // 4
         for _ in range(size // 16):

@@ -17,7 +17,7 @@ SIDECAR = {contract.SIDECAR_PORT, contract.SIDECAR_ADMIN_PORT}
 @pytest.mark.parametrize(
     ("path", "ports"),
     [
-        ("operator/penstock_operator/api/model.py", SIDECAR | {contract.MODEL_PORT}),
+        ("operator/penstock_operator/api/model.py", SIDECAR | {contract.ARTIFACT_PORT, contract.MODEL_PORT}),
         ("operator/penstock_operator/desired/template_pinning.py", SIDECAR),
         ("helm/penstock/templates/operator/deployment.yaml", OPERATOR),
         ("helm/penstock/templates/operator/service.yaml", OPERATOR),

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import random
+from typing import cast
 
 import pytest
 
+from penstock_wire.http import Exchange, Response
+from penstock_wire.http.server.connection import H1Connection
+from penstock_wire.http.server.server import H1Front, H1Listener
 from tests.fuzz import http_server
 
 SEEDS = 2000
@@ -46,3 +52,30 @@ def test_undamaged_requests_are_all_taken(data: bytes) -> None:
     """The corpus itself, however it is cut: the fuzzer's agreement is not one about nothing."""
     assert len(http_server.Run([data], later=False, streamed=False).taken) == 1
     http_server.check(data, random.Random(1))
+
+
+ASKS = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "answers"),
+    [*((data, True) for data in http_server.CORPUS), (ASKS, False), (ASKS[:25] + b"\r\n" + ASKS, False)],
+)
+def test_an_ended_connection_leaves_nothing_to_the_garbage_collector(data: bytes, answers: bool) -> None:
+    """Its parts refer to each other only while it lasts, also where a request was not answered."""
+
+    def service(exchange: Exchange) -> None:
+        if answers:
+            exchange.answer(Response(200, (), b""))
+
+    front = H1Front()
+    listener = H1Listener(front, service, lambda _: False)
+    loop = http_server.Loop()
+    connection = H1Connection(front, listener, cast("asyncio.AbstractEventLoop", loop))
+    gc.collect()
+    connection.connection_made(cast("asyncio.Transport", http_server.Pipe()))
+    connection.data_received(data)
+    loop.turn()
+    connection.connection_lost(None)
+    del connection
+    assert gc.collect() == 0

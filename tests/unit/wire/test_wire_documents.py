@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_wire import headers, process
-from penstock_wire.control import documents, report, router_settings, settings
+from penstock_wire.control import documents, report, router_settings, settings, settings_source
 from penstock_wire.control.settings_source import SettingsSource
 from penstock_wire.durations import format_ms, parse_ms
 from penstock_wire.errors import DocumentError, PenstockError, Reason
@@ -27,7 +28,7 @@ class TestSettings:
         )
 
     def test_a_document_survives_its_own_bytes_and_unknown_fields(self):
-        batching = settings.Batching(max_batch_size=7, batch_key_headers=("x-a",), overflow_status=429)
+        batching = settings.Batching(max_batch_size=7, batch_key_headers=("x-a",))
         document = settings.Settings(version=3, backend="b", batching=batching)
         assert settings.decode(settings.encode(document)) == document
         more = json.loads(settings.encode(document)) | {"later": {"a": 1}}
@@ -36,7 +37,9 @@ class TestSettings:
     def test_people_may_write_yaml_and_leave_everything_out(self):
         decoded = settings.decode(b"batching:\n  maxBatchSize: 4\n", text=True)
         assert decoded.batching.max_batch_size == 4
-        assert settings.decode(b"", text=True) == settings.Settings()
+        assert settings.decode(b"{}", text=True, by_hand=True) == settings.Settings()
+        with pytest.raises(DocumentError, match="found an empty document"):
+            settings.decode(b"# nothing\n", text=True, by_hand=True)
 
     @pytest.mark.parametrize(
         ("data", "message"),
@@ -47,7 +50,7 @@ class TestSettings:
             (b'{"v":2}', "expected v: 1, found v: 2"),
             (b'{"v":1,"batching":{"maxBatchSize":0}}', r"\$\.batching\.maxBatchSize"),
             (b'{"v":1,"batching":{"maxBatchSize":"4"}}', r"\$\.batching\.maxBatchSize"),
-            (b'{"v":1,"batching":{"overflowStatus":500}}', r"\$\.batching\.overflowStatus"),
+            (b'{"v":1,"batching":{"onBatchError":"No"}}', r"\$\.batching\.onBatchError"),
         ],
     )
     def test_a_document_that_cannot_be_used_says_where(self, data: bytes, message: str):
@@ -283,6 +286,43 @@ class TestSettingsSource:
         assert applied == [1]
         messages = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
         assert messages == ["settings file cannot be read", "settings applied", "settings refused"]
+
+    async def test_a_file_that_is_being_written_does_not_take_effect(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        """Whatever it means as it is: it must be the same twice; at SIGHUP it is read at once."""
+        path = tmp_path / "settings.json"
+        applied: asyncio.Queue[int] = asyncio.Queue()
+        source = SettingsSource(
+            path=path,
+            decode=settings.decode,
+            apply=lambda settings: applied.put_nowait(settings.batching.max_batch_size),
+            reports=False,
+        )
+        monkeypatch.setattr(settings_source, "POLL_SECONDS", 0.001)
+        monkeypatch.setattr(settings_source, "SETTLE_SECONDS", 0.001)
+        path.write_bytes(self.document(1))
+        reads, read_bytes = 0, Path.read_bytes
+
+        def read_and_change(read: Path) -> bytes:
+            nonlocal reads
+            data = read_bytes(read)
+            reads += 1
+            if reads < 20:
+                path.write_bytes(self.document(reads + 1))
+            return data
+
+        monkeypatch.setattr(Path, "read_bytes", read_and_change)
+        watching = asyncio.create_task(source.watch())
+        try:
+            assert (await asyncio.wait_for(applied.get(), 30), reads) == (20, 21)
+            monkeypatch.setattr(settings_source, "POLL_SECONDS", 3600)
+            monkeypatch.setattr(settings_source, "SETTLE_SECONDS", 3600)
+            path.write_bytes(self.document(7))
+            source.reload_now()
+            assert await asyncio.wait_for(applied.get(), 30) == 7
+        finally:
+            watching.cancel()
 
     def test_a_file_that_vanishes_leaves_the_last_settings_and_is_told_once_each_time(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

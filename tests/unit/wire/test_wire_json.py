@@ -19,7 +19,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock_sidecar.protocols import instances
-from penstock_sidecar.protocols.envelope import ENVELOPE_PROTOCOL
 from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
 from penstock_sidecar.protocols.openai import OPENAI_PROTOCOL
 from penstock_sidecar.protocols.v2 import V2_PROTOCOL
@@ -364,7 +363,6 @@ READERS: dict[str, tuple[str, Callable[[bytes], Any]]] = {
             (INSTANCES_PROTOCOL, "/", "instances"),
             (V2_PROTOCOL, "/v2/models/m/infer", "inputs"),
             (OPENAI_PROTOCOL, "/v1/embeddings", "input"),
-            (ENVELOPE_PROTOCOL, "/", "body"),
         )
     },
 }

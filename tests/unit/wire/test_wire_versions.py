@@ -29,7 +29,7 @@ def later(value: Any, *, free: bool = False) -> Any:
     return [later(member) for member in value] if isinstance(value, list) else value
 
 
-FREE = {"refused", "fit", "codes", "reasons", "backends", "endpoints", "mirrors"}
+FREE = {"refused", "fit", "codes", "reasons", "backends", "endpoints", "mirrors", "tenants"}
 """Members that hold a map by name (those that hold a list do not matter)."""
 
 SETTINGS = settings.Settings(
@@ -38,13 +38,13 @@ SETTINGS = settings.Settings(
     batching=settings.Batching(max_batch_size=7, fairness=settings.Fairness(header="x-tenant")),
     user_config={"any": {"thing": 1}},
 )
+SERVED = router_settings.Endpoint(
+    name="e", port=20000, backends=(router_settings.WeightedBackend(name="b", weight=2),)
+)
 ROUTER = router_settings.RouterSettings(
     version=4,
-    endpoints=(
-        router_settings.Endpoint(
-            name="e", port=20000, backends=(router_settings.WeightedBackend(name="b", weight=2),)
-        ),
-    ),
+    endpoints=(SERVED,),
+    tenants={"n": router_settings.Tenant(port=10000, endpoints=(SERVED,))},
 )
 SIDECAR_REPORT = report.SidecarReport(
     pod="p",
@@ -62,6 +62,7 @@ ROUTER_REPORT = report.RouterReport(
     seq=1,
     state="ready",
     endpoints={"e": report.EndpointReport(backends={"b": report.BackendTotals(codes={"200": 1})})},
+    tenants={"n": report.TenantReport(door=True, endpoints={"e": report.EndpointReport(listening=True)})},
 )
 
 
@@ -101,4 +102,4 @@ def test_an_earlier_report_has_defaults_for_what_it_does_not_say(decode: Any) ->
 def test_earlier_settings_have_defaults_for_what_they_do_not_say() -> None:
     """A newer sidecar beside an older operator."""
     assert settings.decode(b'{"v": 1, "version": 2}') == settings.Settings(version=2)
-    assert router_settings.decode(b'{"v": 1, "version": 2}').version == 2
+    assert router_settings.decode(b'{"v": 1, "version": 2, "endpoints": []}').version == 2

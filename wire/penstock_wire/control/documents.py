@@ -33,7 +33,7 @@ def decode(kind: type[T], data: bytes, *, what: str, text: bool = False, by_hand
 
     Raises:
         DocumentError: the document is unreadable, does not have the expected shape, or has an unknown
-            version; if written by hand, it has an unknown member.
+            version; if written by hand, it is empty, or has an unknown member.
     """
     if not text and not by_hand:
         return _straight(kind, data, what=what)
@@ -42,6 +42,10 @@ def decode(kind: type[T], data: bytes, *, what: str, text: bool = False, by_hand
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DocumentError(f"{what}: expected JSON or YAML, found bytes that are not: {error}") from error
     if document is None:
+        if by_hand:
+            raise DocumentError(
+                f"{what}: expected an object ({{}} for the defaults), found an empty document"
+            )
         document = {}
     if not isinstance(document, dict):
         raise DocumentError(f"{what}: expected an object, found {type(document).__name__}")

@@ -63,6 +63,8 @@ class _Reader:
             if isinstance(value, list) and get_origin(option) is tuple:
                 element = get_args(option)[0]
                 return [self.value(each, element, f"{path}[{index}]") for index, each in enumerate(value)]
+        if isinstance(value, float) and value.is_integer() and int in options and float not in options:
+            return int(value)  # such as 4.0
         if wanted := _wanted(value, options):
             hint = f"; durations go into {path.removesuffix(_MS)}" if path.endswith(_MS) else ""
             raise DocumentError(f"{self._what}: {path}: expected {wanted}, found {value!r:.100}{hint}")

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from penstock_wire.control import documents
+from penstock_wire.control.artifact import ArtifactState, ArtifactTurn
 from penstock_wire.errors import DocumentError
 
 State = Literal["starting", "loading", "ready", "draining"]
@@ -101,6 +102,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         items: mean number of items in these batches; None in reports of sidecars that do not count it.
         spread: standard deviation of the number of items in them; None as before. A curve from batches of
             nearly one size says little of b.
+        work: work of a batch by terms, in items of the usual cost: `item` (of each item), `cost` (of each
+            unit of their costs), `padded` and `square` (of the padded costs); absent where W is the number of
+            items.
     """
 
     a_ms: Measure
@@ -108,6 +112,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     n: Count
     items: Extent | None = None
     spread: Extent | None = None
+    work: Annotated[dict[str, Extent], msgspec.Meta(max_length=8)] | msgspec.UnsetType = msgspec.UNSET
 
     def bounded(self) -> tuple[float, float]:
         """Both numbers without negative parts; at `items`, where it was measured, the curve stays."""
@@ -151,6 +156,7 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         reconfigure: outcome of the latest `userConfig`, None if there was none.
         processor_wait: share of the time since the last report in which the serving thread waited for a
             processor (`processor_wait`); None if unknown.
+        artifact: how far the model's artifact has come; None without one.
     """
 
     v: int = documents.VERSION
@@ -169,6 +175,7 @@ class SidecarReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     slots: Count = 1
     reconfigure: Reconfigure | None = None
     processor_wait: Share | None = None
+    artifact: ArtifactState | None = None
 
 
 class BackendTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -277,11 +284,28 @@ class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     mirrors: Annotated[dict[Name, MirrorTotals], msgspec.Meta(max_length=100)] = {}
 
 
+Endpoints = Annotated[dict[Name, EndpointReport], msgspec.Meta(max_length=20_000)]
+
+
+class TenantReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a shared router serves for one namespace.
+
+    Args:
+        door: the namespace's front door listens.
+        endpoints: by name.
+    """
+
+    door: bool = False
+    endpoints: Endpoints = {}
+
+
 class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One report of a router; its other members as in `SidecarReport`.
 
     Args:
-        endpoints: by name.
+        endpoints: by name; none of a shared router.
+        tenants: by namespace, of a shared router.
+        door: the front door of the one namespace that this is about listens (`of_tenants`).
     """
 
     v: int = documents.VERSION
@@ -291,8 +315,22 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     state: State
     settings_version: Count = 0
     settings_digest: Name = ""
-    endpoints: Annotated[dict[Name, EndpointReport], msgspec.Meta(max_length=20_000)] = {}
+    endpoints: Endpoints = {}
     processor_wait: Share | None = None
+    tenants: Annotated[dict[Name, TenantReport], msgspec.Meta(max_length=20_000)] = {}
+    door: bool = False
+
+    def of_tenants(self) -> dict[str, RouterReport]:
+        """Split a shared router's report into one for each namespace, as if each had a router of its own.
+
+        They have the version of the settings, and not the digest, which changes with any of the namespaces.
+        """
+        return {
+            namespace: msgspec.structs.replace(
+                self, endpoints=tenant.endpoints, tenants={}, door=tenant.door, settings_digest=""
+            )
+            for namespace, tenant in self.tenants.items()
+        }
 
 
 class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
@@ -303,6 +341,7 @@ class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         settings: the settings document as one JSON object, if the reporter has another.
         authorities: certificates that can sign the operator's, PEM, if the reporter has others.
         routers: to a sidecar, the addresses of its namespace's routers; empty if they are not known.
+        artifact: to a sidecar, while pods of its backend download.
     """
 
     v: int = documents.VERSION
@@ -310,6 +349,7 @@ class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     settings: msgspec.Raw | None = None
     authorities: str | None = None
     routers: tuple[str, ...] = ()
+    artifact: ArtifactTurn | msgspec.UnsetType = msgspec.UNSET
 
 
 def decode_sidecar(data: bytes) -> SidecarReport:
@@ -330,6 +370,7 @@ class _ReadAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     settings: msgspec.Raw = msgspec.Raw(b"null")
     authorities: str | None = None
     routers: tuple[str, ...] = ()
+    artifact: ArtifactTurn | msgspec.UnsetType = msgspec.UNSET
 
 
 def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
@@ -347,6 +388,7 @@ def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
         settings=None if settings is None else msgspec.Raw(settings),
         authorities=read.authorities,
         routers=read.routers,
+        artifact=read.artifact,
     )
     return answer, settings
 

@@ -11,11 +11,13 @@ from urllib.parse import urlsplit
 
 from penstock_wire import contract
 from penstock_wire.addresses import join
+from penstock_wire.control.artifact import ArtifactTurn
 from penstock_wire.control.ca_trust import HEADER, Trust
 from penstock_wire.control.report import decode_answer
 from penstock_wire.errors import DocumentError
 from penstock_wire.http import Request, UpstreamError
 from penstock_wire.http.client.pool import H1Upstream
+from penstock_wire.http.sending import send
 from penstock_wire.process import log
 from penstock_wire.words import cut
 
@@ -45,6 +47,7 @@ class Reporter:
         on_alone: called when no operator answers as it should, and when an answer brings no settings; not if
             it cannot prove who it is: an operator is there, and the mounted files disagree with it.
         on_routers: takes the addresses of routers, if an answer has them.
+        on_artifact: takes each answer's word on the pod's artifact.
 
     Raises:
         ValueError: the URL cannot be used.
@@ -61,6 +64,7 @@ class Reporter:
         on_alone: Callable[[], None] = lambda: None,
         authorities: Path | None = None,
         on_routers: Callable[[tuple[str, ...]], None] = lambda _: None,
+        on_artifact: Callable[[ArtifactTurn | None], None] = lambda _: None,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -83,6 +87,7 @@ class Reporter:
         self._on_settings = on_settings
         self._on_alone = on_alone
         self._on_routers = on_routers
+        self._on_artifact = on_artifact
         self._now = asyncio.Event()
         self._sequence = 0
         self._logged_error = ""
@@ -138,7 +143,7 @@ class Reporter:
         request = Request(
             method="POST", target=self._target, headers=tuple(headers), body=self._make(self._sequence)
         )
-        answer = await self._upstream.send(self._host, self._port, request, timeout=TIMEOUT_SECONDS)
+        answer = await send(self._upstream, self._host, self._port, request, timeout=TIMEOUT_SECONDS)
         if answer.status != 200:
             detail = cut(answer.body[:1500].decode("utf-8", "replace"), 300)
             raise DocumentError(f"report answer: expected status 200, found {answer.status}: {detail}")
@@ -153,4 +158,5 @@ class Reporter:
             self._on_settings(settings)
         else:
             self._on_alone()
+        self._on_artifact(document.artifact or None)
         return min(LONGEST_SECONDS, max(0.1, document.next_report_ms / 1000))

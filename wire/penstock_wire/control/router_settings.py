@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -30,12 +32,10 @@ class ColdStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Args:
         timeout_ms: longest time that a request is held.
         max_pending: most requests held for one endpoint in one router.
-        overflow_status: HTTP status of a request beyond that number.
     """
 
     timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 120_000
     max_pending: Annotated[int, msgspec.Meta(ge=0)] = 1000
-    overflow_status: Literal[503, 429] = 503
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -175,12 +175,41 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return f"/{self.name}" if self.route is None else self.route
 
 
+class Tenant(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a shared router serves for one namespace.
+
+    Args:
+        port: the port of the namespace's front door.
+        endpoints: the endpoints of the namespace; their backends are those of the namespace, too.
+    """
+
+    port: Port
+    endpoints: tuple[Endpoint, ...]
+
+
 class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All endpoints of one router; `v` and `version` as in `settings.Settings`."""
+    """All endpoints of one router; `v` and `version` as in `settings.Settings`.
+
+    NB: `endpoints` has no default: a file that lacks it is cut, and does not mean to close all of them.
+
+    Args:
+        endpoints: those of the router's own namespace; none of a shared router.
+        tenants: what a shared router serves, by namespace.
+    """
 
     v: int = documents.VERSION
     version: int | None = None
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[Endpoint, ...]
+    tenants: dict[str, Tenant] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def scopes(self) -> list[tuple[str, tuple[Endpoint, ...]]]:
+        """The endpoints of each namespace, within which names are unique, by their place in the document."""
+        tenants = (self.tenants or {}).items()
+        return [
+            ("$.endpoints", self.endpoints),
+            *[(f"$.tenants.{name}.endpoints", tenant.endpoints) for name, tenant in tenants],
+        ]
 
 
 def decode(
@@ -191,7 +220,7 @@ def decode(
     If written by hand, settings that a ModelEndpoint or a TrafficSplit cannot have are refused, too.
     """
     settings = documents.decode(RouterSettings, data, what=what, text=text, by_hand=by_hand)
-    for endpoint in settings.endpoints:
+    for endpoint in itertools.chain.from_iterable([endpoints for _, endpoints in settings.scopes]):
         if endpoint.cors is not None and (fault := _fault(endpoint.cors)):
             raise DocumentError(f"{what}: endpoint {endpoint.name}: cors.{fault}")
         if endpoint.mirrors and (fault := _mirror_fault(endpoint)):
@@ -279,3 +308,15 @@ def _mirror_fault(endpoint: Endpoint) -> str:
 def encode(settings: RouterSettings) -> bytes:
     """Encode settings as JSON: equal settings are equal bytes."""
     return msgspec.json.encode(settings)
+
+
+def encode_tenant(tenant: Tenant) -> bytes:
+    """Encode what a shared router serves for one namespace, for `encode_tenants`."""
+    return msgspec.json.encode(tenant)
+
+
+def encode_tenants(version: int, tenants: Mapping[str, bytes]) -> bytes:
+    """Encode the settings of a shared router from the parts of its namespaces, which stay as they are."""
+    parts = {namespace: msgspec.Raw(part) for namespace, part in tenants.items()}
+    document = {"v": documents.VERSION, "version": version, "endpoints": (), "tenants": parts}
+    return msgspec.json.encode(document)

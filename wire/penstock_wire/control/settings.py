@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from penstock_wire.control import documents
+from penstock_wire.control.artifact import ArtifactDemand
 from penstock_wire.durations import format_ms
 from penstock_wire.errors import DocumentError
 
@@ -14,6 +15,8 @@ UNKNOWN_QUEUE = 1024
 """Items that can wait by default while the rate of answers is unknown."""
 MOST_QUEUED = 1_000_000
 """Upper bound of the items that can wait by default."""
+COST_PATH = r"^\$(\.[A-Za-z0-9_-]+)*$"
+"""The form of the path to an item's cost."""
 
 
 class Priority(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -40,6 +43,16 @@ class Fairness(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     header: str
 
 
+class Cost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What an item costs.
+
+    Args:
+        path: where each item has it: `$`, the item itself, or members as in `$.input.text`.
+    """
+
+    path: Annotated[str, msgspec.Meta(pattern=COST_PATH, max_length=256)]
+
+
 class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A BatchPolicy's spec with its defaults filled in; durations in milliseconds.
 
@@ -54,12 +67,16 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         default_timeout_ms: deadline of a request without one.
         max_queued_items: items that can wait; None = as many as are answered within a deadline, see
             `queue_limit`; 0 = no queue.
-        overflow_status: status of a refusal because the queue is full.
         batch_key_headers: header names whose values must be equal within a batch.
         on_batch_error: whether a failed batch is halved and run again to find the request that fails it;
-            None = the protocol's default.
+            None = Isolate.
         priority: levels of urgency.
         fairness: the header field that divides the slots into shares, None = no shares.
+        cost: where items say what they cost; absent = their bytes are it.
+        max_batch_cost: most of the number of items times the largest of their costs, in one batch; absent =
+            any.
+        reuse: whether requests that are the same as one in flight wait for its answer. These three are
+            never null: older sidecars do not have them.
     """
 
     max_batch_size: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
@@ -69,11 +86,13 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     latency_objective_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
     default_timeout_ms: Annotated[int, msgspec.Meta(ge=1)] = 30_000
     max_queued_items: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    overflow_status: Literal[503, 429] = 503
     batch_key_headers: tuple[str, ...] = ()
     on_batch_error: Literal["Isolate", "Fail"] | None = None
     priority: Priority = msgspec.field(default_factory=Priority)
     fairness: Fairness | None = None
+    cost: Cost | msgspec.UnsetType = msgspec.UNSET
+    max_batch_cost: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType = msgspec.UNSET
+    reuse: Literal["InFlight"] | msgspec.UnsetType = msgspec.UNSET
 
     def queue_limit(self, slots: int, answered: float = 0.0) -> int:
         """Return how many items can wait; the derived default is as many as are answered within a deadline.
@@ -98,6 +117,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         batching: how to batch.
         max_ongoing_requests: requests in the model at once if nothing is batched.
         user_config: any JSON to reconfigure the model with; None = nothing.
+        artifact: the digest that pods must find of the model's artifact; absent where none is known.
     """
 
     v: int = documents.VERSION
@@ -106,6 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     batching: Batching = msgspec.field(default_factory=Batching)
     max_ongoing_requests: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 100
     user_config: Any = None
+    artifact: ArtifactDemand | msgspec.UnsetType = msgspec.UNSET
 
 
 def decode(data: bytes, *, what: str = "settings", text: bool = False, by_hand: bool = False) -> Settings:

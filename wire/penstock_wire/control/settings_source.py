@@ -4,12 +4,14 @@ Each change of a document counts as new, whatever its `version` says. Without an
 there is. With one (`--report-to`), the file is only for a start while no operator answers: whoever may write
 ConfigMaps can put anything there. From the operator's first document on, the file has no effect any more.
 
-A document that cannot be used is logged and changes nothing.
+A document that cannot be used is logged and changes nothing. A file that has changed is read a second time
+before it takes effect: an editor may have emptied it, and still be writing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -19,6 +21,8 @@ from penstock_wire.errors import DocumentError
 from penstock_wire.process import log
 
 POLL_SECONDS = 0.5
+SETTLE_SECONDS = 0.25
+"""How long a changed file must stay as it is."""
 
 
 class Versioned(Protocol):
@@ -58,7 +62,7 @@ class SettingsSource(Generic[T]):
         self._reports = reports
         self._takes_file = not reports
         self._led = ""  # the digest of the operator's last usable document
-        self._digest = ""
+        self._digest = self._seen = ""  # of the file as it was taken last, and as it was read last
         self._logged_error = ""
         self._unread: str | None = None
         self._refused = False
@@ -94,8 +98,12 @@ class SettingsSource(Generic[T]):
             self._takes_file = True
             self.read_file()
 
-    def read_file(self) -> bool:
-        """Read the file if it counts and has changed; return whether another document took effect."""
+    def read_file(self, *, settled: bool = False) -> bool:
+        """Read the file if it counts and has changed; return whether another document took effect.
+
+        Args:
+            settled: take it only if it was the same when it was read last.
+        """
         if self._path is None or not self._takes_file:
             return False
         try:
@@ -107,7 +115,8 @@ class SettingsSource(Generic[T]):
             return False
         self._unread = None
         name = digest(data)
-        if name == self._digest:
+        before, self._seen = self._seen, name
+        if name == self._digest or (settled and name != before):
             return False
         self._digest = name
         return self._take(data, origin=str(self._path))
@@ -121,7 +130,8 @@ class SettingsSource(Generic[T]):
             self._refused = True
             if str(error) != self._logged_error:
                 self._logged_error = str(error)
-                log("settings refused", level="error", origin=origin, error=str(error))
+                kept = {} if self.current is None else {"in_effect": "the settings before"}
+                log("settings refused", level="error", origin=origin, error=str(error), **kept)
             return False
         self._logged_error = ""
         self._refused = False
@@ -138,10 +148,8 @@ class SettingsSource(Generic[T]):
     async def watch(self) -> None:
         """Follow the file until cancelled; a change takes effect within a second."""
         while True:
-            self.read_file()
-            try:
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            self.read_file(settled=not self._wake.is_set())
             self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS if self._seen == self._digest else SETTLE_SECONDS):
+                    await self._wake.wait()

@@ -9,6 +9,7 @@ from typing import cast
 from penstock_wire.addresses import join
 from penstock_wire.hop import frames
 from penstock_wire.hop.client import HopClient, HopPool
+from penstock_wire.http import ConnectFailed, NotAdmitted, NotCarried, UpstreamError
 from penstock_wire.process import log
 
 ASK_SECONDS = 5.0
@@ -16,15 +17,30 @@ ASK_SECONDS = 5.0
 ASK_AGAIN_SECONDS = 60.0
 """How long a server that refused the upgrade is not asked again."""
 MEET_SECONDS = 1.0
-"""The same for a server that refused or dropped the connection, or ended a hop."""
+"""The same for a server that refused or dropped the connection, is closing, or ended a hop."""
 _MAX_HEAD_BYTES = 8192
 _ASK = b"OPTIONS * HTTP/1.1\r\nhost: %b\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n"
 _SWITCHES = b"HTTP/1.1 101 "
 _END_OF_HEAD = b"\r\n\r\n"
 
 
-async def ask(pool: HopPool, key: tuple[str, int], made: Callable[[HopClient], object]) -> HopClient | float:
-    """Return a hop to a server, or the seconds until the server can be asked again if it makes none.
+class NoHop:
+    """A server makes none.
+
+    Args:
+        seconds: until it can be asked again.
+        error: of a request that only a hop could carry.
+    """
+
+    __slots__ = ("error", "seconds")
+
+    def __init__(self, seconds: float, error: UpstreamError) -> None:
+        self.seconds = seconds
+        self.error = error
+
+
+async def ask(pool: HopPool, key: tuple[str, int], made: Callable[[HopClient], object]) -> HopClient | NoHop:
+    """Return a hop to a server, or why it makes none.
 
     Args:
         pool: the pool that the hop will belong to.
@@ -37,15 +53,19 @@ async def ask(pool: HopPool, key: tuple[str, int], made: Callable[[HopClient], o
         async with asyncio.timeout(ASK_SECONDS):
             await loop.create_connection(lambda: cast("asyncio.Protocol", asked), *key)
             hop = await asked.answer
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError) as error:
         asked.give_up()
-        return MEET_SECONDS
+        why = ConnectFailed(f"cannot make a hop to {join(*key)}: {error!r}")
+        return NoHop(MEET_SECONDS, why)
     except BaseException:
         asked.give_up()
         raise
     if hop is None:
+        if asked.closing:
+            return NoHop(MEET_SECONDS, NotAdmitted(f"{join(*key)} is closing, and makes no hop"))
         log("no hop, requests go over HTTP/1.1", server=join(*key))
-        return ASK_AGAIN_SECONDS
+        never = f"expected a server that makes hops, which alone carry gRPC calls, found {join(*key)}"
+        return NoHop(ASK_AGAIN_SECONDS, NotCarried(never))
     return hop
 
 
@@ -65,12 +85,20 @@ class _Asked:
         self._key = key
         self._loop = loop
         self._transport: asyncio.Transport | None = None
+        self._hop: HopClient | None = None
+        self.closing = False  # the server closes its connections
         self._received = b""
 
     def give_up(self) -> None:
-        """Close the connection: the answer is no longer wanted."""
+        """Close the connection: the answer is no longer wanted.
+
+        NB: its hop may be in use already, and a loop that was cancelled does not always report its end.
+        """
         self.answer.cancel()
-        if self._transport is not None:
+        if self._hop is not None:
+            self._pool.forget(self._hop)
+            self._hop.end()
+        elif self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -84,10 +112,11 @@ class _Asked:
         if self.answer.done() or transport is None or (not end and len(head) <= _MAX_HEAD_BYTES):
             return
         if not (end and _agrees(head)):
+            self.closing = b"\r\nconnection: close" in head.lower()
             self.answer.set_result(None)
             transport.abort()
             return
-        hop = HopClient(self._pool, self._key, self._loop, transport)
+        self._hop = hop = HopClient(self._pool, self._key, self._loop, transport)
         transport.set_protocol(cast("asyncio.Protocol", hop))
         self._made(hop)
         self.answer.set_result(hop)

@@ -12,37 +12,27 @@ import math
 import time
 from typing import Final, Protocol
 
-from penstock_wire.addresses import join
+from penstock_wire.framing.call import FramedCall
+from penstock_wire.framing.client import FramedClient
 from penstock_wire.headers import Headers
 from penstock_wire.hop import frames, heads
-from penstock_wire.hop.bodies import Allowance, BodySender
-from penstock_wire.hop.call import Call
-from penstock_wire.hop.link import Link
+from penstock_wire.hop.bodies import BodySender, HopAllowance
+from penstock_wire.hop.end import HopEnd
 from penstock_wire.http import (
     AnswerUnreadable,
     ConnectionLost,
-    Done,
     Opened,
-    PeerSilent,
     Request,
-    RequestNotTaken,
-    RequestUnread,
-    Response,
     UpstreamError,
-    UpstreamTimeout,
 )
-from penstock_wire.http.client.answer import Answer
 from penstock_wire.http.client.head import MAX_HEAD_BYTES
-from penstock_wire.http.client.peer_liveness import is_silence, nothing_waits, was_reset
+from penstock_wire.http.client.peer_liveness import nothing_waits
 from penstock_wire.http.client.pool import LOOK_SECONDS
 from penstock_wire.http.server.head import METHODS
 from penstock_wire.process import log
-from penstock_wire.timers import EarliestTimer
 
 _pack: Final = frames.HEADER.pack
 _METHODS: Final = frozenset(METHODS.values())
-_LOOK_AGAIN = 0.001
-"""Least seconds between two looks at the deadlines."""
 
 
 def _nothing() -> None:
@@ -50,7 +40,19 @@ def _nothing() -> None:
 
 
 class HopPool(Protocol):
-    """The pool that a connection belongs to."""
+    """The pool that a connection belongs to: also a `ClientPool`."""
+
+    def leaves(self, connection: FramedClient) -> None:
+        """See `ClientPool.leaves`."""
+        ...
+
+    def forget(self, connection: FramedClient) -> None:
+        """See `ClientPool.forget`."""
+        ...
+
+    def silent(self, connection: FramedClient) -> None:
+        """See `ClientPool.silent`."""
+        ...
 
     def room(self, connection: HopClient, free: int, waiting: int, capacity: int) -> None:
         """Take a server's room: items that start at once now, that wait, and that start at once when idle."""
@@ -60,20 +62,8 @@ class HopPool(Protocol):
         """Take the number of items whose requests a server has handed back after a recall."""
         ...
 
-    def leaves(self, connection: HopClient) -> None:
-        """Remove a connection that accepts no further request."""
-        ...
 
-    def forget(self, connection: HopClient) -> None:
-        """Remove a connection that has ended."""
-        ...
-
-    def silent(self, connection: HopClient) -> None:
-        """Take note that a connection ended because its peer's machine gave no sign of life."""
-        ...
-
-
-class HopClient(Link):
+class HopClient(FramedClient, HopEnd):
     """The router's end of one connection.
 
     Args:
@@ -90,36 +80,28 @@ class HopClient(Link):
         loop: asyncio.AbstractEventLoop,
         transport: asyncio.Transport,
     ) -> None:
-        super().__init__(loop, transport)
-        self.key = key
-        self.where = join(*key)
-        self.reusable = True
-        self.idle_since = time.monotonic()
-        self._pool = pool
-        self._calls: dict[int, Call] = {}
-        self._number = 0  # of the last request
+        super().__init__(pool, key, loop, transport, frames.HEADER_BYTES)
+        self._hop_pool = pool
         self._flushed = 0  # the last request that was given to the transport
         self._tail = 0  # the request that ends with the last bytes sent; 0 = none
+        self._unread = 0  # the request that the server surely did not read; 0 = none
         self._slots: list[heads.AnswerHead | None] = [None] * frames.SLOTS
         self._sent = heads.SlotTable()
         self._latest: Headers | None = None  # fields of the last request; its target and method follow
         self._latest_target = ""
         self._latest_method = ""
         self._latest_slot = 0
-        self._timer = EarliestTimer(self._look, time.monotonic)
 
     # -- requests out ---------------------------------------------------------------------------------------
 
     @property
-    def busy(self) -> bool:
-        """Whether a call is under way."""
-        return bool(self._calls)
+    def is_full(self) -> bool:
+        """Whether the server takes no request here now, for a while."""
+        return self._paused or len(self._calls) >= frames.MAX_REQUESTS
 
     def takes(self, request: Request) -> bool:
         """Whether a request can be sent here now."""
-        if not self.reusable or self._paused or self.ended or request.fresh or request.upgrade:
-            return False
-        if len(self._calls) >= frames.MAX_REQUESTS:
+        if not self.reusable or self.is_full or self.ended or request.fresh or request.upgrade:
             return False
         if request.method not in _METHODS or self.transport.is_closing():
             return False
@@ -130,36 +112,10 @@ class HopClient(Link):
             time.monotonic() - self.idle_since < LOOK_SECONDS or nothing_waits(self.transport)
         )
 
-    def begin(self, request: Request, timeout: float, done: Done) -> Call:
-        """Send a request; `done` is called once, later, with its whole answer or its failure."""
-        call = self._begin(request, timeout)
-        call.done = done
-        return call
-
-    def begin_open(
+    def begin(
         self, request: Request, timeout: float, idle: float, whole_bytes: int, opened: Opened
-    ) -> Call:
-        """Like `begin`, but an answer longer than `whole_bytes` is delivered when its head arrives."""
-        call = self._begin(request, timeout)
-        call.idle_timeout = idle
-        call.whole_bytes = whole_bytes
-        call.opened = opened
-        return call
-
-    def wait(self, request: Request, timeout: float) -> tuple[Call, asyncio.Future[Response]]:
-        """Send a request; the future gets its whole answer or its failure."""
-        call = self._begin(request, timeout)
-        call.waiter = waiter = self._loop.create_future()
-        return call, waiter
-
-    def open(self, request: Request, timeout: float, idle: float) -> tuple[Call, asyncio.Future[Answer]]:
-        """Send a request and its stream; the future gets the beginning of the answer, or the failure."""
-        call = self._begin(request, timeout)
-        call.idle_timeout = idle
-        call.opening = opening = self._loop.create_future()
-        return call, opening
-
-    def _begin(self, request: Request, timeout: float) -> Call:
+    ) -> FramedCall:
+        """Send a request; see `Upstream.begin`."""
         shared, lines = request.headers, request.lines
         try:
             if not lines:
@@ -172,17 +128,20 @@ class HopClient(Link):
             raise UpstreamError(f"the request for {self.where} cannot be sent: {error}") from error
         body = request.body
         self._number = number = self._number + 1
-        call = Call(self, self._loop, number, request, timeout)
+        call = FramedCall(self, self._loop, number, request, timeout, idle, whole_bytes, opened)
         self._calls[number] = call
         size = len(lines)
         stream = request.stream
+        flags = frames.TAKES_TRAILERS if request.trailers else 0
         if stream is None and len(body) <= frames.PIECE_BYTES:
-            self.send(_pack(size + len(body), number, size, frames.REQUEST, frames.END, slot) + lines + body)
+            flags |= frames.END
+            self.send(_pack(size + len(body), number, size, frames.REQUEST, flags, slot) + lines + body)
             self._tail = number
         else:
             length = len(body) if stream is None else request.length
             length_field = b"" if length is None else frames.LONG.pack(length)
-            flags = 0 if length is None else frames.LENGTH
+            if length is not None:
+                flags |= frames.LENGTH
             self.send(
                 _pack(size + len(length_field), number, size, frames.REQUEST, flags, slot)
                 + length_field
@@ -224,10 +183,6 @@ class HopClient(Link):
         self._flushed = self._number
         super()._flush()
 
-    def kept(self) -> int:
-        kept = self.transport.get_write_buffer_size() + self._out_bytes + self._held
-        return kept + sum([call.kept() for call in self._calls.values()])
-
     def recall(self, count: int) -> None:
         """Ask for unstarted requests of `count` items back; they are answered as not executed."""
         self.send(frames.recall(count))
@@ -253,10 +208,10 @@ class HopClient(Link):
                 raise ValueError(f"expected a number up to {self._number}, found {last}")
             # Requests that the server has not yet counted will use their part of the room.
             # NB: the slot of this frame is the capacity. Older sidecars send 0, older routers ignore it.
-            self._pool.room(self, max(0, free - (self._number - last)), waiting, slot)
+            self._hop_pool.room(self, max(0, free - (self._number - last)), waiting, slot)
         elif kind == frames.RECALL:
-            self._pool.recalled(self, frames.read_number(data[start:end]))
-        elif kind in (frames.BODY, frames.CREDIT, frames.CANCEL, frames.INTERIM):
+            self._hop_pool.recalled(self, frames.read_number(data[start:end]))
+        elif kind in (frames.BODY, frames.CREDIT, frames.CANCEL, frames.INTERIM, frames.TRAILERS):
             call = self._calls.get(number)
             if call is not None:
                 self._for_call(call, kind, flags, data[start:end])
@@ -278,12 +233,12 @@ class HopClient(Link):
         body = start + own
         if body > end:
             raise ValueError("expected own fields within their frame")
+        call = self._calls.get(number)
         headers, lines = head.fields, b""
         if own:
             lines = data[start:body]
-            if not heads.are_usual(lines):
+            if not heads.are_usual(lines) or (call is not None and call.whole_bytes < 0):
                 headers, lines = headers + heads.read_answer_lines(lines), b""
-        call = self._calls.get(number)
         if call is None:  # it was given up
             if not 0 < number <= self._number:
                 raise ValueError(f"expected a number up to {self._number}, found {number}")
@@ -297,10 +252,10 @@ class HopClient(Link):
         elif body < end:
             raise ValueError("expected a body behind an answer's head only where it is whole")
         else:
-            call.allowance = Allowance(self, number)
+            call.allowance = HopAllowance(self, number)
             call.begins(head.status, headers + heads.read_answer_lines(lines), length)
 
-    def _for_call(self, call: Call, kind: int, flags: int, payload: bytes) -> None:
+    def _for_call(self, call: FramedCall, kind: int, flags: int, payload: bytes) -> None:
         if kind == frames.BODY:
             try:
                 ended = call.piece(payload, ended=bool(flags & frames.END))
@@ -308,9 +263,11 @@ class HopClient(Link):
                 self.give_up(call, error)
                 return
             if ended:
-                del self._calls[call.number]
-                call.deadline = math.inf
-                self._rest()
+                self._is_over(call)
+        elif kind == frames.TRAILERS:
+            call.trailers(heads.end_to_end(heads.read_lines(payload)))
+            call.piece(b"", ended=True)
+            self._is_over(call)
         elif kind == frames.CREDIT:
             if call.sender is not None:
                 call.sender.add(frames.read_number(payload))
@@ -332,65 +289,24 @@ class HopClient(Link):
             else:
                 call.interim(status, fields)
 
-    def give_up(self, call: Call, error: Exception) -> None:
-        if self._calls.pop(call.number, None) is None:
-            return
-        if not self.transport.is_closing():
-            self.send(frames.frame(frames.CANCEL, call.number))
+    def _is_over(self, call: FramedCall) -> None:
+        del self._calls[call.number]
         call.deadline = math.inf
         self._rest()
-        call.fail(error)
 
-    # -- time -----------------------------------------------------------------------------------------------
+    def _cancel(self, call: FramedCall) -> None:
+        self.send(frames.frame(frames.CANCEL, call.number))
 
-    def expect_by(self, call: Call, deadline: float) -> None:
-        if call.number in self._calls:
-            call.deadline = deadline
-            self._timer.ring_at(deadline)
-
-    def _look(self) -> None:
-        now = time.monotonic()
-        earliest = math.inf
-        for call in list(self._calls.values()):
-            deadline = call.deadline
-            if deadline <= now:
-                what = "nothing more" if call.answered else "no answer"
-                self.give_up(call, UpstreamTimeout(f"{what} of {self.where} in time"))
-            elif deadline < earliest:
-                earliest = deadline
-        if earliest != math.inf:
-            self._timer.ring_at(max(earliest, now + _LOOK_AGAIN))
+    def _take_frame(self, data: bytes, offset: int, size: int) -> int:
+        return self._take_hop_frame(data, offset, size)
 
     # -- the end --------------------------------------------------------------------------------------------
 
-    def _rest(self) -> None:
-        """Note that a call is over; close when the last one is and no more may come."""
-        if not self._calls:
-            self.idle_since = time.monotonic()
-            if not self.reusable:
-                self._close()
-
-    def _close(self) -> None:
-        self.ended = True
-        if not self.transport.is_closing():
-            self._flush()
-            self.transport.close()
-
     def _leave(self, last: int, why: str) -> None:
         """Handle a goodbye: fail the calls that the server does not accept."""
-        self.reusable = False
-        self._pool.leaves(self)
         if why:
             log("a hop's server ended it", level="warning", server=self.where, error=why)
-        for call in [call for number, call in self._calls.items() if number > last]:
-            del self._calls[call.number]
-            call.fail(RequestNotTaken(f"{self.where} ended the connection before it had read the request"))
-        self._rest()
-
-    def retire(self) -> None:
-        """Send no further requests here; close after the last answer."""
-        self.reusable = False
-        self._rest()
+        self._is_left(last)
 
     def broken(self, why: str) -> None:
         log("a hop's server does not keep to the protocol", level="warning", server=self.where, error=why)
@@ -398,47 +314,11 @@ class HopClient(Link):
         self._flush()
         self.fail(AnswerUnreadable(f"{self.where} does not keep to {frames.PROTOCOL.decode()}: {why}"))
 
-    def end(self) -> None:
-        """Close now; calls under way fail."""
-        self.fail(ConnectionLost(f"the connection to {self.where} was closed here"))
-
-    def fail(self, error: Exception, unread: int = 0) -> None:
-        """End the connection; its calls fail with an error, but those not executed fail as unread.
-
-        Args:
-            error: the error.
-            unread: number of a request that was surely not read; 0 = none.
-        """
-        self.ended = True
-        self.reusable = False
-        flushed = self._flushed
-        calls, self._calls = self._calls, {}
-        for number, call in calls.items():
-            call.deadline = math.inf
-            if number > flushed or number == unread:
-                why = f"{self.where} closed the connection before it had read the request"
-                call.fail(RequestUnread(why))
-            else:
-                call.fail(error)
-        self._timer.cancel()
-        if isinstance(error, AnswerUnreadable):
-            self.transport.close()  # after sending the reason
-        else:
-            self.transport.abort()
-
-    def eof_received(self) -> bool:
-        self._lost(reset=was_reset(self.transport))
-        return False
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._pool.forget(self)
-        if is_silence(error):
-            self.fail(PeerSilent(f"{self.where} gave no sign of life before a complete answer: {error}"))
-            self._pool.silent(self)
-        else:
-            self._lost(reset=isinstance(error, (ConnectionResetError, BrokenPipeError)))
+    def _is_unread(self, number: int) -> bool:
+        return number > self._flushed or number == self._unread
 
     def _lost(self, *, reset: bool) -> None:
         tail = self._calls.get(self._tail)
-        unread = self._tail if reset and tail is not None and not tail.answered else 0
-        self.fail(ConnectionLost(f"the connection to {self.where} ended before a complete answer"), unread)
+        if reset and tail is not None and not tail.answered:
+            self._unread = self._tail
+        super()._lost(reset=reset)

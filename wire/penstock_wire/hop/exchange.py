@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.framing.bodies import Allowance, BodyReceiver
 from penstock_wire.headers import Headers
-from penstock_wire.hop.bodies import Allowance, BodyReceiver, BodySender
+from penstock_wire.hop import frames, heads
+from penstock_wire.hop.bodies import BodySender
 from penstock_wire.http import ClientGone, Request, Response, Tunnel
 from penstock_wire.http.memory import PIECE_BYTES, REQUEST_BYTES, no_room
+from penstock_wire.http.messages import Trailers
 from penstock_wire.http.server import streams
 from penstock_wire.http.server.head import body_too_large
 from penstock_wire.process import log
@@ -50,6 +53,7 @@ class HopExchange:
         "sender",
         "since",
         "task",
+        "trailers",
     )
 
     def __init__(self, connection: AnswerLine, number: int, request: Request) -> None:
@@ -66,6 +70,7 @@ class HopExchange:
         self.length: int | None = None
         # the answer's body, if it goes in pieces
         self.sender: BodySender | None = None
+        self.trailers: Trailers | None = None
         self.task: asyncio.Task[None] | None = None
         self.credits = 0  # credits that its client had given at the last look
         self.since = 0.0  # when it came, or its client last made progress
@@ -76,7 +81,7 @@ class HopExchange:
             kept += self.body_bytes + PIECE_BYTES * len(self.pieces)
         if self.receiver is not None:
             kept += self.receiver.kept()
-        return kept if self.sender is None else kept + self.sender.kept()
+        return kept if self.sender is None else kept + self.sender.unsent()
 
     def kept_since(self) -> float:
         return self.since
@@ -132,3 +137,15 @@ class HopExchange:
     async def writable(self) -> None:
         if self.sender is not None:
             await self.sender.drained()
+
+    def sent(self) -> None:
+        """Take the end of the answer's stream."""
+        self.task = None
+        if self.sender is not None:
+            self.sender.finish(last=self.last_frame())
+
+    def last_frame(self) -> bytes:
+        """Render the trailers, which are complete at the end of the body; empty if there are none."""
+        if self.trailers is None or not self.trailers.fields:
+            return b""
+        return frames.frame(frames.TRAILERS, self.number, heads.write_lines(self.trailers.fields))

@@ -39,9 +39,13 @@ ROOM: Final = 9
 # From the client: how many items it wants back that have not begun, the latest first. From the server: how
 # many it gave back.
 RECALL: Final = 10
+# From the server: field lines behind the body of an answer, which ends with them.
+TRAILERS: Final = 11
 END: Final = 1
 LENGTH: Final = 2
-"""Flags: the body ends with this frame; the payload begins with the body's length (8 bytes)."""
+TAKES_TRAILERS: Final = 4
+"""Flags: the body ends with this frame; the payload begins with the body's length (8 bytes); the answer to
+this request may have trailers."""
 
 NUMBER: Final = struct.Struct(">I")
 LONG: Final = struct.Struct(">Q")

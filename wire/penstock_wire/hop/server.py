@@ -15,19 +15,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.framing.bodies import BodyReceiver
+from penstock_wire.framing.connection import Framed
+from penstock_wire.framing.served import LEFT, STAYS, Served
 from penstock_wire.headers import PER_CONNECTION, Headers
 from penstock_wire.hop import frames, heads
-from penstock_wire.hop.bodies import Allowance, BodyReceiver, BodySender
+from penstock_wire.hop.bodies import BodySender, HopAllowance
+from penstock_wire.hop.end import HopEnd
 from penstock_wire.hop.exchange import HopExchange
-from penstock_wire.hop.link import Link
 from penstock_wire.hop.rooms import Room, Rooms
-from penstock_wire.http import ClientGone, Request, Response, UpstreamError
-from penstock_wire.http.client.peer_liveness import nothing_waits
-from penstock_wire.http.memory import CONNECTION_BYTES, REQUEST_BYTES, Keeper, does_not_fit
+from penstock_wire.http import Request, Response
+from penstock_wire.http.memory import REQUEST_BYTES, Keeper, does_not_fit
 from penstock_wire.http.messages import NO_BODY_STATUS
 from penstock_wire.http.server import head as h1_heads
 from penstock_wire.http.server import limits, streams
@@ -36,12 +38,11 @@ from penstock_wire.process import log
 if TYPE_CHECKING:
     from penstock_wire.http.server.interfaces import ListenerState, Server
 
-_STAYS, _LEAVES, _LEFT = range(3)
 _pack = frames.HEADER.pack
 _PIECE: Final = frames.PIECE_BYTES
 
 
-class HopConnection(Link):
+class HopConnection(Framed, HopEnd, Served):
     """The sidecar's end of one connection.
 
     Args:
@@ -64,20 +65,16 @@ class HopConnection(Link):
         known: heads.KnownHeads,
         rooms: Rooms | None = None,
     ) -> None:
-        super().__init__(loop, transport)
+        super().__init__(loop, transport, frames.HEADER_BYTES)
         self._rooms = rooms
         self._announced_room: Room = (0, 0, 0)  # the room announced last
         self._announced_number = 0  # the last request that it included
         self._recalls = False  # the client asks for requests back
         self._asked_back = 0  # items that it asks for
         self._turned = False  # room, or a queue, has begun or ended, or the queue has doubled
-        self._front = front
         self.memory = front.memory
-        self.memory.room -= CONNECTION_BYTES
-        self._listener = listener
         self._service = listener.service
         self._max_head_bytes = front.max_head_bytes
-        self._peer = peer
         self._known = known
         self._slots: list[heads.RequestHead | None] = [None] * frames.SLOTS
         self._sent = heads.SlotTable()
@@ -87,14 +84,12 @@ class HopConnection(Link):
         self._last = 0  # the last accepted number
         self._exchanges: dict[int, HopExchange] = {}
         self._receiving: dict[int, HopExchange] = {}
-        self._leaving = _STAYS
-        self._since = front.now  # the last progress
-        self._stuck_since = 0.0
-        self._stuck_bytes = 0
-        self._frames_seen = -1  # `_frames` when an incomplete frame was seen last
-        self._parts_since = 0.0
+        self._serve_in(front, listener, peer)
 
     # -- requests in ----------------------------------------------------------------------------------------
+
+    def _take_frame(self, data: bytes, offset: int, size: int) -> int:
+        return self._take_hop_frame(data, offset, size)
 
     def frame_received(
         self, kind: int, flags: int, slot: int, number: int, own: int, data: bytes, start: int, end: int
@@ -168,7 +163,7 @@ class HopConnection(Link):
         recalled = self._recalls
         if recalled:
             self._recall()
-        if self._rooms is not None and (self._turned or self._out) and self._leaving == _STAYS:
+        if self._rooms is not None and (self._turned or self._out) and self._leaving == STAYS:
             self._turned = False
             room = self._rooms.share()
             # NB: a client subtracts what it sends from the announced room, and after a recall assumes that
@@ -185,13 +180,13 @@ class HopConnection(Link):
         Raises:
             ValueError: it has not come.
         """
-        if not 0 < number <= self._last and self._leaving != _LEFT:
+        if not 0 < number <= self._last and self._leaving != LEFT:
             raise ValueError(f"expected a number up to {self._last}, found {number}")
 
     def _take(self, flags: int, slot: int, number: int, own: int, data: bytes, start: int, end: int) -> None:
         if number <= self._last:
             raise ValueError(f"expected a number beyond {self._last}, found {number}")
-        if self._leaving == _LEFT:
+        if self._leaving == LEFT:
             return  # it was sent before the client read our goodbye
         head = self._slots[slot] if slot < frames.SLOTS else None
         if head is None:
@@ -207,11 +202,12 @@ class HopConnection(Link):
         if body > end or (not whole and body < end):
             raise ValueError("expected own fields, and a body behind them only where it is whole")
         self._last = number
-        self._since = self._front.now
+        self._progress.since = self._front.now
         self.memory.room -= REQUEST_BYTES
         request = Request(head.method, head.target, head.fields, b"", self._peer)
+        request.trailers = bool(flags & frames.TAKES_TRAILERS)
         exchange = HopExchange(self, number, request)
-        exchange.since = self._since
+        exchange.since = self._progress.since
         self._exchanges[number] = exchange
         error = head.error
         if error is None:
@@ -224,7 +220,7 @@ class HopConnection(Link):
         if error is None and end - body > most:
             error = h1_heads.body_too_large(request.headers, most, f"{end - body}")
         if not whole:
-            exchange.allowance = Allowance(self, number)
+            exchange.allowance = HopAllowance(self, number)
             exchange.length = length
             if error is None:
                 self._begin_body(exchange, length)
@@ -335,7 +331,8 @@ class HopConnection(Link):
             slot = self._slot(status, response.headers)
         number, own, stream = exchange.number, len(lines), response.stream
         bodiless = status in NO_BODY_STATUS or exchange.request.method == "HEAD"
-        if stream is None and len(body) <= _PIECE and not bodiless:
+        trailers = response.trailers if exchange.request.trailers else None
+        if stream is None and len(body) <= _PIECE and not bodiless and trailers is None:
             self.send(_pack(own + len(body), number, own, frames.ANSWER, frames.END, slot) + lines + body)
             self._end(exchange)
             return
@@ -357,10 +354,13 @@ class HopConnection(Link):
             return
         exchange.sender = sender = BodySender(self, number, functools.partial(self._end, exchange))
         exchange.since = self._front.now
+        exchange.trailers = trailers
         if stream is None:
-            sender.finish(body)
+            sender.finish(body, exchange.last_frame())
         else:
-            exchange.task = streams.sending(self._loop, self._stream(exchange, stream, length), stream)
+            broken = functools.partial(self._break_off, exchange)
+            work = streams.send_all(exchange, stream, length, exchange.sent, broken)
+            exchange.task = streams.sending(self._loop, work, stream)
 
     def _slot(self, status: int, fields: Headers) -> int:
         if fields is self._latest and status == self._latest_status:
@@ -392,27 +392,9 @@ class HopConnection(Link):
             return
         self.send(frames.frame(frames.INTERIM, exchange.number, frames.STATUS.pack(status) + block))
 
-    async def _stream(self, exchange: HopExchange, stream: AsyncIterator[bytes], length: int | None) -> None:
-        try:
-            await streams.send(exchange, stream, chunked=False, length=length)
-        except (ClientGone, UpstreamError):
-            self._break_off(exchange)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            self._break_off(exchange)
-            if task is not None and task.cancelling():
-                raise
-        except Exception as error:
-            log("answer's stream failed", level="error", error=repr(error))
-            self._break_off(exchange)
-        else:
-            if exchange.sender is not None:
-                exchange.sender.finish()
-        finally:
-            exchange.task = None
-
     def _break_off(self, exchange: HopExchange) -> None:
         """End an answer early, so that no client takes the part that was sent for the whole."""
+        exchange.task = None
         if exchange.number in self._exchanges:
             self.send(frames.frame(frames.CANCEL, exchange.number))
             self._end(exchange)
@@ -420,7 +402,7 @@ class HopConnection(Link):
     def _end(self, exchange: HopExchange) -> None:
         """Remove an exchange that was answered, or that is not answered any further."""
         self._exchanges.pop(exchange.number, None)
-        self._since = self._front.now
+        self._progress.since = self._front.now
         if exchange.sender is not None:
             exchange.sender.stop()
         if self._receiving:
@@ -446,19 +428,6 @@ class HopConnection(Link):
         """See `memory.Connection.keepers`: many clients share it, and each request gives way by itself."""
         return [self, *self._exchanges.values()]
 
-    def kept(self) -> int:
-        """See `memory.Keeper.kept`; without its requests."""
-        if self.transport.is_closing():
-            return 0
-        return CONNECTION_BYTES + self.transport.get_write_buffer_size() + self._out_bytes + self._held
-
-    def kept_since(self) -> float:
-        return self._since
-
-    def give_way(self) -> bool:
-        """See `memory.Keeper.give_way`: it stays, since others need it."""
-        return False
-
     def cut(self, exchange: HopExchange) -> None:
         """End an answer that has begun."""
         task = exchange.task
@@ -466,18 +435,12 @@ class HopConnection(Link):
         if task is not None:
             task.cancel()
 
-    # -- reading pauses while the client accepts nothing ----------------------------------------------------
-
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stuck_since = self._front.now
-        self._stuck_bytes = self.transport.get_write_buffer_size()
-        if not self.transport.is_closing():
-            self.transport.pause_reading()
+        self._pause_reading()
 
     def resume_writing(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
+        self._resume_reading()
         super().resume_writing()
 
     # -- time and the end -----------------------------------------------------------------------------------
@@ -492,9 +455,6 @@ class HopConnection(Link):
         for exchange in list(self._exchanges.values()):
             self._drop(exchange, "the client went away")
 
-    def eof_received(self) -> bool:
-        return False
-
     def broken(self, why: str) -> None:
         log("a hop's client does not keep to the protocol", level="warning", peer=self._peer, error=why)
         self.send(frames.goodbye(self._last, why))
@@ -503,23 +463,17 @@ class HopConnection(Link):
     def _finish(self) -> None:
         """Read nothing more, send what waits to be sent, and close."""
         self.ended = True
-        self._leaving = _LEFT
+        self._leaving = LEFT
         self._flush()
         self.transport.close()
 
-    def overdue(self, now: float) -> bool:
-        if self._paused:
-            buffered = self.transport.get_write_buffer_size()
-            if buffered != self._stuck_bytes:
-                self._stuck_bytes, self._stuck_since = buffered, now
-            return now - self._stuck_since > limits.WRITE_SECONDS + limits.SWEEP_SECONDS
-        if self._parts:
-            if self._frames != self._frames_seen:
-                self._frames_seen, self._parts_since = self._frames, now
-            return now - self._parts_since > limits.HEAD_SECONDS + limits.SWEEP_SECONDS
-        if not self._exchanges:
-            patience = limits.IDLE_SECONDS if self._leaving != _LEFT else limits.LINGER_SECONDS
-            return now - self._since > patience + limits.SWEEP_SECONDS
+    def _busy(self) -> bool:
+        return bool(self._exchanges)
+
+    def _say_goodbye(self, *, last: bool) -> None:
+        self.send(frames.goodbye(self._last if last else frames.LAST_NUMBER))
+
+    def _any_late(self, now: float) -> bool:
         return any(self._late(exchange, now) for exchange in list(self._exchanges.values()))
 
     def _late(self, exchange: HopExchange, now: float) -> bool:
@@ -531,21 +485,13 @@ class HopConnection(Link):
             return now - exchange.since > limits.WRITE_SECONDS + limits.SWEEP_SECONDS
         if exchange.number not in self._receiving:
             return False
+        if exchange.request.trailers and exchange.connection is None:  # its client sends when it likes
+            return False
         if exchange.receiver is not None and not exchange.receiver.waited_for:
             exchange.since = now
         return now - exchange.since > limits.BODY_SECONDS + limits.SWEEP_SECONDS
 
-    def expire(self) -> None:
-        """End what is late because the client took too long."""
-        if self._paused or self._parts:
-            self.transport.abort()
-        elif not self._exchanges:
-            if self._leaving != _LEFT:
-                self.close_if_idle()
-            elif self.transport.is_closing():  # the transport waits for a client that accepts nothing
-                self.transport.abort()
-            else:
-                self.transport.close()
+    def _end_late(self) -> None:
         for exchange in list(self._exchanges.values()):
             if not self._late(exchange, self._front.now):
                 continue
@@ -558,35 +504,3 @@ class HopConnection(Link):
                 exchange.answer(late.response())
                 if receiver is not None and gone is not None:
                     gone()
-
-    def send_away(self) -> None:
-        """Ask the client to send nothing more; requests sent before it reads that are still accepted."""
-        if self._leaving == _STAYS and not self.ended:
-            self._leaving = _LEAVES
-            self.send(frames.goodbye(frames.LAST_NUMBER))
-
-    def close_if_idle(self) -> None:
-        """Accept nothing more; the client closes when the accepted requests are answered."""
-        if self._leaving != _LEFT and not self.ended:
-            self._leaving = _LEFT
-            self._since = self._front.now
-            self.send(frames.goodbye(self._last))
-
-    def abort(self) -> None:
-        """Close now, whatever is under way."""
-        self.ended = True
-        self.transport.abort()
-
-    def standing(self) -> tuple[int, float] | None:
-        if self not in self._front.connections:
-            return None
-        if self._paused and self._front.now - self._stuck_since >= limits.STUCK_SECONDS:
-            return (0, self._stuck_since)
-        return (2 if self._exchanges or self._paused else 1, self._since)
-
-    def make_way(self) -> bool:
-        if not (self._exchanges or self._paused) and not nothing_waits(self.transport):
-            return False
-        self._front.connections.discard(self)
-        self.abort()
-        return True

@@ -12,12 +12,26 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Any, Final
 
+from penstock_wire.addresses import join
+from penstock_wire.framing.client import FramedClient
+from penstock_wire.framing.starting import Starting
 from penstock_wire.headers import QUEUE, Headers, get
-from penstock_wire.hop.asking import MEET_SECONDS, ask
+from penstock_wire.hop.asking import MEET_SECONDS, NoHop, ask
 from penstock_wire.hop.client import HopClient
-from penstock_wire.http import Done, GiveUp, Opened, Request, Response, UpstreamAnswer, UpstreamError
+from penstock_wire.http import (
+    ConnectFailed,
+    ConnectTimeout,
+    GiveUp,
+    NotAdmitted,
+    NotCarried,
+    Opened,
+    Request,
+    Response,
+    UpstreamAnswer,
+    UpstreamError,
+)
 from penstock_wire.http.client.pool import H1Upstream
 
 IDLE_SECONDS = 60.0
@@ -26,6 +40,9 @@ MAX_ASKING: Final = 32
 """Most upgrades under way at once for kept servers; those that an answer triggers are not limited."""
 MAX_REFUSED: Final = 4096
 """Most servers without a hop that are remembered."""
+_TURNS: Final = 8
+"""Turns of the loop in which an idle hop's waiting bytes are delivered."""
+_LEAST_SECONDS: Final = 0.001
 _Key = tuple[str, int]
 
 
@@ -39,7 +56,8 @@ class HopUpstream:
     def __init__(self, plain: H1Upstream) -> None:
         self._plain = plain
         self._hops: dict[_Key, HopClient] = {}
-        self._asking: dict[_Key, asyncio.Task[None]] = {}
+        self._asking: dict[_Key, asyncio.Task[NoHop | None]] = {}
+        self._starting: set[asyncio.Task[None]] = set()
         self._refused: dict[_Key, float] = {}
         self._retirements = 0
         self._kept: dict[_Key, None] = {}
@@ -78,13 +96,7 @@ class HopUpstream:
         hop.recall(count)
         return True
 
-    def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
-        hop = self._hops.get((host, port))
-        if hop is not None and hop.takes(request):
-            return hop.begin(request, timeout, done).give_up
-        return self._plain.begin(host, port, request, timeout, done)
-
-    def begin_open(
+    def begin(
         self,
         host: str,
         port: int,
@@ -93,11 +105,20 @@ class HopUpstream:
         idle: float,
         whole_bytes: int,
         opened: Opened,
-    ) -> GiveUp | None:
+        connected: Callable[[], object] | None = None,
+    ) -> GiveUp:
         key = (host, port)
         hop = self._hops.get(key)
+        if request.trailers:
+            request.fresh = False  # only a hop carries it
         if hop is not None and hop.takes(request):
-            return hop.begin_open(request, timeout, idle, whole_bytes, opened).give_up
+            return hop.begin(request, timeout, idle, whole_bytes, opened).give_up
+        if request.trailers:
+            starting = Starting(opened)
+            begin = self._begin_on_hop(key, request, timeout, idle, whole_bytes, starting, connected)
+            self._starting.add(task := starting.run(begin))
+            task.add_done_callback(self._starting.discard)
+            return starting.give_up
         if hop is None and self._may_ask(key):
 
             def learned(answer: Response | UpstreamAnswer | UpstreamError) -> None:
@@ -105,56 +126,63 @@ class HopUpstream:
                     self._learn(key, answer.headers)
                 opened(answer)
 
-            return self._plain.begin_open(host, port, request, timeout, idle, whole_bytes, learned)
-        return self._plain.begin_open(host, port, request, timeout, idle, whole_bytes, opened)
+            return self._plain.begin(host, port, request, timeout, idle, whole_bytes, learned, connected)
+        return self._plain.begin(host, port, request, timeout, idle, whole_bytes, opened, connected)
 
-    async def send(
+    async def _begin_on_hop(
         self,
-        host: str,
-        port: int,
+        key: _Key,
         request: Request,
-        *,
         timeout: float,
-        connected: Callable[[], object] | None = None,
-    ) -> Response:
-        key = (host, port)
-        hop = self._hops.get(key)
-        if hop is None or not hop.takes(request):
-            answer = await self._plain.send(host, port, request, timeout=timeout, connected=connected)
-            self._learn(key, answer.headers)
-            return answer
-        call, waiter = hop.wait(request, timeout)
-        try:
-            return await waiter
-        finally:
-            call.abandon()
+        idle: float,
+        whole_bytes: int,
+        starting: Starting,
+        connected: Callable[[], object] | None,
+    ) -> None:
+        """Wait for a hop, and send a request that only a hop can carry.
 
-    async def open(
-        self,
-        host: str,
-        port: int,
-        request: Request,
-        *,
-        timeout: float,
-        idle: float | None = None,
-        connected: Callable[[], object] | None = None,
-    ) -> UpstreamAnswer:
-        key = (host, port)
+        Raises:
+            ConnectFailed: no connection could be made.
+            NotAdmitted: the server is closing, or takes nothing on its hop now.
+            NotCarried: the server makes no hops.
+        """
+        started = time.monotonic()
         hop = self._hops.get(key)
+        for _ in range(_TURNS):
+            if hop is None or hop.is_full or hop.takes(request):
+                break
+            await asyncio.sleep(0)  # the loop has yet to deliver its bytes, or its end
+            hop = self._hops.get(key)
         if hop is None or not hop.takes(request):
-            opened = await self._plain.open(
-                host, port, request, timeout=timeout, idle=idle, connected=connected
-            )
-            self._learn(key, opened.headers)
-            return opened
-        call, opening = hop.open(request, timeout, timeout if idle is None else idle)
-        try:
-            return await opening
-        except asyncio.CancelledError:
-            call.abandon()
-            if opening.done() and not opening.cancelled() and opening.exception() is None:
-                opening.result().abort()
-            raise
+            hop = await self._new_hop(key, timeout)
+            if connected is not None:
+                connected()
+            if not hop.takes(request):
+                raise NotAdmitted(f"{join(*key)} takes nothing on its hop now")
+        left = max(timeout - (time.monotonic() - started), _LEAST_SECONDS)
+        starting.begun = hop.begin(request, left, idle, whole_bytes, starting.opened).give_up
+
+    async def _new_hop(self, key: _Key, timeout: float) -> HopClient:
+        """Wait for a new hop to a server."""
+        asking = self._asking.get(key)
+        if asking is None:
+            if self._refused.get(key, 0.0) - time.monotonic() > MEET_SECONDS:
+                raise NotCarried(
+                    f"expected a server that makes hops, which alone carry gRPC calls: {join(*key)}"
+                )
+            asking = self._asking[key] = asyncio.get_running_loop().create_task(self._ask(key))
+        await asyncio.wait({asking}, timeout=timeout)
+        if not asking.done():
+            raise ConnectTimeout(f"no hop to {join(*key)} was made in time", timeout)
+        if asking.cancelled() or asking.exception() is not None:
+            raise ConnectFailed(f"no hop to {join(*key)} could be made")
+        refusal = asking.result()
+        if refusal is not None:
+            raise refusal.error
+        hop = self._hops.get(key)
+        if hop is None:
+            raise NotAdmitted(f"the hop to {join(*key)} ended as soon as it was made")
+        return hop
 
     def retire(self, host: str, port: int) -> None:
         self._retirements += 1
@@ -170,7 +198,7 @@ class HopUpstream:
             if timer is not None:
                 timer.cancel()
         self._kept.clear()
-        asking = list(self._asking.values())
+        asking: list[asyncio.Task[Any]] = [*self._asking.values(), *self._starting]
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
@@ -198,14 +226,17 @@ class HopUpstream:
             del self._refused[key]
         return key not in self._asking
 
-    async def _ask(self, key: _Key) -> None:
+    async def _ask(self, key: _Key) -> NoHop | None:
+        """Ask a server for a hop; returns why it makes none."""
         try:
-            hop = await ask(self, key, functools.partial(self._made, self._retirements))
+            answer = await ask(self, key, functools.partial(self._made, self._retirements))
         finally:
             del self._asking[key]
             self._meet_soon()
-        if isinstance(hop, float):
-            self._leave_alone(key, hop)
+        if not isinstance(answer, NoHop):
+            return None
+        self._leave_alone(key, answer.seconds)
+        return answer
 
     def _made(self, retirements: int, hop: HopClient) -> None:
         """Take a new hop into use; `retirements` is their count when the server was asked.
@@ -217,7 +248,10 @@ class HopUpstream:
             hop.retire()
             return
         hop.memory = self._plain.memory
+        before = self._hops.get(hop.key)
         self._hops[hop.key] = hop
+        if before is not None:  # it was full
+            before.retire()
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS / 4, self._close_idle)
 
@@ -257,11 +291,11 @@ class HopUpstream:
 
     # -- calls from connections (`client.HopPool`) ----------------------------------------------------------
 
-    def forget(self, connection: HopClient) -> None:
+    def forget(self, connection: FramedClient) -> None:
         self._plain.disown(connection)
         self.leaves(connection)
 
-    def leaves(self, connection: HopClient) -> None:
+    def leaves(self, connection: FramedClient) -> None:
         if self._hops.get(connection.key) is connection:
             del self._hops[connection.key]
             self._room_is_unknown(connection.key)
@@ -280,5 +314,5 @@ class HopUpstream:
         if self.on_room is not None:
             self.on_room(key, -1, 0, 0)
 
-    def silent(self, connection: HopClient) -> None:
+    def silent(self, connection: FramedClient) -> None:
         self._plain.silent(connection)

@@ -13,6 +13,7 @@ Errors::
         ConnectFailed       surely not executed: no connection could be made
             ConnectTimeout      not within the time allowed
         NotAdmitted         surely not executed: the upstream says so
+        NotCarried          surely not executed: the upstream never takes such a request
         ConnectionLost      sent, then lost: may or may not have been executed
             GivenUp             ended on this side: the answer was no longer wanted
             PeerSilent          not even the other machine's kernel responds
@@ -20,11 +21,12 @@ Errors::
                 RequestNotTaken by the server's own word
             AnswerUnreadable    sent, and the bytes that came back are not an HTTP answer
         UpstreamTimeout     no complete answer in time
+        SenderFailed        what the sender gave has failed: the request's stream, or `connected`
     ClientGone              the client ended its connection in the middle of its body or of a tunnel
 
 Read in this order: `messages` (requests and answers), `body` (bodies read piece by piece), the Protocols
-below, `server` and `client` (which implement them), `head_cache` (heads that came before, for both), `memory`
-(bounds the memory of all connections),
+below, `sending` (waits for an answer in a task), `server` and `client` (which implement the Protocols),
+`head_cache` (heads that came before, for both), `memory` (bounds the memory of all connections),
 `answer_stream` (an answer that is passed on) and `tunnel` (connections that have switched protocols).
 """
 
@@ -39,6 +41,7 @@ from penstock_wire.http.body import BodyReader as BodyReader
 from penstock_wire.http.body import Tunnel as Tunnel
 from penstock_wire.http.messages import Request as Request
 from penstock_wire.http.messages import Response as Response
+from penstock_wire.http.messages import Trailers
 
 
 class UpstreamError(Exception):
@@ -80,6 +83,10 @@ class NotAdmitted(UpstreamError):
         self.retry_after = retry_after
 
 
+class NotCarried(UpstreamError):
+    """The upstream speaks no protocol that can carry this request."""
+
+
 class ConnectionLost(UpstreamError):
     """The connection ended before a complete answer: the request may have been executed."""
 
@@ -109,6 +116,19 @@ class AnswerUnreadable(ConnectionLost):
 
 class UpstreamTimeout(UpstreamError):
     """No complete answer came in time."""
+
+
+class SenderFailed(UpstreamError):
+    """What the sender gave has failed: the request's stream, or `connected`.
+
+    Args:
+        where: host and port of the server.
+        error: what it raised.
+    """
+
+    def __init__(self, where: str, error: Exception) -> None:
+        super().__init__(f"{where}: {error}")
+        self.error = error
 
 
 class ClientGone(Exception):
@@ -257,6 +277,7 @@ class UpstreamAnswer(Protocol):
     length: int | None
     """Bytes of the body, None if the upstream gave none."""
     stream: BodyReader
+    trailers: Trailers | None
     tunnel: Tunnel | None
     """The connection, after 101; `headers` then have `connection` and `upgrade`."""
 
@@ -273,37 +294,20 @@ class UpstreamAnswer(Protocol):
         ...
 
 
-Done = Callable[[Response | UpstreamError], None]
-"""Gets the whole answer, or the error."""
 Opened = Callable[[Response | UpstreamAnswer | UpstreamError], None]
 """Gets the whole answer, its beginning if its body is read as it comes, or the error."""
 GiveUp = Callable[[], None]
 """Ends an exchange that has an unwanted answer; no-op if it has ended."""
+ALL_BYTES: Final = 1 << 60
+"""For `whole_bytes`: each answer is passed whole, also one without a length."""
+AT_HEAD: Final = -1
+"""For `whole_bytes`: the beginning of each answer is passed, also of one that came with its head."""
 
 
 class Upstream(Protocol):
-    """Sends HTTP/1.1 requests over pooled connections."""
+    """Sends HTTP/1.1 requests over pooled connections; `sending` has functions that wait for the answer."""
 
-    def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
-        """Send a request at once, without a task, if a connection is available.
-
-        Args:
-            host: address of the server.
-            port: its port.
-            request: what to send; its body is whole.
-            timeout: seconds for the exchange.
-            done: called once, never before this returns; it may begin the next exchange.
-
-        Returns:
-            The function that gives the exchange up (it calls `done`, too); None if no connection is idle or
-            the request wants a fresh one: nothing was sent, and `send` makes a connection.
-
-        Raises:
-            UpstreamError: the request cannot be sent as it is.
-        """
-        ...
-
-    def begin_open(
+    def begin(
         self,
         host: str,
         port: int,
@@ -312,84 +316,33 @@ class Upstream(Protocol):
         idle: float,
         whole_bytes: int,
         opened: Opened,
-    ) -> GiveUp | None:
-        """Like `begin`, but a long answer is read as it comes.
-
-        Args:
-            host: see `begin`, as the following two.
-            port: see `begin`.
-            request: see `begin`.
-            timeout: seconds for a short answer; for a long one, until its head.
-            idle: longest time in seconds that a reader waits for each piece of a long answer.
-            whole_bytes: an answer is long if its head announces more bytes than this, or no number, unless
-                all of it came with its head.
-            opened: called once, never before this returns; a long answer is passed when its head is there.
-
-        Returns:
-            See `begin`; a long answer is given up by its own `abort`.
-
-        Raises:
-            UpstreamError: see `begin`.
-        """
-        ...
-
-    async def send(
-        self,
-        host: str,
-        port: int,
-        request: Request,
-        *,
-        timeout: float,
         connected: Callable[[], object] | None = None,
-    ) -> Response:
-        """Send a request and return the whole answer, whatever its status.
+    ) -> GiveUp:
+        """Send a request, its stream as it comes: at once if a connection is idle, else on a new one.
+
+        An answer before the end of the request's stream stops the sending of that, unless it is a long 2xx.
+        A request with `upgrade` is sent with its `Connection: upgrade`.
 
         Args:
             host: address of the server.
             port: its port.
             request: what to send; `target` goes out byte for byte.
-            timeout: seconds for the whole exchange, connecting included.
+            timeout: seconds for a short answer, connecting included; for a long one, until its head; while
+                the request's stream is under way, until its next piece is accepted.
+            idle: longest time in seconds that a reader waits for each piece of a long answer.
+            whole_bytes: an answer is long if its head announces more bytes than this, or no number, unless
+                all of it came with its head; or `ALL_BYTES`, `AT_HEAD`.
+            opened: called once, never before this returns; a long answer is passed when its head is there.
+                It may begin the next exchange.
             connected: called when a connection was made, before anything is sent; not for a kept one. An
                 exception in it ends that connection and the request.
 
-        Raises:
-            ConnectFailed: surely not executed.
-            RequestUnread: sent on a kept connection, and surely not executed.
-            ConnectionLost: sent, answer incomplete.
-            UpstreamTimeout: the time is over.
-        """
-        ...
-
-    async def open(
-        self,
-        host: str,
-        port: int,
-        request: Request,
-        *,
-        timeout: float,
-        idle: float | None = None,
-        connected: Callable[[], object] | None = None,
-    ) -> UpstreamAnswer:
-        """Send a request, its stream as it comes, and return when the answer's head has come.
-
-        An answer before the end of the request's body stops the sending of that body. A request with
-        `upgrade` is sent with its `Connection: upgrade`.
-
-        Args:
-            host: address of the server.
-            port: its port.
-            request: what to send.
-            timeout: seconds until the head of the answer, connecting included; while the request's body is
-                under way, until its next piece is accepted.
-            idle: longest time in seconds that a reader waits for each piece of the answer; None = as
-                `timeout`.
-            connected: as in `send`.
+        Returns:
+            The function that gives the exchange up (it calls `opened`, too); a long answer that has begun is
+            given up by its own `abort`.
 
         Raises:
-            ConnectFailed: surely not executed.
-            ConnectionLost: sent, no answer.
-            UpstreamTimeout: the time is over.
-            ClientGone: the request's stream ended early.
+            UpstreamError: the request cannot be sent as it is.
         """
         ...
 

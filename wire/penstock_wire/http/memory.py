@@ -6,11 +6,13 @@ holds, a request costs one subtraction, and no path that frees memory can be for
 
 If too much is kept, the connections that keep most make way, and among those that keep about as much the ones
 that have kept it longest, until an eighth of the bound is free: a connection that keeps little, or not for
-long, is not affected.
+long, is not affected. Where a process serves several tenants, each by a front of its own, those of the tenant
+that keeps most make way: one that keeps less than its share loses nothing by what others keep.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
@@ -87,7 +89,7 @@ class MemoryBound:
         self.room = most or UNBOUNDED
         """Bytes that can come before the next look: at most as many as are free."""
         self.connections: list[Collection[Connection]] = []
-        """Connections that are asked, and can have to make way: a collection for each front."""
+        """Connections that are asked, and can have to make way: a collection for each front (a tenant's)."""
         self.others: list[Callable[[], int]] = []
         """Functions that return further kept bytes."""
         self.gave_way = 0
@@ -117,15 +119,14 @@ class MemoryBound:
 
     def kept(self) -> int:
         """Return the bytes that are kept now."""
-        kept = sum([keeper.kept() for keeper in self._keepers()])
+        kept = sum([sum([size for size, _ in sizes]) for sizes in self._sizes()])
         return kept + sum([other() for other in self.others])
 
-    def _keepers(self) -> list[Keeper]:
+    def _sizes(self) -> list[list[tuple[int, Keeper]]]:
+        """What keeps memory, and how much, for each front."""
         return [
-            keeper
+            [(keeper.kept(), keeper) for connection in connections for keeper in connection.keepers()]
             for connections in self.connections
-            for connection in connections
-            for keeper in connection.keepers()
         ]
 
     def look(self) -> None:
@@ -134,17 +135,26 @@ class MemoryBound:
             self.room = UNBOUNDED
             return
         self._trim()
-        sizes = [(keeper.kept(), keeper) for keeper in self._keepers()]
-        kept = sum([size for size, _ in sizes]) + sum([other() for other in self.others])
+        fronts = self._sizes()
+        sums = [sum([size for size, _ in sizes]) for sizes in fronts]
+        kept = sum(sums) + sum([other() for other in self.others])
         wanted = self.most // LOOK_SHARE
         missing = kept + wanted - self.most
         self.room = self._measured_room = self.most - kept
         if missing <= 0:
             return
         count = 0
-        for size, keeper in sorted(sizes, key=_rank):
-            if missing <= 0:
-                break
+        for sizes in fronts:
+            sizes.sort(key=_rank, reverse=True)  # the last gives way first
+        most = [(-total, place) for place, total in enumerate(sums) if fronts[place]]
+        heapq.heapify(most)
+        while missing > 0 and most:
+            total, place = most[0]
+            size, keeper = fronts[place].pop()
+            if fronts[place]:
+                heapq.heapreplace(most, (total + size, place))
+            else:
+                heapq.heappop(most)
             if keeper.give_way():
                 missing -= size
                 count += 1

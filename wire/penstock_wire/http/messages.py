@@ -47,6 +47,8 @@ class Request:
 
     `expects`, for sending, asks the server whether it wants the stream (`Expect`).
 
+    `trailers`: whoever gets the answer takes fields behind its body (those of gRPC).
+
     `shared` are the first of a received request's `headers`, if many requests share them as one object:
     results derived from them hold for all of these requests. None = unknown.
 
@@ -68,6 +70,7 @@ class Request:
         "shared",
         "stream",
         "target",
+        "trailers",
         "upgrade",
     )
 
@@ -97,6 +100,7 @@ class Request:
         self.fresh = fresh
         self.lines = lines
         self.expects = False
+        self.trailers = False
         self.shared: Headers | None = None
         self.recall: Callable[[], int] | None = None
 
@@ -112,6 +116,19 @@ class Request:
     def path(self) -> str:
         """The target without its query."""
         return self.target.partition("?")[0]
+
+
+class Trailers:
+    """The fields behind an answer's body: complete when that has ended.
+
+    Args:
+        fields: end-to-end fields.
+    """
+
+    __slots__ = ("fields",)
+
+    def __init__(self, fields: Headers = ()) -> None:
+        self.fields = fields
 
 
 class Response:
@@ -131,9 +148,11 @@ class Response:
     `lines` are further fields of this answer alone, each with its line's end (CR LF): in an answer to send,
     the service's own; in a received answer, the sidecar's. They are sent unchecked, so their maker must know
     their bytes.
+
+    `trailers` are sent behind the body to a client that takes some (`Request.trailers`).
     """
 
-    __slots__ = ("body", "headers", "length", "lines", "status", "stream")
+    __slots__ = ("body", "headers", "length", "lines", "status", "stream", "trailers")
 
     def __init__(
         self,
@@ -149,6 +168,7 @@ class Response:
         self.stream = stream
         self.length = length
         self.lines = b""
+        self.trailers: Trailers | None = None
 
     @property
     def fields(self) -> Headers:

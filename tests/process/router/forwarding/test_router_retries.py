@@ -61,12 +61,11 @@ async def test_a_request_is_handed_back_so_often_and_no_more(upstream: Any, rout
     assert {reply.status for reply in replies} == {200}
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["at once", "in a task"])
-def test_a_try_that_is_not_made_is_not_counted(keeps: bool) -> None:
+def test_a_try_that_is_not_made_is_not_counted() -> None:
     """The time of a request is over when it comes back: it is answered, and no pod is asked again."""
 
     async def main() -> None:
-        world = World("a", keeps=keeps, timeout_ms=1000)
+        world = World("a", timeout_ms=1000)
         world.network.handed_back.update(("in-time", "late"))
         assert (await world.ask("in-time")).status == 200
         world.network.back_after = 1.0

@@ -48,3 +48,16 @@ async def test_an_endpoint_turns_its_access_log_on_and_off(capsys: pytest.Captur
         world.state.update(msgspec.structs.replace(world.state.settings, access_log_percent=percent))
         assert (await world.ask("x")).status == 200
         assert len(lines(capsys, "request")) == logged
+
+
+async def test_what_an_upstream_raises_is_answered_and_counted_as_the_router_s_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World("a")
+
+    def broken(*args: Any) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(world.forwarder._upstream, "begin", broken)
+    assert (await world.ask("x")).status == 500
+    assert [line["request_id"] for line in lines(capsys, "request failed")] == ["x"]

@@ -14,7 +14,7 @@ from penstock_router.pods.endpoint_slices import Address
 from penstock_router.pods.pool import Pods
 from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.errors import PenstockError
-from penstock_wire.http import Request, RequestNotTaken, RequestUnread, UpstreamError
+from penstock_wire.http import NotAdmitted, NotCarried, Request, RequestNotTaken, RequestUnread, UpstreamError
 from tests.support.worlds.router_world import HeldExchange
 
 
@@ -24,6 +24,8 @@ from tests.support.worlds.router_world import HeldExchange
         (RequestUnread, UNREAD_SECONDS / 2, True),
         (RequestUnread, UNREAD_SECONDS, False),
         (RequestNotTaken, UNREAD_SECONDS, True),
+        (NotAdmitted, UNREAD_SECONDS, True),
+        (NotCarried, 0.0, False),
     ],
 )
 async def test_a_reset_counts_early_and_a_pod_s_own_word_always(
@@ -48,3 +50,4 @@ async def test_a_reset_counts_early_and_a_pod_s_own_word_always(
     else:
         with pytest.raises(PenstockError):
             failed(proxied, pod, error("gone"), pods, seconds)
+    assert not pod.unreachable

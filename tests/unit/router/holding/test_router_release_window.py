@@ -256,7 +256,7 @@ async def test_what_is_refused_is_told_when_there_should_be_room(
     started_in: float | None, waited: float, retry_after: int
 ) -> None:
     """What is left of a start that takes as long as the last one; 5 s where nothing is known, or no more."""
-    world = World(cold=ColdStart(max_pending=1, overflow_status=429))
+    world = World(cold=ColdStart(max_pending=1))
     if started_in is not None:
         first = world.ask("first")
         await asyncio.sleep(started_in)
@@ -266,7 +266,7 @@ async def test_what_is_refused_is_told_when_there_should_be_room(
     asking = world.ask("held")
     await asyncio.sleep(waited)
     refused = await world.ask("refused")
-    assert refused.status == 429
+    assert refused.status == 503
     assert dict(refused.headers)[b"retry-after"] == str(retry_after).encode()
     world.have("a")
     assert (await asking).status == 200

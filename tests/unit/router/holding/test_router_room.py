@@ -50,7 +50,7 @@ async def test_under_lasting_load_few_tries_are_made_in_vain() -> None:
     world.check_nothing_is_left()
 
 
-@pytest.mark.parametrize("own_ms", [None, 2000])
+@pytest.mark.parametrize("own_ms", [None, 2000, 200])  # at the last, a pod is asked again
 async def test_who_finds_no_room_in_its_time_is_refused_with_retry_after_and_not_executed(
     own_ms: int | None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The result of `H1Upstream.open`: the beginning of an answer, its body as it is read, a tunnel."""
+"""What `sending.open_answer` returns: the beginning of an answer, its body as it is read, a tunnel."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from penstock_wire.headers import Headers
 from penstock_wire.http import BodyReader, ConnectionLost, Tunnel
 from penstock_wire.http.body import next_piece
 from penstock_wire.http.memory import PIECE_BYTES
+from penstock_wire.http.messages import Trailers
 
 HIGH_BYTES = 512 * 1024
 """Received and unread bytes above which the peer must wait."""
@@ -155,13 +156,14 @@ class Answer:
         length: bytes of the body, by its head.
     """
 
-    __slots__ = ("_body", "headers", "length", "status", "stream", "tunnel")
+    __slots__ = ("_body", "headers", "length", "status", "stream", "trailers", "tunnel")
 
     def __init__(self, status: int, headers: Headers, length: int | None, body: Body) -> None:
         self.status = status
         self.headers = headers
         self.length = length
         self.stream: BodyReader = body
+        self.trailers: Trailers | None = None
         self.tunnel: Tunnel | None = None
         self._body = body
 

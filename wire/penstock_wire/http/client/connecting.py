@@ -36,3 +36,5 @@ async def connect(connection: Connection, *, seconds: float, tls: ssl.SSLContext
         raise ConnectTimeout(why, seconds) from error
     except OSError as error:
         raise ConnectFailed(f"cannot connect to {join(host, port)}: {error}") from error
+    if connection.transport.is_closing():  # in a turn of the loop before this task's
+        raise ConnectFailed(f"{join(host, port)} ended the connection as soon as it was made")

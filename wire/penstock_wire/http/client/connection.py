@@ -25,15 +25,16 @@ import httptools
 from penstock_wire.addresses import join
 from penstock_wire.headers import PER_CONNECTION, REASON
 from penstock_wire.http import (
+    ALL_BYTES,
     AnswerUnreadable,
     BodyReader,
     ConnectionLost,
-    Done,
     GivenUp,
     Opened,
     PeerSilent,
     Request,
     Response,
+    SenderFailed,
     UpstreamError,
     UpstreamTimeout,
 )
@@ -82,11 +83,9 @@ class Connection(Carrier):
         self._memory: MemoryBound = pool.memory
         self._state = _IDLE
         self._parser: Any = None
-        self._waiter: asyncio.Future[Any] | None = None  # of the answer, or of its head
-        self._done: Done | None = None  # callback for the answer, if no task waits for it
+        self._opened: Opened | None = None  # callback for the answer
         self._answer: Response | Answer | None = None  # its argument
-        self._opened: Opened | None = None  # the same, if a long answer is read as it comes
-        self._whole_bytes = 0  # most bytes of an answer that is not long
+        self._whole_bytes = 0  # most bytes of an answer that is not long; `AT_HEAD`, `ALL_BYTES`
         self._streamed = False
         self._body: Body | None = None  # of a streamed answer, or of a tunnel
         self._upgrade = b""
@@ -115,34 +114,13 @@ class Connection(Carrier):
 
     # -- one exchange ---------------------------------------------------------------------------------------
 
-    def begin(self, request: Request, timeout: float, done: Done) -> None:
-        """Send a request; `done` is called once, later, with its whole answer or its failure."""
-        self._begin(request, timeout, streamed=False)
-        self._done = done
-
-    def begin_open(self, request: Request, head: float, idle: float, whole: int, opened: Opened) -> None:
-        """Like `begin`, but an answer longer than `whole` bytes is delivered when its head arrives."""
-        self._begin(request, head, streamed=False)
-        self._idle_timeout = idle
-        self._whole_bytes = whole
-        self._opened = opened
-
-    def send(self, request: Request, timeout: float) -> asyncio.Future[Response]:
-        """Send a request; the future gets its whole answer or its failure."""
-        self._begin(request, timeout, streamed=False)
-        self._waiter = waiter = self._loop.create_future()
-        return waiter
-
-    def open(self, request: Request, timeout: float, idle: float) -> asyncio.Future[Answer]:
-        """Send a request and its stream; the future gets the beginning of the answer, or the failure."""
-        self._idle_timeout = idle
-        self._begin(request, timeout, streamed=True)
-        self._waiter = waiter = self._loop.create_future()
-        return waiter
-
-    def _begin(self, request: Request, timeout: float, *, streamed: bool) -> None:
+    def begin(self, request: Request, timeout: float, idle: float, whole_bytes: int, opened: Opened) -> None:
+        """Send a request; see `Upstream.begin`."""
         head = encode_head(request, self.where)
-        self._streamed = streamed
+        self._idle_timeout = idle
+        self._whole_bytes = whole_bytes
+        self._opened = opened
+        self._streamed = whole_bytes < 0
         self._state = _HEAD
         if self._spent:
             self._spent = False
@@ -202,14 +180,9 @@ class Connection(Carrier):
             self._pump = None
             self.reusable = False
 
-    def abandon(self, waiter: asyncio.Future[Any]) -> None:
-        """End an exchange if the caller of `send` or `open` no longer waits; no-op if it is over."""
-        if self._waiter is waiter:
-            self.fail(ConnectionLost(f"the exchange with {self.where} was given up"))
-
-    def give_up(self, done: Done | Opened) -> None:
+    def give_up(self, opened: Opened) -> None:
         """End an exchange with an unwanted answer: its callback gets `GivenUp`; no-op if it is over."""
-        if self._done is done or self._opened is done:
+        if self._opened is opened:
             self.fail(GivenUp(f"the exchange with {self.where} was given up"))
 
     def drop_body(self, body: Body) -> None:
@@ -234,18 +207,14 @@ class Connection(Carrier):
         self._state = _IDLE
         self._past_parser = 0
         self._stop_sending()
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(error)
         body, self._body = self._body, None
         if body is not None:
             body.fail(error)
-        done: Done | Opened | None = self._done or self._opened
-        self._done = self._opened = None
-        if done is not None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
             # NB: not at once: neither a sender nor the parser must be called back in the middle of its work.
-            failure = error if isinstance(error, UpstreamError) else UpstreamError(f"{self.where}: {error}")
-            self._loop.call_soon(done, self._answer if isinstance(self._answer, Response) else failure)
+            failure = error if isinstance(error, UpstreamError) else SenderFailed(self.where, error)
+            self._loop.call_soon(opened, self._answer if isinstance(self._answer, Response) else failure)
             self._answer = None
         self._fields, self._framing, self._pieces = [], [], []
         self.transport.abort()
@@ -363,12 +332,12 @@ class Connection(Carrier):
         if self._head_only or self._streamed or self._is_long:
             return False
         head = self._known.find(data)
-        if head is None or (self._opened is not None and head.length > self._whole_bytes):
+        if head is None or head.length > self._whole_bytes:
             return False
         body = data[len(data) - head.length :] if head.length else b""
         self._stop_sending()
         self._deadline = math.inf
-        self._give(Response(head.status, head.fields, body))
+        self._answer = Response(head.status, head.fields, body)
         self._release()
         return True
 
@@ -452,8 +421,6 @@ class Connection(Carrier):
         self._status = status
         self._bytes_since_progress = 0
         self._body_bytes = 0
-        if status >= 300 or not self._streamed:
-            self._stop_sending()
         try:
             length, chunked = body_length(self._framing, old=old)
         except ValueError as error:
@@ -469,16 +436,13 @@ class Connection(Carrier):
         bodiless = self._head_only or status in NO_BODY_STATUS
         self._length = None if bodiless else length
         self._to_the_end = not (bodiless or chunked or length is not None)
-        if self._opened is not None:
-            if length is None or length > self._whole_bytes:
-                self._streamed = True
-                self._deadline = math.inf
-                self._body = Body(self)
-                self._answer = Answer(status, forwarded(self._framing, self._fields), length, self._body)
-        elif self._streamed:
+        if self._whole_bytes < ALL_BYTES and (length is None or length > self._whole_bytes):
+            self._streamed = True
             self._deadline = math.inf
             self._body = Body(self)
-            self._resolve(Answer(status, forwarded(self._framing, self._fields), length, self._body))
+            self._answer = Answer(status, forwarded(self._framing, self._fields), length, self._body)
+        if status >= 300 or not self._streamed:
+            self._stop_sending()
         if self._head_only:  # the parser would wait for the body that HEAD leaves out
             self._complete()
             self._spent = True
@@ -498,13 +462,6 @@ class Connection(Carrier):
 
     # -- the answer -----------------------------------------------------------------------------------------
 
-    def _resolve(self, answer: Response | Answer) -> None:
-        """Resolve the waiter. If it was cancelled in this turn of the loop, `abandon` is called next."""
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            self._waiter = None
-            waiter.set_result(answer)
-
     def _piece(self, part: bytes) -> None:
         self._body_bytes += len(part)
         if self._body is not None:
@@ -523,37 +480,25 @@ class Connection(Carrier):
         body, self._body = self._body, None
         if body is not None:
             body.finish()
-            if self._answer is not None:  # all of it came with its head
+            if self._answer is not None and self._whole_bytes >= 0:  # all of it came with its head
                 self._answer = Response(self._answer.status, self._answer.headers, body.whole() or b"")
         else:
             whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-            self._give(Response(self._status, forwarded(self._framing, self._fields), whole))
-
-    def _give(self, answer: Response) -> None:
-        """Deliver a whole answer; a callback gets it once the connection is in the pool."""
-        if self._done is not None or self._opened is not None:
-            self._answer = answer
-        else:
-            self._resolve(answer)
+            self._answer = Response(self._status, forwarded(self._framing, self._fields), whole)
 
     def _hand_over(self) -> None:
         """Call back with the answer. The connection is in the pool by then: the next request can use it."""
         answer, self._answer = self._answer, None
         opened, self._opened = self._opened, None
-        if opened is not None:
-            if answer is not None:
-                opened(answer)
-            return
-        done, self._done = self._done, None
-        if done is not None and isinstance(answer, Response):
-            done(answer)
+        if opened is not None and answer is not None:
+            opened(answer)
 
     def _release(self) -> None:
         """Go back to the pool, or end."""
         self._over = False
         self.reusable = self.reusable and not (self._is_long and self.transport.get_write_buffer_size())
         self._kept = True
-        self._waiter = self._interim = None
+        self._interim = None
         self._state = _IDLE
         if self._fields or self._framing or self._pieces:  # an idle connection keeps no answer
             self._fields, self._framing, self._pieces = [], [], []
@@ -581,4 +526,5 @@ class Connection(Carrier):
         )
         answer = Answer(101, headers, None, body)
         answer.tunnel = UpstreamTunnel(self, body)
-        self._resolve(answer)
+        self._answer = answer
+        self._hand_over()

@@ -93,9 +93,17 @@ def is_silence(error: BaseException | None) -> bool:
 
 
 def nothing_waits(transport: asyncio.BaseTransport) -> bool:
-    """Whether nothing of the peer, not even its end, waits for the loop to deliver it."""
+    """Whether nothing of the peer, not even its end, waits for the loop to deliver it.
+
+    NB: False for a closed transport. If its making was cancelled, uvloop closes it, calls no
+    `connection_lost`, and `is_closing` is False.
+    """
+    of: socket.socket | None = transport.get_extra_info("socket")  # none, where TLS has just ended
+    descriptor = -1 if of is None else of.fileno()
+    if descriptor < 0:
+        return False
     poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    poll.register(descriptor, select.POLLIN)
     return not poll.poll(0)
 
 

@@ -17,20 +17,21 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock_wire.addresses import join
 from penstock_wire.http import (
-    Done,
+    GivenUp,
     GiveUp,
     Opened,
     PeerSilent,
     Request,
-    Response,
+    SenderFailed,
     UpstreamError,
 )
 from penstock_wire.http.client import peer_liveness
-from penstock_wire.http.client.answer import MAX_ANSWER_BYTES, Answer
+from penstock_wire.http.client.answer import MAX_ANSWER_BYTES
 from penstock_wire.http.client.connecting import connect
 from penstock_wire.http.client.connection import Connection
-from penstock_wire.http.client.head import MAX_HEAD_BYTES
+from penstock_wire.http.client.head import MAX_HEAD_BYTES, encode_head
 from penstock_wire.http.head_cache import HeadCache
 from penstock_wire.http.memory import MemoryBound
 
@@ -105,46 +106,13 @@ class H1Upstream:
         # By address; the most recently used last.
         self._idle: dict[tuple[str, int], list[Connection]] = {}
         self._open: set[Watched] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
         self._retirements = 0
         self.known = HeadCache()
         self.on_idle_lost: Callable[[tuple[str, int]], None] | None = None
         """Called with the address when a server ends an idle connection: the server may have ended, too."""
 
-    async def send(
-        self,
-        host: str,
-        port: int,
-        request: Request,
-        *,
-        timeout: float,
-        connected: Callable[[], object] | None = None,
-    ) -> Response:
-        connection = self._idle_for((host, port), request)
-        if connection is None:
-            connection, timeout = await self._connect((host, port), timeout, connected)
-        try:
-            answer = connection.send(request, timeout)
-        except UpstreamError:
-            self.put(connection)
-            raise
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            connection.abandon(answer)
-            raise
-
-    def begin(self, host: str, port: int, request: Request, timeout: float, done: Done) -> GiveUp | None:
-        connection = None if request.fresh else self._take((host, port))
-        if connection is None:
-            return None
-        try:
-            connection.begin(request, timeout, done)
-        except UpstreamError:
-            self.put(connection)
-            raise
-        return _Ending(connection, done)
-
-    def begin_open(
+    def begin(
         self,
         host: str,
         port: int,
@@ -153,42 +121,41 @@ class H1Upstream:
         idle: float,
         whole_bytes: int,
         opened: Opened,
-    ) -> GiveUp | None:
-        connection = None if request.fresh else self._take((host, port))
-        if connection is None:
-            return None
-        try:
-            connection.begin_open(request, timeout, idle, whole_bytes, opened)
-        except UpstreamError:
-            self.put(connection)
-            raise
-        return _Ending(connection, opened)
-
-    async def open(
-        self,
-        host: str,
-        port: int,
-        request: Request,
-        *,
-        timeout: float,
-        idle: float | None = None,
         connected: Callable[[], object] | None = None,
-    ) -> Answer:
-        connection = self._idle_for((host, port), request)
+    ) -> GiveUp:
+        key = (host, port)
+        connection = self._idle_for(key, request)
+        sending = _Sending(connection, opened)
         if connection is None:
-            connection, timeout = await self._connect((host, port), timeout, connected)
+            encode_head(request, join(host, port))  # what cannot be sent costs no connection
+            task = asyncio.get_running_loop().create_task(
+                self._begin_on_new(sending, key, request, timeout, idle, whole_bytes, connected)
+            )
+            sending.task = task
+            self._connecting.add(task)
+            task.add_done_callback(sending.connected)
+            task.add_done_callback(self._connecting.discard)
+            return sending
         try:
-            head = connection.open(request, timeout, timeout if idle is None else idle)
+            connection.begin(request, timeout, idle, whole_bytes, opened)
         except UpstreamError:
             self.put(connection)
             raise
-        try:
-            return await head
-        except asyncio.CancelledError:
-            connection.abandon(head)
-            if head.done() and not head.cancelled() and head.exception() is None:
-                head.result().abort()
-            raise
+        return sending
+
+    async def _begin_on_new(
+        self,
+        sending: _Sending,
+        key: tuple[str, int],
+        request: Request,
+        timeout: float,
+        idle: float,
+        whole_bytes: int,
+        connected: Callable[[], object] | None,
+    ) -> None:
+        connection, left = await self._connect(key, timeout, connected)
+        connection.begin(request, left, idle, whole_bytes, sending.opened)
+        sending.connection = connection
 
     def _idle_for(self, key: tuple[str, int], request: Request) -> Connection | None:
         if not request.fresh:
@@ -325,24 +292,43 @@ class H1Upstream:
         if self._next_look is not None:
             self._next_look.cancel()
         self._idle.clear()
+        connecting = list(self._connecting)
+        for task in connecting:
+            task.cancel()
         for each in list(self._open):
             each.end()
+        await asyncio.gather(*connecting, return_exceptions=True)
 
 
-class _Ending:
-    """A `GiveUp` for a request that `begin` or `begin_open` has sent.
+class _Sending:
+    """A `GiveUp` for a request.
 
     Args:
-        connection: the connection that sent it.
-        done: the callback for its answer.
+        connection: the connection that sent it; None while one is made, by `task`.
+        opened: the callback for its answer.
     """
 
-    __slots__ = ("_connection", "_done")
+    __slots__ = ("connection", "opened", "task")
 
-    def __init__(self, connection: Connection, done: Done | Opened) -> None:
-        self._connection = connection
-        self._done = done
+    def __init__(self, connection: Connection | None, opened: Opened) -> None:
+        self.connection = connection
+        self.opened = opened
+        self.task: asyncio.Task[None] | None = None
 
     def __call__(self) -> None:
         """End the exchange; see `Connection.give_up`."""
-        self._connection.give_up(self._done)
+        if self.connection is not None:
+            self.connection.give_up(self.opened)
+        elif self.task is not None:
+            self.task.cancel()
+
+    def connected(self, task: asyncio.Task[None]) -> None:
+        """Report why nothing was sent, if the task that was to make a connection has failed."""
+        if task.cancelled():
+            self.opened(GivenUp("the exchange was given up before there was a connection"))
+            return
+        error = task.exception()
+        if isinstance(error, UpstreamError):
+            self.opened(error)
+        elif isinstance(error, Exception):
+            self.opened(SenderFailed("no request was sent", error))

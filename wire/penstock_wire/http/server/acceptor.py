@@ -45,6 +45,10 @@ class Seated(Protocol):
 ACCEPT_PAUSE = 1.0
 """Seconds without accepting after the process ran out of file descriptors."""
 
+HANDSHAKES = 16
+"""Connections with TLS that are accepted in one go. Each handshake takes a millisecond of CPU: those that
+have begun must end before thousands of others begin, or the clients' time is over before any is done."""
+
 EVICTED_SHARE = 16
 """At the total limit, each look through all connections finds the next 1/16 of them to evict."""
 
@@ -87,7 +91,7 @@ class Acceptor:
         tls: speak TLS.
         most: most connections at once.
         per_address: most of these from one address.
-        backlog: most connections that are accepted in one go.
+        backlog: most connections without TLS that are accepted in one go.
         evicting: at a limit, close an older connection instead of the new one; only without TLS.
         group: the group of a peer's address; None = all addresses share all connections.
     """
@@ -111,7 +115,7 @@ class Acceptor:
         self._tls = tls
         self._most = most
         self._per_address = per_address
-        self._backlog = backlog
+        self._at_once = HANDSHAKES if tls else backlog
         self._evicting = evicting
         self._group = group
         self._seats: dict[Seated, tuple[str, str]] = {}
@@ -172,7 +176,7 @@ class Acceptor:
             of_address[successor] = None
 
     def _accept(self) -> None:
-        for _ in range(self._backlog):
+        for _ in range(self._at_once):
             try:
                 sock, peer = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

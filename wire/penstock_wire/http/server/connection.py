@@ -1,14 +1,9 @@
-"""One connection of the front: the parser's callbacks fill an exchange, the service answers it.
+"""One connection of the front: which exchange is under way, which wait in line, and how the connection ends.
 
-A connection has at most one exchange under way; pipelined ones wait in line, parsed, and reading pauses if
-the line is long, so the answers leave in order. In words:
-
-- `_mode` says where received bytes go: to the parser (`PARSE`); past it, to a body of known length
-  (`BYPASS`); to a tunnel (`TUNNEL`); into `_behind` while it is undecided whether the connection will switch
-  protocols (`UNDECIDED`); nowhere, once no further request is read (`DROP`).
-- `_phase` says what the connection waits for: the next request, the rest of a head, the rest of a body.
-- `_incoming` is the exchange being received, `_current` the one that the service has; with a stream they are
-  the same for a while. `_line` holds those in between.
+Its `reader` makes exchanges of received bytes, the service answers them, its `writer` sends the answers. A
+connection has at most one exchange under way (`current`); pipelined ones wait in `_line`, and reading pauses
+if the line is long, so the answers leave in order. An exchange with a stream can be under way while it is
+still being received.
 
 Except in a tunnel, the end of a client's stream means that the client leaves, whatever is under way.
 """
@@ -16,52 +11,33 @@ Except in a tunnel, the end of a client's stream means that the client leaves, w
 from __future__ import annotations
 
 import asyncio
+import collections
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, cast
 
-import httptools
-
-from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.addresses import unmapped
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
-from penstock_wire.http import ClientGone, Request, Tunnel
-from penstock_wire.http.client.peer_liveness import nothing_waits, untaken_bytes
-from penstock_wire.http.head_cache import RequestHead
-from penstock_wire.http.memory import CONNECTION_BYTES, REQUEST_BYTES, does_not_fit
+from penstock_wire.http import ClientGone, Response, Tunnel, UpstreamError
+from penstock_wire.http.client.peer_liveness import nothing_waits
+from penstock_wire.http.memory import CONNECTION_BYTES, Keeper, no_room
+from penstock_wire.http.messages import NO_BODY_STATUS
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
-from penstock_wire.http.server.connection_base import (
-    BODY,
-    BYPASS,
-    DROP,
-    HEAD,
-    LINE_IS_LONG,
-    MUCH_BEHIND,
-    PARSE,
-    PLAIN,
-    TUNNEL,
-    UNDECIDED,
-    H1Exchange,
-)
-from penstock_wire.http.server.seat import Seat
-from penstock_wire.http.server.upgrade_body import parser_in_body
+from penstock_wire.http.server.exchange import H1Exchange, Owner
+from penstock_wire.http.server.reader import LINE_IS_LONG, PLAIN, RequestReader
+from penstock_wire.http.server.writer import AnswerWriter
 from penstock_wire.process import log
 
 if TYPE_CHECKING:
-    from penstock_wire.http.server.interfaces import ListenerState, Server
-
-_SPECIAL = heads.SPECIAL
-_METHODS = heads.METHODS
-_MAX_FIELDS = limits.MAX_FIELDS
+    from penstock_wire.http.server.interfaces import ListenerState, Server, Successor
 
 
-@mypyc_attr(native_class=False)
-class _EndedError(Exception):
-    """Stops the parser within the received bytes: nothing after that place will be served."""
-
-
-class H1Connection(Seat):
+class H1Connection(Owner):
     """One connection.
+
+    For the loop it is an `asyncio.Protocol` by its methods: it does not inherit from it, as no compiled class
+    does (`compile_modules.py` has the reason).
 
     Args:
         front: its front.
@@ -69,496 +45,378 @@ class H1Connection(Seat):
         loop: the running loop.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "_front",
+        "_line",
+        "_line_bytes",
+        "_lingering",
+        "_listener",
+        "_loop",
+        "_reader",
+        "_scheduled",
+        "_sender",
+        "_service",
+        "_stream",
+        "_transport",
+        "_writer",
+    )
 
     def __init__(self, front: Server, listener: ListenerState, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(front, listener, loop)
-        self._parser = httptools.HttpRequestParser(self)
+        self._front = front
+        self._listener = listener
+        self._service = listener.service
+        self._loop = loop
+        self._transport: asyncio.Transport
+        self._reader = RequestReader(self, front, listener)
+        self._writer: AnswerWriter
+        self._lingering = False  # the end was written; bytes that still come are dropped
+        self._scheduled = False  # `_advance` will be called
+        # requests in line; the last can be a refusal
+        self._line: collections.deque[H1Exchange | PenstockError] | None = None
+        self._line_bytes = 0  # bytes that these keep, without a stream that still comes
+        self.current: H1Exchange | None = None
+        self._sender: asyncio.Task[None] | None = None
+        self._stream: AsyncIterator[bytes] | None = None  # the stream that `_sender` sends
 
     # -- the transport's callbacks --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        front = self._front
         self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
-        if len(self._front.connections) >= self._front.max_connections:
-            self._mode = DROP
+        self._writer = AnswerWriter(front, self._transport)
+        name = transport.get_extra_info("peername")
+        self._reader.begin(self._transport, unmapped(str(name[0])) if name else "")
+        if len(front.connections) >= front.max_connections:
+            self._reader.stop()
             self._transport.abort()
             return
-        if self._front.evicting:  # pause writing while any byte is not accepted
+        if front.evicting:  # pause writing while any byte is not accepted
             self._transport.set_write_buffer_limits(high=0)
-        name = transport.get_extra_info("peername")
-        self._peer = unmapped(str(name[0])) if name else ""
-        self._memory.room -= CONNECTION_BYTES
-        self._front.connections.add(self)
+        front.memory.room -= CONNECTION_BYTES
+        front.connections.add(self)
         self._listener.connections.add(self)
         self._listener.empty.clear()
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`; calls `gone` of the exchange."""
-        self._mode = DROP
-        self._last = True
         self._front.connections.discard(self)
         self._listener.leave(self)
-        self._parser = None  # it refers to this connection
-        self._hold(0)
         self._line = None
-        self._behind = b""
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.fail("the client went away in the middle of its body")
-        if self._incoming is not None:
-            self._incoming.connection = None
-            self._incoming = None
-        if self._tunnel is not None:
-            self._tunnel.fail("the client went away")
-            self._tunnel = None
-        self._close_in_background()
+        incoming = self._reader.let_go("the client went away in the middle of its body")
+        if incoming is not None:
+            incoming.connection = None
+        self._reader.close()
+        self._give_up()
         if self._sender is not None:
             self._sender.cancel()
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
+        self._writer.resume()
 
     def eof_received(self) -> bool:
         """See `asyncio.Protocol`; True keeps the connection, for the other half of a tunnel."""
         # A leaving client looks like a half-closing one, and clients usually leave: the service is called
         # (by connection_lost), or the model would work in vain.
-        self._last = True
-        if self._tunnel is not None:
-            self._tunnel.finish()
-            return not self._tunnel.sent_all
+        self._reader.last = True
+        tunnel = self._reader.tunnel
+        if tunnel is not None:
+            tunnel.finish()
+            return not tunnel.sent_all
         return False
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, unless `_mode` says otherwise."""
-        self._memory.came(len(data))
-        if self._mode:
-            self._around(data)
-            return
-        known = self._known
-        # NB: the parser has no part of the next request, so the meaning of these bytes depends on them alone.
-        look = (
-            known is not None
-            and not (self._phase or self._bytes_since_progress or self._last)
-            and known.awake()
-        )
-        if look and known is not None:
-            head = known.find(data, self._last_head)
-            if isinstance(head, RequestHead):
-                self._take(head, data)
-                return
-            self._learning = True
-        self._bytes_since_progress += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._switched(memoryview(data)[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            self._unreadable(error, data)
-        else:
-            if self._phase:
-                self._unfinished()
-            elif known is not None and self._read is not None:
-                known.learn(data, self._read)
-        if look:
-            self._learning = False
-            self._read = None
+        """See `asyncio.Protocol`."""
+        self._reader.feed(data)
 
-    def _unreadable(self, error: Exception, data: bytes) -> None:
-        if not self._last:  # else this connection itself stopped the parser
-            cause = error.__context__
-            self._refuse(cause if isinstance(cause, PenstockError) else heads.cannot_read(error, data))
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`: the client accepts less than it is sent."""
+        self._writer.pause()
 
-    def _around(self, data: bytes) -> None:
-        """Take received bytes that are not for the parser."""
-        mode = self._mode
-        if mode == BYPASS:
-            left = self._left
-            if len(data) < left:
-                self.on_body(data)
-                return
-            self._mode = PARSE
-            self.on_body(data[:left])
-            self._parser = httptools.HttpRequestParser(self)  # the old one still waits for this body
-            rest = data[left:]
-            try:
-                self.on_message_complete()
-            except _EndedError:
-                return
-            if rest:
-                self.data_received(rest)
-        elif mode == TUNNEL and self._tunnel is not None:
-            self._tunnel.feed(data)
-        elif mode == UNDECIDED:
-            self._behind += data
-            if len(self._behind) > limits.BUFFER_BYTES:
-                self._pause(MUCH_BEHIND)
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`: the client has accepted what it was sent."""
+        self._writer.resume()
+        if self._line and self.current is None:
+            self._soon()
 
-    def _unfinished(self) -> None:
-        """Check an incompletely received request against the limits."""
-        if self._last:
-            return
-        if self._bytes_since_progress > self._front.max_head_bytes:
-            self._refuse(heads.head_too_large(self._url, self._front.max_head_bytes))
-        elif max(len(self._fields), len(self._special)) > _MAX_FIELDS:
-            self._refuse(heads.fields_too_large(f"expected at most {_MAX_FIELDS} header fields"))
-        elif self._front.max_unfinished_bytes and self._count_unfinished() > self._front.max_unfinished_bytes:
-            self._refuse(heads.no_room())
-        elif self._phase == BODY:
-            if self._left > 0:
-                self._mode = BYPASS  # the next bytes are body to its end, and need no parser
-            self._continue_in_turn()
+    # -- requests in, from the reader -----------------------------------------------------------------------
 
-    def _continue_in_turn(self) -> None:
-        """Send 100 Continue once all earlier requests are answered; for a stream its reader does so."""
-        if self._continue and self._current is None and not self._line and self._reader is None:
-            self._send_continue()
+    def busy(self) -> bool:
+        return self.current is not None or bool(self._line)
 
-    # -- the parser's callbacks -----------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        """Take the first byte of a request."""
-        if self._last:
-            raise _EndedError
-        self._fresh = False
-        self._phase = HEAD
-        self._since = self._front.now
-
-    def on_url(self, part: bytes) -> None:
-        """Take a piece of the target."""
-        self._url = self._url + part if self._url else part
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field, or a trailer."""
-        field = (name.lower(), value.rstrip())
-        if field[0] in _SPECIAL:
-            self._special.append(field)
-            if field[0] != b"host":
-                return
-        self._fields.append(field)
-
-    def on_headers_complete(self) -> None:
-        """Check a complete head, make an exchange of it, begin the body."""
-        fields, special = self._fields, self._special
-        self._fields, self._special = [], []  # trailers go there, and are dropped
-        url, self._url = self._url, b""
-        parser = self._parser
-        method = _METHODS.get(parser.get_method())
-        hosts = length = 0
-        kept = False  # the client asks for what HTTP/1.1 does anyway
-        common = method is not None and url[0] == 47 and b"#" not in url and url.isascii()
-        for name, value in special:
-            if name == b"host":
-                hosts += 1
-                if value != self._host:
-                    heads.check_host(value)
-                    self._host = value
-            elif name == b"content-length" and value.isdigit():
-                length = int(value)
-            elif name == b"connection" and value.lower() == b"keep-alive":
-                kept = True
-            elif name != b"keep-alive" and name != b"te":  # these two ask for nothing that is done here
-                common = False
-        if self._bytes_since_progress > self._front.max_head_bytes or len(fields) > _MAX_FIELDS:
-            heads.check_size(url, fields, self._front.max_head_bytes)
-        self._bytes_since_progress = 0
-        self._memory.room -= REQUEST_BYTES + heads.FIELD_BYTES * len(fields)
-        self._phase = BODY
-        # NB: without a Connection field the parser keeps only connections of HTTP/1.1.
-        old = kept and parser.get_http_version() != "1.1"
-        if common and hosts == 1 and not old and parser.should_keep_alive():
-            request = Request(method, url.decode(), tuple(fields), b"", self._peer)  # type: ignore[arg-type]
-            self._incoming = exchange = H1Exchange(self, request, keep=True)
-            if length:
-                self._left = length
-                if length > self._listener.whole_bytes:
-                    self._begin_body(exchange, length)
-                    return
-            if self._learning:
-                self._read = RequestHead(request.method, request.target, request.headers, length)
-        else:
-            self._uncommon(url, fields, special)
-
-    def _uncommon(self, url: bytes, fields: heads.Fields, special: heads.Fields) -> None:
-        """Take a head with uncommon fields."""
-        parser = self._parser
-        method = parser.get_method().decode("latin-1")
-        framing = heads.framing(parser.get_http_version(), special, keep=parser.should_keep_alive())
-        target, host = heads.origin_form(method, url)
-        if host is not None:  # the target is an http URL, which names the host
-            fields = [field for field in fields if field[0] != b"host"]
-            fields.insert(0, (b"host", host))
-        if framing.named:
-            fields = [field for field in fields if field[0] not in framing.named]
-        request = Request(method, target, tuple(fields), b"", self._peer)
-        self._incoming = exchange = H1Exchange(self, request, keep=framing.keep)
-        exchange.old = framing.old
-        self._left = -1 if framing.chunked else framing.length
-        self._continue = exchange.expects = framing.expects and self._left != 0
-        upgrades = framing.keep and parser.should_upgrade()
-        if self._left and parser.should_upgrade():
-            # NB: httptools reads no body after an `Upgrade`: it would read the body as the next request.
-            self._behind_upgrade = (exchange, self._left)
-            self._incoming = None
-        elif self._left:
-            self._begin_body(exchange, None if framing.chunked else framing.length)
-        elif upgrades and target == "*" and framing.upgrade.lower() in self._listener.successors:
-            # NB: only for the server itself (`*`): a proxy forwards upgrades of paths.
-            if self._listener.closing or self._current is not None or self._line:
-                expected = "expected no further connection of this kind, or one that has no other request"
-                raise PenstockError(Reason.DRAINING, expected)
-            self._successor = framing.upgrade.lower()
-            self._incoming = None
-        elif framing.upgrade and upgrades:
-            request.upgrade = framing.upgrade
-            if self._listener.streams is not None:
-                self._undecided = exchange
-
-    def _begin_body(self, exchange: H1Exchange, length: int | None) -> None:
-        """Ask whether the body is to be a stream; refuse a whole one that is too large."""
-        request = exchange.request
-        wanted = self._listener.streams
-        if wanted is not None and (length is None or length > self._listener.whole_bytes):
-            request.length = length  # for `wanted`
-            try:
-                stream = wanted(request)
-            except Exception as error:
-                log("handler failed", level="error", error=repr(error))
-                raise PenstockError(Reason.INTERNAL, f"{type(error).__name__} in a handler") from error
-            if stream:
-                request.stream = self._reader = streams.Inbound(self)
-                self._enqueue(exchange)
-                if self._mode == DROP:
-                    raise _EndedError
-                return
-            request.length = None
-        if length is not None and length > self._front.max_body_bytes:
-            raise self._too_large(f"{length}")
-        if length is not None and not self._memory.fits(length):
-            raise does_not_fit(length)
-
-    def on_body(self, part: bytes) -> None:
-        """Take a piece of a body, unframed."""
-        self._bytes_since_progress = 0
-        size = len(part)
-        if self._left > 0:
-            self._left -= size
-        self._body_bytes += size
-        if self._reader is not None:
-            self._since = self._front.now
-            self._reader.feed(part)
-            return
-        incoming = self._incoming
-        if incoming is None or incoming.connection is None:
-            # Answered before its end: drop a little of it, to keep the connection (RFC 9112 section 9.3).
-            if self._body_bytes > limits.DRAIN_BYTES:
-                self._end_now()
-            return
-        if self._body_bytes > self._front.max_body_bytes:
-            raise self._too_large("a larger one")
-        self._pieces.append(part)
-
-    def on_message_complete(self) -> None:
-        """Take the end of a request."""
-        if self._last:
-            raise _EndedError
-        exchange, self._incoming = self._incoming, None
-        self._bytes_since_progress = self._left = 0
-        if self._held:
-            self._hold(0)
-        self._phase = PLAIN
-        self._since = self._front.now
-        if self._special or self._fields:  # trailers
-            self._fields, self._special = [], []
-            self._known = None  # a trailer can make the parser end the connection
-        if exchange is None:
-            return
-        request = exchange.request
-        exchange.complete = True
-        exchange.plain = exchange.keep and not exchange.old and request.method != "HEAD"
-        if self._body_bytes:
-            self._body_bytes = 0
-            pieces = self._pieces
-            if pieces:
-                request.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                pieces.clear()
-        self._continue = False
-        if not exchange.keep:
-            self._last = True
-        if self._reader is not None:
-            self._stream_came(exchange, self._reader)
-        elif request.stream is not None:
-            pass  # the service has it already
-        elif self._current is None and not self._line and not self._paused:
-            self._current = exchange
-            try:
-                self._service(exchange)
-            except (Exception, asyncio.CancelledError) as error:
-                exchange.fail(error)
-        else:
-            self._enqueue(exchange)
-        if self._last and self._mode != TUNNEL:
-            self._mode = DROP
-            raise _EndedError
-
-    # -- requests in ----------------------------------------------------------------------------------------
-
-    def _take(self, head: RequestHead, data: bytes) -> None:
-        """Take a whole request with a head that came before, as the parser's callbacks would."""
-        self._last_head = head
-        self._fresh = False
-        self._since = self._front.now
-        self._memory.room -= head.size
-        body = data[len(data) - head.length :] if head.length else b""
-        request = Request(head.method, head.target, head.fields, body, self._peer)
-        exchange = H1Exchange(self, request, keep=True)
-        exchange.complete = True
-        exchange.plain = head.plain
-        self._enqueue(exchange)
-
-    def _enqueue(self, entry: H1Exchange) -> None:
-        """Pass an exchange to the service, now or when its turn comes."""
-        if self._current is None and not self._line and not self._paused:
-            self._current = entry
-            try:
-                self._service(entry)
-            except (Exception, asyncio.CancelledError) as error:
-                entry.fail(error)
+    def enqueue(self, exchange: H1Exchange) -> None:
+        if self.current is None and not self._line and not self._writer.paused:
+            self._serve(exchange)
             return
         if not self._front.pipelining:
             actual = "found one behind another"
-            self._refuse(PenstockError(Reason.BAD_REQUEST, f"expected one request at a time, {actual}"))
+            self.refuse(PenstockError(Reason.BAD_REQUEST, f"expected one request at a time, {actual}"))
             return
-        self._put_in_line(entry)
-        if self._current is None:
+        self._put_in_line(exchange)
+        if self.current is None:
             self._soon()
+
+    def stream_came(self, exchange: H1Exchange, unread: int) -> None:
+        if exchange is not self.current and exchange.connection is not None:  # it is in line
+            exchange.counted += unread
+            self._line_bytes += unread
+
+    def refuse(self, error: PenstockError) -> None:
+        reader = self._reader
+        reader.stop()
+        incoming = reader.incoming
+        if incoming is not None and incoming.connection is None:  # its answer has been sent, or begun
+            if incoming is self.current:
+                self._give_up()
+                self._writer.cut()
+            else:
+                self.end_now()
+        elif incoming is not None and incoming is self.current:
+            self._give_up()
+        elif self._line and self._line[-1] is incoming:
+            self._line.pop()
+            self._line_bytes -= incoming.counted
+        reader.let_go(error.detail)
+        if self._lingering or self._transport.is_closing():
+            return
+        if self.busy():
+            self._put_in_line(error)
+        else:
+            self._end_with(error)
+
+    def hand_over(self, make: Successor, rest: bytes) -> None:
+        front, listener, transport = self._front, self._listener, self._transport
+        self._reader.close()
+        successor = make(front, listener, self._loop, transport, self._reader.peer)
+        front.connections.discard(self)
+        front.connections.add(successor)
+        listener.replace(self, successor)
+        transport.set_protocol(successor)
+        if rest:
+            successor.data_received(rest)
+
+    # -- whose turn it is -----------------------------------------------------------------------------------
+
+    def _serve(self, exchange: H1Exchange) -> None:
+        self.current = exchange
+        try:
+            self._service(exchange)
+        except (Exception, asyncio.CancelledError) as error:
+            exchange.fail(error)
+
+    def _put_in_line(self, entry: H1Exchange | PenstockError) -> None:
+        """Append an entry to the line; reading pauses while the line has many entries, or many bytes."""
+        if self._line is None:
+            self._line = collections.deque()
+        self._line.append(entry)
+        if isinstance(entry, H1Exchange):
+            entry.counted = entry.kept()
+            self._line_bytes += entry.counted
+            if len(self._line) > limits.MAX_PIPELINED or self._line_bytes > limits.BUFFER_BYTES:
+                self._reader.pause(LINE_IS_LONG)
+
+    def _soon(self) -> None:
+        # NB: not at once: a service must not get the next request in the middle of its answering.
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._advance)
 
     def _advance(self) -> None:
         """Continue after an answer: serve the line, read what was held back."""
         self._scheduled = False
-        line = self._line
-        while line and self._current is None and not self._paused and not self._transport.is_closing():
-            entry = line.popleft()
+        # NB: an answer within the loop can be the last, which ends the line.
+        while self._line and not (self.current or self._writer.paused or self._transport.is_closing()):
+            entry = self._line.popleft()
             if isinstance(entry, PenstockError):
                 self._end_with(entry)
                 return
             self._line_bytes -= entry.counted
-            self._current = entry
-            try:
-                self._service(entry)
-            except (Exception, asyncio.CancelledError) as error:
-                entry.fail(error)
+            self._serve(entry)
+        line = self._line
         if line is not None and len(line) <= limits.MAX_PIPELINED and self._line_bytes <= limits.BUFFER_BYTES:
-            self._resume(LINE_IS_LONG)
-        if self._current is not None or line or self._lingering or self._transport.is_closing():
+            self._reader.resume(LINE_IS_LONG)
+        if self.current is not None or line or self._lingering or self._transport.is_closing():
             return
-        self._continue_in_turn()
-        if self._mode == UNDECIDED and self._undecided is None:
-            behind, self._behind = self._behind, b""
-            self._mode = PARSE
-            self._resume(MUCH_BEHIND)
-            if behind:
-                self.data_received(behind)
+        self._reader.continue_in_turn()
+        self._reader.decided()
 
-    def _refuse(self, error: PenstockError) -> None:
-        """Answer an error after the exchanges in line; read nothing more."""
-        self._last = True
-        self._mode = DROP
-        self._phase = PLAIN
-        reader, self._reader = self._reader, None
-        incoming, self._incoming = self._incoming, None
-        if incoming is not None and incoming.connection is None:  # its answer has been sent, or begun
-            if incoming is self._current:
-                self._close_in_background()
-                self._cut()
-            else:
-                self._end_now()
-        elif incoming is not None and incoming is self._current:
-            self._close_in_background()
-        elif self._line and self._line[-1] is incoming:
-            self._line.pop()
-            self._line_bytes -= incoming.counted
-        if reader is not None:
-            reader.fail(error.detail)
-        if self._lingering or self._transport.is_closing():
+    def _give_up(self) -> None:
+        """End the exchange under way early and call its `gone`."""
+        current, self.current = self.current, None
+        if current is None:
             return
-        if self._current is None and not self._line:
-            self._end_with(error)
+        current.connection = None
+        gone, current.gone = current.gone, None
+        if gone is not None:
+            try:
+                gone()
+            except Exception as error:
+                log("handler failed", level="error", error=repr(error))
+
+    # -- answers out, from the exchange under way -----------------------------------------------------------
+
+    def answer(self, exchange: H1Exchange, response: Response) -> None:
+        plain = (
+            exchange.plain
+            and response.stream is None
+            and not self._listener.closing
+            and response.status not in NO_BODY_STATUS
+        )
+        try:
+            if not plain:
+                self._answer_uncommon(exchange, response)
+                return
+            self._writer.plain(response)
+        except (ValueError, TypeError) as error:
+            log("answer cannot be sent", level="error", error=repr(error))
+            exchange.keep = False
+            if response.stream is not None:
+                streams.close_in_background(response.stream)
+            detail = f"{type(error).__name__} in a handler"
+            self._answer_uncommon(exchange, PenstockError(Reason.INTERNAL, detail).response())
             return
-        self._put_in_line(error)
+        self.current = None
+        reader = self._reader
+        reader.since = self._front.now  # the time until here was the service's, not the client's
+        if self._line or reader.wants_continue or reader.undecided is not None:
+            if reader.undecided is exchange:
+                reader.undecided = None
+            self._soon()
 
-    def _too_large(self, actual: str) -> PenstockError:
-        fields = self._incoming.request.headers if self._incoming is not None else ()
-        return heads.body_too_large(fields, self._front.max_body_bytes, actual)
-
-    # -- switching protocols ------------------------------------------------------------------------------
+    def interim(self, status: int, headers: Headers) -> None:
+        try:
+            head = heads.interim_head(status, headers)
+        except ValueError as error:
+            log("interim answer cannot be sent", level="warning", error=repr(error))
+            return
+        if not self._transport.is_closing():
+            self._transport.write(head)
 
     def switch(self, headers: Headers) -> Tunnel:
-        """Answer 101 and become a tunnel."""
         if self._transport.is_closing():
             raise ClientGone("the client went away")
-        if self._undecided is None:
+        if self._reader.undecided is None:
             raise ValueError("expected a listener whose connections may switch protocols")
         self._transport.write(heads.interim_head(101, headers))
-        self._tunnel = tunnel = streams.FrontTunnel(self)
-        self._current = self._undecided = None
-        self._last = True
-        self._mode = TUNNEL
-        behind, self._behind = self._behind, b""
-        self._resume(MUCH_BEHIND)
-        tunnel.feed(behind)
+        self.current = None
+        tunnel = streams.FrontTunnel(self._reader, self._writer)
+        self._reader.into(tunnel)
         return tunnel
 
-    def _switched(self, rest: memoryview) -> None:
-        """Continue after the parser has stopped behind a head that asks to switch protocols."""
-        if self._successor:
-            self._hand_over(bytes(rest))
-            return
-        while True:
-            if self._behind_upgrade is not None:
-                if not self._go_on_with_body(*self._behind_upgrade):
-                    return
-            else:
-                self._parser = httptools.HttpRequestParser(self)
-            if self._mode == TUNNEL and self._tunnel is not None:
-                self._tunnel.feed(bytes(rest))
-                return
-            if self._mode or self._last:
-                return
-            if self._undecided is not None:
-                self._mode = UNDECIDED
-                self._behind = bytes(rest)
-                return
-            if not rest:
-                if self._phase:
-                    self._unfinished()
-                return
-            # The server can ignore an `Upgrade` (RFC 9110 section 7.8); the bytes after it are parsed.
-            self._bytes_since_progress = len(rest)
-            try:
-                self._parser.feed_data(rest)
-            except httptools.HttpParserUpgrade as upgrade:
-                rest = rest[upgrade.args[0] :]
-            except httptools.HttpParserError as error:
-                self._unreadable(error, bytes(rest))
-                return
-            else:
-                if self._phase:
-                    self._unfinished()
-                return
+    def _answer_uncommon(self, exchange: H1Exchange, response: Response) -> None:
+        """Send an answer that is a stream, has no body, or can be the last."""
+        stream = response.stream
+        bodiless = exchange.request.method == "HEAD" or response.status in NO_BODY_STATUS
+        keep = exchange.keep and not self._listener.closing
+        if not exchange.complete and (stream is None or bodiless) and not self._may_drain(exchange):
+            keep = False
+        chunked = self._writer.begin(exchange, response, keep=keep)
+        if stream is None:
+            self._answered(exchange)
+        elif bodiless:
+            self._sender = streams.sending(self._loop, self._close_stream(exchange, stream), stream)
+        else:
+            self._stream = stream
+            work = self._send(exchange, stream, response.length, chunked=chunked)
+            self._sender = streams.sending(self._loop, work, stream)
 
-    def _go_on_with_body(self, exchange: H1Exchange, left: int) -> bool:
-        """Receive the body of a request with an ignored `Upgrade`; return False if no more is received."""
-        self._behind_upgrade = None
-        self._incoming, self._left, self._phase = exchange, left, BODY
-        self._parser = parser_in_body(self, left)
+    def _may_drain(self, exchange: H1Exchange) -> bool:
+        """Whether the rest of the request's body is short enough to be read and dropped."""
+        reader = self._reader
+        return 0 < reader.left <= limits.DRAIN_BYTES and not (exchange.expects and not reader.body_bytes)
+
+    async def _send(
+        self, exchange: H1Exchange, stream: AsyncIterator[bytes], length: int | None, *, chunked: bool
+    ) -> None:
         try:
-            self._begin_body(exchange, None if left < 0 else left)
-        except PenstockError as error:
-            self._refuse(error)
-        except _EndedError:
-            pass
-        return self._mode == PARSE
+            await streams.send(self._writer, stream, chunked=chunked, length=length)
+        except ClientGone:
+            self._writer.cut()
+        except UpstreamError:
+            if chunked or length is not None:  # what is missing shows, so what was sent before may arrive
+                exchange.keep = False
+                self._streamed(exchange)
+            else:
+                self._writer.cut()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            self._writer.cut()
+            if task is not None and task.cancelling():
+                raise
+        except Exception as error:
+            log("answer's stream failed", level="error", error=repr(error))
+            self._writer.cut()
+        else:
+            self._streamed(exchange)
+        finally:
+            self._sender = self._stream = None
 
-    # -- time and the end -----------------------------------------------------------------------------------
+    async def _close_stream(self, exchange: H1Exchange, stream: AsyncIterator[bytes]) -> None:
+        try:
+            await streams.close(stream)
+        except Exception as error:
+            log("answer's stream failed", level="error", error=repr(error))
+        self._sender = None
+        self._streamed(exchange)
+
+    def _streamed(self, exchange: H1Exchange) -> None:
+        if self._transport.is_closing():
+            return
+        if not exchange.complete and not self._may_drain(exchange):
+            exchange.keep = False
+        self._answered(exchange)
+
+    def _answered(self, exchange: H1Exchange) -> None:
+        """Finish an exchange that has its whole answer written."""
+        reader = self._reader
+        self.current = None
+        reader.since = self._front.now
+        if reader.undecided is exchange:
+            reader.undecided = None
+        if reader.inbound is not None and reader.incoming is exchange:  # and not the next one's
+            reader.drop_body("the request was answered before its end")
+        if exchange.keep:
+            self._soon()
+        elif exchange.complete and not self._line and reader.resting():
+            reader.stop()
+            self._transport.close()
+        else:
+            self.end_now()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def _end_with(self, error: PenstockError) -> None:
+        """Answer a refusal, as the last answer."""
+        self._writer.refuse(error)
+        self.end_now()
+
+    def end_now(self) -> None:
+        if self._lingering:
+            return
+        self._lingering = True
+        self._line = None
+        self._line_bytes = 0
+        reader = self._reader
+        reader.stop()
+        reader.since = self._front.now
+        if not self._transport.is_closing():
+            reader.resume(reader.holders)
+            self._writer.end()
+
+    def send_away(self) -> None:
+        """See `ServedConnection.send_away`: no-op, as each answer closes the connection."""
+
+    def close_if_idle(self) -> None:
+        """Close now unless a request is read or answered, or is sure to come.
+
+        If closed with a request unread, a connection would be reset, and its client could not know whether
+        the request was executed. A new client is about to send; the sweep ends those that do not.
+        """
+        reader = self._reader
+        if not self.busy() and reader.phase == PLAIN and reader.tunnel is None:
+            ending = self._transport.is_closing()
+            if not ending and not reader.fresh and nothing_waits(self._transport):
+                self._transport.close()
 
     def overdue(self, now: float) -> bool:
         """Whether the peer is late.
@@ -566,33 +424,97 @@ class H1Connection(Seat):
         Args:
             now: the value of `H1Front.now`, in seconds.
         """
-        if self._paused:
-            untaken = untaken_bytes(self._transport)
-            if untaken != self._stuck_bytes:
-                self._stuck_bytes, self._stuck_since = untaken, now
-            return now - self._stuck_since > limits.WRITE_SECONDS + limits.SWEEP_SECONDS
-        if self._tunnel is not None or self._holders or self._undecided is not None:
+        reader = self._reader
+        if self._writer.paused:
+            return self._writer.overdue(now)
+        if reader.tunnel is not None or reader.holders or reader.undecided is not None:
             return False
-        if self._current is not None and (self._reader is None or self._continue):
+        if self.current is not None and (reader.inbound is None or reader.wants_continue):
             return False  # the client waits for the service
         if self._lingering:
-            patience = limits.LINGER_SECONDS
-        elif self._phase == PLAIN:
-            # NB: `_since` can be a whole sweep old when a connection is made.
-            ends = self._fresh and self._listener.closes_idle
-            patience = limits.SWEEP_SECONDS if ends else limits.IDLE_SECONDS
-        else:
-            patience = limits.HEAD_SECONDS if self._phase == HEAD else limits.BODY_SECONDS
-        return now - self._since > patience + limits.SWEEP_SECONDS
+            return now - reader.since > limits.LINGER_SECONDS + limits.SWEEP_SECONDS
+        return reader.overdue(now)
 
     def expire(self) -> None:
         """Close because the peer is late; answer 408 if it was in the middle of a request."""
-        if self._paused or self._lingering:
-            self._cut()
-        elif self._phase == PLAIN:
+        if self._writer.paused or self._lingering:
+            self._writer.cut()
+        elif self._reader.phase == PLAIN:
             if nothing_waits(self._transport):
                 self._transport.close()
         else:
-            self._refuse(
+            self.refuse(
                 PenstockError(Reason.BAD_REQUEST, "expected the rest of the request in time", status=408)
             )
+
+    # -- its memory, and how it makes way for a new connection or for the memory of others ------------------
+
+    def standing(self) -> tuple[int, float] | None:
+        """Return its rank if one connection has to make way: the lowest makes way first.
+
+        Returns:
+            0 if the client accepts nothing of its answer, 1 if it waits for a request, 2 if a request or its
+            answer is under way; and since when; None if the connection has not begun or has ended.
+        """
+        if self not in self._front.connections:
+            return None
+        writer = self._writer
+        if writer.paused and self._front.now - writer.stuck_since >= limits.STUCK_SECONDS:
+            return (0, writer.stuck_since)
+        busy = self.current is not None or self._reader.tunnel is not None or writer.paused
+        return (2 if busy else 1, self._reader.since)
+
+    def make_way(self) -> bool:
+        """Close now, unless a request has come that the loop has not delivered; return whether it closed."""
+        resting = self._reader.phase == PLAIN and self.current is None
+        if resting and not (self._lingering or self._writer.paused or nothing_waits(self._transport)):
+            return False
+        self._front.connections.discard(self)
+        self._transport.abort()
+        return True
+
+    def keepers(self) -> Sequence[Keeper]:
+        """See `memory.Connection.keepers`: it serves one client."""
+        return (self,)
+
+    def kept(self) -> int:
+        if self._transport.is_closing():
+            return 0
+        current = self.current
+        kept = CONNECTION_BYTES + self._transport.get_write_buffer_size() + self._line_bytes
+        kept += self._reader.kept(current)
+        if current is not None:
+            kept += current.kept()
+        unread = getattr(self._stream, "kept", None)
+        return kept if unread is None else kept + int(unread())
+
+    def kept_since(self) -> float:
+        return self._reader.since
+
+    def give_way(self) -> bool:
+        """See `memory.Keeper.give_way`: an unanswered request is answered 503.
+
+        An answer or a tunnel that has begun is cut. The service has to give up a request that waits for it,
+        as when a client leaves.
+        """
+        reader = self._reader
+        if self._transport.is_closing() or self._lingering:
+            return False
+        if reader.tunnel is not None or self._sender is not None or self._writer.paused:
+            self._writer.cut()
+        elif reader.phase == PLAIN and not self.busy():
+            return self.make_way()
+        else:
+            current, streamed = self.current, reader.inbound is not None
+            incoming = reader.let_go("there was no room to keep it")
+            answered = incoming is not None and incoming.connection is None
+            if incoming is not None:
+                incoming.connection = None
+            self._give_up()
+            if current is not None:
+                current.request.body = b""  # now: the service's task ends only when all received data is read
+            if answered:
+                self.end_now()
+            else:
+                self._end_with(no_room(not_admitted=current is None and not streamed and not self._line))
+        return True

@@ -36,7 +36,8 @@ _JOIN_FIELD = b": ".join
 _WHOLE_CONNECTION = re.compile(rb"(?i)(?:^|[,\s])(?:h2c|http|tls)(?:[/,\s]|$)")
 """Protocols of a connection, not of the one path that a request names: HTTP/2, for which Java asks with each
 request (obsolete: RFC 9113 section 3.1), and TLS. Such a switch would carry requests past all checks."""
-_PREFACE = b"PRI * HTTP/2.0\r\n"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""The beginning of a connection of HTTP/2 (RFC 9113 section 3.4)."""
 
 
 class Framing:
@@ -240,7 +241,7 @@ class AnswerHead:
 
 def cannot_read(error: object, data: bytes) -> PenstockError:
     """Return 400 for bytes that are not a request; 505 for the beginning of HTTP/2."""
-    if data.startswith(_PREFACE):  # RFC 9113 section 3.4
+    if data.startswith(PREFACE[:16]):
         return PenstockError(Reason.BAD_REQUEST, "expected HTTP/1.1, found HTTP/2", status=505)
     detail = (
         "found a TLS handshake, and this port speaks plain HTTP"

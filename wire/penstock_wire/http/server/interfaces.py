@@ -28,6 +28,7 @@ class Server(Protocol):
         unfinished_bytes: bytes of these now.
         now: the time in seconds, as of the last sweep.
         pipelining: accept requests behind an unanswered one.
+        http2: makes the object that serves a connection which begins with HTTP/2's preface, if one does.
     """
 
     closing: bool
@@ -42,6 +43,7 @@ class Server(Protocol):
     unfinished_bytes: int
     now: float
     pipelining: bool
+    http2: Successor | None
 
 
 class ListenerState(Protocol):
@@ -79,8 +81,9 @@ class ListenerState(Protocol):
 
 
 Successor = Callable[[Server, ListenerState, asyncio.AbstractEventLoop, asyncio.Transport, str], Any]
-"""Makes the object that serves a connection after its 101 (the last argument is the client's address): an
-`asyncio.Protocol` and `ServedConnection`. It takes a place among the front's and listener's connections."""
+"""Makes the object that serves a connection after its 101 or preface (the last argument is the client's
+address): an `asyncio.Protocol` and `ServedConnection`. It takes a place among the front's and listener's
+connections."""
 
 
 class ServedConnection(Protocol):

@@ -28,6 +28,9 @@ HEAD_SECONDS = 15.0
 BODY_SECONDS = 60.0
 """From the end of the head to the end of a body; with a stream, between two pieces of it."""
 IDLE_SECONDS = 75.0
+PING_SECONDS = 30.0
+"""How long a connection of HTTP/2 with streams under way is silent before it is asked for a sign of life, and
+how long that may take."""
 WRITE_SECONDS = 60.0
 """How long a client can accept nothing of what is written to it."""
 STUCK_SECONDS = 2.0

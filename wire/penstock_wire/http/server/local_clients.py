@@ -11,7 +11,7 @@ import ipaddress
 from urllib.parse import urlsplit
 
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import REQUEST_ID, get
+from penstock_wire.headers import REQUEST_ID, Headers, get
 from penstock_wire.http import Exchange, Service
 from penstock_wire.request_ids import RequestIds
 
@@ -26,20 +26,31 @@ def local_only(service: Service) -> Service:
 
     def begin(exchange: Exchange) -> None:
         headers = exchange.request.headers
-        for name, value in headers:
-            if name == b"host" and not _is_local(b"//" + value):
-                what = "a Host of this machine such as localhost"
-            elif name == b"origin" and not _is_local(value):
-                what = "a request of a page of this machine, or of none"
-            else:
-                continue
-            found = value[:100].decode("latin-1")
-            error = PenstockError(Reason.FORBIDDEN, f"expected {what}, found {found!r}")
+        error = of_another_site(headers)
+        if error is None:
+            service(exchange)
+        else:
             exchange.answer(error.response(request_id=ids.of(get(headers, REQUEST_ID)).decode()))
-            return
-        service(exchange)
 
     return begin
+
+
+def of_another_site(headers: Headers) -> PenstockError | None:
+    """Return the refusal of a request that a page of another site makes; None for any other request.
+
+    Args:
+        headers: its fields.
+    """
+    for name, value in headers:
+        if name == b"host" and not _is_local(b"//" + value):
+            what = "a Host of this machine such as localhost"
+        elif name == b"origin" and not _is_local(value):
+            what = "a request of a page of this machine, or of none"
+        else:
+            continue
+        found = value[:100].decode("latin-1")
+        return PenstockError(Reason.FORBIDDEN, f"expected {what}, found {found!r}")
+    return None
 
 
 def _is_local(url: bytes) -> bool:

@@ -24,7 +24,7 @@ from penstock_wire.http.memory import Connection, MemoryBound
 from penstock_wire.http.server import acceptor, limits
 from penstock_wire.http.server.acceptor import Acceptor
 from penstock_wire.http.server.connection import H1Connection
-from penstock_wire.http.server.connection_base import H1Exchange
+from penstock_wire.http.server.exchange import H1Exchange
 from penstock_wire.http.server.head import AnswerHead
 from penstock_wire.http.server.interfaces import ServedConnection, Successor
 from penstock_wire.http.server.local_clients import local_only
@@ -51,6 +51,8 @@ class H1Front:
         memory: bounds the memory of all connections of the process; None = unbounded.
         backlog: connections that can wait to be accepted.
         pipelining: accept requests behind an unanswered one; else they are answered 400, and are the last.
+        http2: makes the object that serves a connection which begins with HTTP/2's preface; None = such a
+            connection is answered 505.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class H1Front:
         memory: MemoryBound | None = None,
         backlog: int = 1024,
         pipelining: bool = True,
+        http2: Successor | None = None,
     ) -> None:
         self.pipelining = pipelining
+        self.http2 = http2
         self.max_body_bytes = max_body_bytes
         self.max_connections = max_connections
         self.max_head_bytes = max_head_bytes

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import collections
 import functools
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 
-from penstock_wire.http import ClientGone
+from penstock_wire.http import ClientGone, UpstreamError
 from penstock_wire.http.body import next_piece
 from penstock_wire.http.memory import PIECE_BYTES
 from penstock_wire.http.server import limits
@@ -31,8 +31,24 @@ class Sink(Protocol):
         ...
 
 
-class Carrier(Sink, Protocol):
-    """The connection, as its streams see it."""
+class TunnelSink(Sink, Protocol):
+    """The writing half of a connection, as its tunnel sees it."""
+
+    def end_tunnel(self, *, both: bool) -> None:
+        """Send no more.
+
+        Args:
+            both: nothing more comes, either.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Close now."""
+        ...
+
+
+class Carrier(Protocol):
+    """The reading half of a connection, as its streams see it."""
 
     def hold(self, source: Inbound) -> None:
         """Pause reading."""
@@ -44,14 +60,6 @@ class Carrier(Sink, Protocol):
 
     def wanted(self) -> None:
         """Note that a reader waits for the body: the client can get 100 Continue."""
-        ...
-
-    def end_tunnel(self) -> None:
-        """Send no more."""
-        ...
-
-    def abort(self) -> None:
-        """Close now."""
         ...
 
 
@@ -151,10 +159,11 @@ class Inbound:
 class FrontTunnel(Inbound):
     """A `Tunnel` on a client's connection."""
 
-    __slots__ = ("sent_all",)
+    __slots__ = ("_sink", "sent_all")
 
-    def __init__(self, carrier: Carrier) -> None:
+    def __init__(self, carrier: Carrier, sink: TunnelSink) -> None:
         super().__init__(carrier)
+        self._sink = sink
         self.sent_all = False
 
     async def write(self, data: bytes) -> None:
@@ -162,24 +171,24 @@ class FrontTunnel(Inbound):
             raise ClientGone(self._error)
         if self.sent_all:
             raise ValueError("expected no write behind the end")
-        if data and not self._carrier.write(data):
-            await self._carrier.writable()
+        if data and not self._sink.write(data):
+            await self._sink.writable()
 
     def end(self) -> None:
         if not self.sent_all:
             self.sent_all = True
-            self._carrier.end_tunnel()
+            self._sink.end_tunnel(both=self.ended)
 
     def abort(self) -> None:
         self.fail("the tunnel was closed")
-        self._carrier.abort()
+        self._sink.abort()
 
 
-async def send(carrier: Sink, stream: AsyncIterator[bytes], *, chunked: bool, length: int | None) -> None:
+async def send(sink: Sink, stream: AsyncIterator[bytes], *, chunked: bool, length: int | None) -> None:
     """Send an answer's stream to its end.
 
     Args:
-        carrier: the connection, whose answer's head has been written.
+        sink: the connection, whose answer's head has been written.
         stream: the pieces; its `aclose`, if it has one, is called in any case.
         chunked: frame the pieces as chunks (RFC 9112 section 7.1).
         length: announced bytes, None if none were.
@@ -199,17 +208,71 @@ async def send(carrier: Sink, stream: AsyncIterator[bytes], *, chunked: bool, le
                 if left < 0:
                     raise ValueError(f"expected a stream of {length} bytes, found a longer one")
             if chunked:
-                carrier.write(b"%x\r\n" % len(piece))
-                carrier.write(piece)
-                taken = carrier.write(b"\r\n")
+                sink.write(b"%x\r\n" % len(piece))
+                sink.write(piece)
+                taken = sink.write(b"\r\n")
             else:
-                taken = carrier.write(piece)
+                taken = sink.write(piece)
             if not taken:
-                await carrier.writable()
+                await sink.writable()
         if left:
             raise ValueError(f"expected a stream of {length} bytes, found {left} less")
         if chunked:
-            carrier.write(b"0\r\n\r\n")
+            sink.write(b"0\r\n\r\n")
+    finally:
+        await close(stream)
+
+
+async def send_all(
+    sink: Sink,
+    stream: AsyncIterator[bytes],
+    length: int | None,
+    done: Callable[[], object],
+    broken: Callable[[], object],
+) -> None:
+    """Send an answer's stream on a connection of frames.
+
+    Args:
+        sink: as of `send`, as the following two.
+        stream: the pieces.
+        length: announced bytes.
+        done: called when all were written.
+        broken: called if the answer has to end early, so that no client takes a part for the whole.
+    """
+    try:
+        await send(sink, stream, chunked=False, length=length)
+    except (ClientGone, UpstreamError):
+        broken()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        broken()
+        if task is not None and task.cancelling():
+            raise
+    except Exception as error:
+        log("answer's stream failed", level="error", error=repr(error))
+        broken()
+    else:
+        done()
+
+
+async def gather(stream: AsyncIterator[bytes], most: int, pieces: list[bytes]) -> None:
+    """Take all of a stream, or somewhat more than `most` bytes of it if there are more; close it.
+
+    Args:
+        stream: the stream.
+        most: bytes.
+        pieces: gets the pieces.
+
+    Raises:
+        Exception: any error of the stream.
+    """
+    size = 0
+    try:
+        async for piece in stream:
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                break
     finally:
         await close(stream)
 

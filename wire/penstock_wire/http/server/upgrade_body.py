@@ -36,39 +36,39 @@ class ParserCallbacks(Protocol):
 
 
 class _MutedCallbacks:
-    """Hides a parser's callbacks from the connection until `listens` is set."""
+    """Hides a parser's callbacks from the reader until `listens` is set."""
 
-    def __init__(self, connection: ParserCallbacks) -> None:
+    def __init__(self, reader: ParserCallbacks) -> None:
         self.listens = False
-        self.on_body = connection.on_body
-        self.on_message_complete = connection.on_message_complete
-        self._connection = connection
+        self.on_body = reader.on_body
+        self.on_message_complete = reader.on_message_complete
+        self._reader = reader
 
     def on_message_begin(self) -> None:
         if self.listens:
-            self._connection.on_message_begin()
+            self._reader.on_message_begin()
 
     def on_url(self, part: bytes) -> None:
         if self.listens:
-            self._connection.on_url(part)
+            self._reader.on_url(part)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.listens:
-            self._connection.on_header(name, value)
+            self._reader.on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.listens:
-            self._connection.on_headers_complete()
+            self._reader.on_headers_complete()
 
 
-def parser_in_body(connection: ParserCallbacks, left: int) -> Any:
+def parser_in_body(reader: ParserCallbacks, left: int) -> Any:
     """Make a parser that has read a head and expects its body.
 
     Args:
-        connection: its callbacks get the body, and what follows it.
+        reader: its callbacks get the body, and what follows it.
         left: bytes of the body; negative if it is chunked.
     """
-    listener = _MutedCallbacks(connection)
+    listener = _MutedCallbacks(reader)
     parser = httptools.HttpRequestParser(listener)
     framing = b"transfer-encoding: chunked" if left < 0 else b"content-length: %d" % left
     parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)

@@ -1,0 +1,230 @@
+"""A router that serves several namespaces: a `Router` for each of them, over the same sockets and memory.
+
+Two namespaces share no name, no pod, no route and no counter, since each has its own `Router`. What they
+share is the process: its event loop, its connections to pods, and the bound on its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from penstock_router.metrics import Metrics, collect
+from penstock_router.pods.endpoint_slices import Address
+from penstock_router.router import Router
+from penstock_wire.build import BUILD
+from penstock_wire.control import report
+from penstock_wire.control.report import State
+from penstock_wire.control.router_settings import RouterSettings, Tenant
+from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.hop.upstream import HopUpstream
+from penstock_wire.http import Exchange
+from penstock_wire.http.memory import MemoryBound
+from penstock_wire.http.server.server import H1Front
+from penstock_wire.process import log
+
+FORGOTTEN = 1000
+"""Addresses of former pods that are kept beside those of the present ones."""
+
+
+class SharedRouter:
+    """The routers of all namespaces that share a process; it stands in for a `Router`.
+
+    Args:
+        make: makes the router of one namespace, and the front by which it listens; it gets what the router
+            calls on changes that must be reported at once.
+        upstream: what they send requests with.
+        pod: as for `Router`, as are `uid`, `slices_synced`, `news`, `processor_wait` and `memory`.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Callable[[], None]], tuple[Router, H1Front]],
+        *,
+        upstream: HopUpstream,
+        pod: str,
+        uid: str,
+        slices_synced: Callable[[], bool],
+        news: Callable[[], None],
+        processor_wait: Callable[[], float | None],
+        memory: MemoryBound,
+    ) -> None:
+        self.settings: RouterSettings | None = None
+        self.ready = asyncio.Event()
+        self.draining = False
+        self.metrics = SharedMetrics(self, memory)
+        self.tenants: dict[str, Router] = {}
+        """The router of each namespace."""
+        self.fronts: list[H1Front] = []
+        """All by which it listens."""
+        self._memory = memory
+        self._make = make
+        self._upstream = upstream
+        self._pod, self._uid = pod, uid
+        self._slices_synced = slices_synced
+        self._news = news
+        self._processor_wait = processor_wait
+        self._slices: dict[str, Mapping[str, tuple[Address, ...]]] = {}
+        self._kept: dict[str, Collection[tuple[str, int]]] = {}
+        self._tenant_of: dict[tuple[str, int], Router] = {}  # by the address of a pod
+        self._running: set[asyncio.Task[None]] = set()
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        upstream.on_room, upstream.on_recalled = self._on_room, self._on_recalled
+
+    def apply(self, settings: RouterSettings) -> None:
+        """Replace the settings; namespaces that they do not change are left alone."""
+        before = {} if self.settings is None else self.settings.tenants or {}
+        tenants = settings.tenants or {}
+        self.settings = settings
+        for name in self.tenants.keys() - tenants.keys():
+            self._end(name)
+        for name, tenant in tenants.items():
+            if name not in self.tenants:
+                self._begin(name)
+            elif before.get(name) == tenant:
+                continue
+            self._apply(name, tenant)
+        self.check_ready()
+
+    def _apply(self, name: str, tenant: Tenant) -> None:
+        self.tenants[name].apply(RouterSettings(endpoints=tenant.endpoints), door=tenant.port)
+
+    def _begin(self, name: str) -> None:
+        router, front = self._make(self._tenant_news)
+        self.tenants[name] = router
+        self.fronts.append(front)
+        router.pods.recall = self._upstream.recall
+        router.pods.keep = lambda addresses: self._keep(name, addresses)
+        router.pods.later = asyncio.get_running_loop().call_later
+        router.pods.set_slices(self._slices.get(name, {}))
+        task = asyncio.create_task(self._serve(router, front))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _serve(self, router: Router, front: H1Front) -> None:
+        await router.run()
+        await front.close(0)
+        self.fronts.remove(front)
+        bounded = self._memory.connections
+        bounded[:] = [each for each in bounded if each is not front.connections]
+
+    def _end(self, name: str) -> None:
+        router = self.tenants.pop(name)
+        router.end()
+        self._keep(name, ())
+        del self._kept[name]
+        self._tenant_of = {at: of for at, of in self._tenant_of.items() if of is not router}
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._broken.done():
+            self._broken.set_exception(error)
+
+    async def run(self) -> None:
+        """Listen as the settings say, until cancelled.
+
+        Raises:
+            Exception: what no router of a namespace should raise.
+        """
+        try:
+            await self._broken
+        finally:
+            for task in self._running:
+                task.cancel()
+
+    # -- pods ----------------------------------------------------------------------------------------------
+
+    def set_slices(self, namespace: str, backends: Mapping[str, tuple[Address, ...]]) -> None:
+        """Replace all addresses of a namespace from EndpointSlices."""
+        if backends:
+            self._slices[namespace] = backends
+        else:
+            self._slices.pop(namespace, None)
+        if namespace in self.tenants:
+            self.tenants[namespace].pods.set_slices(backends)
+        self.check_ready()
+
+    def _keep(self, namespace: str, addresses: Collection[tuple[str, int]]) -> None:
+        self._kept[namespace] = addresses
+        if namespace in self.tenants:
+            self._tenant_of.update(dict.fromkeys(addresses, self.tenants[namespace]))
+        kept = [address for each in self._kept.values() for address in each]
+        if len(self._tenant_of) > len(kept) + FORGOTTEN:
+            self._tenant_of = {at: self._tenant_of[at] for at in kept if at in self._tenant_of}
+        self._upstream.keep(kept)
+
+    def _on_room(self, address: tuple[str, int], free: int, waiting: int, capacity: int) -> None:
+        router = self._tenant_of.get(address)
+        if router is not None:
+            router.pods.on_room(address, free, waiting, capacity)
+
+    def _on_recalled(self, address: tuple[str, int], count: int) -> None:
+        router = self._tenant_of.get(address)
+        if router is not None:
+            router.pods.on_recalled(address, count)
+
+    def _tenant_news(self) -> None:
+        """Take up that the router of a namespace has something to report."""
+        self.check_ready()
+        self._news()
+
+    # -- as a router ---------------------------------------------------------------------------------------
+
+    def front_door(self, exchange: Exchange) -> None:
+        """Refuse a request: only a namespace has a front door, at a port of its own."""
+        error = PenstockError(Reason.NO_ROUTE, "this router serves namespaces, each at ports of its own")
+        exchange.answer(error.response())
+
+    def report(self, sequence: int, *, settings_version: int, settings_digest: str = "") -> bytes:
+        tenants = {
+            name: report.TenantReport(door=router.door_listens, endpoints=router.endpoints_report())
+            for name, router in self.tenants.items()
+        }
+        document = report.RouterReport(
+            pod=self._pod,
+            uid=self._uid,
+            seq=sequence,
+            state=self.state(),
+            settings_version=settings_version,
+            settings_digest=settings_digest,
+            tenants=tenants,
+            processor_wait=self._processor_wait(),
+        )
+        return report.encode(document)
+
+    def state(self) -> State:
+        if self.draining:
+            return "draining"
+        if self.settings is None:
+            return "starting"
+        return "ready" if self.ready.is_set() else "loading"
+
+    def end_holds(self) -> None:
+        """Answer all held requests 503, since the router shuts down."""
+        for router in self.tenants.values():
+            router.end_holds()
+
+    def check_ready(self) -> None:
+        """Set `ready` once the settings are there, and every namespace's router is ready."""
+        if self.settings is None or self.ready.is_set() or not self._slices_synced():
+            return
+        for router in self.tenants.values():
+            router.check_ready()
+        if all(router.ready.is_set() for router in self.tenants.values()):
+            self.ready.set()
+            log("ready", namespaces=len(self.tenants), build=BUILD)
+            self._news()
+
+
+class SharedMetrics:
+    """The metrics of all namespaces."""
+
+    def __init__(self, router: SharedRouter, memory: MemoryBound) -> None:
+        self._router = router
+        self._memory = memory
+
+    def collect(self) -> Iterator[Any]:
+        """Yield all metrics, for `prometheus_client`."""
+        scopes: dict[str, Metrics] = {name: each.metrics for name, each in self._router.tenants.items()}
+        return collect(scopes, self._memory)

@@ -1,0 +1,242 @@
+"""The sidecar in pods of somebody else, by one label: what the pods become, and how they serve."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock_operator.api import ModelBackend
+from penstock_operator.desired import sidecar
+from penstock_operator.desired.config import RenderConfig
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.injected_app import GUIDE, POD_SECURITY, RESTRICTED, living, plain, workloads
+from tests.support.cluster.k8s import Load, Namespace, assert_nothing_lost
+from tests.support.pages.page import Page, Shell
+
+pytestmark = pytest.mark.together
+
+SHAPES = Path(__file__).parent / "inject_shapes.yaml"
+
+
+def face(pod: dict[str, Any]) -> dict[str, Any] | str:
+    """What injection decides of a pod: the sidecar's arguments and identity, names of ports, probes, ends."""
+    spec = pod["spec"]
+    first = (spec.get("initContainers") or [{}])[0]
+    if first.get("name") != "penstock-sidecar" or "args" not in first:
+        return "plain"
+    words = dict(zip(first["args"][::2], first["args"][1::2], strict=True))
+    env = {each["name"]: each.get("value", "by field") for each in first["env"]}
+    found: dict[str, Any] = {
+        "model": words["--model"].rpartition(":")[2],
+        "protocol": words["--protocol"],
+        "readyPath": words["--ready-path"],
+        "port": first["ports"][0]["name"],
+        "workload": env["PENSTOCK_BACKEND"],
+        "init": [each["name"] for each in spec["initContainers"][1:]],
+        "volumes": [each["name"].partition("-access-")[0] for each in spec["volumes"]],
+        "grace": spec["terminationGracePeriodSeconds"],
+    }
+    if (first.get("lifecycle") or {}).get("preStop"):
+        found["drainsItself"] = True
+    for container in spec["containers"]:
+        steps = container.get("lifecycle") or {}
+        stop = steps.get("preStop") or {}
+        found[f"container {container['name']}"] = {
+            "ports": [[port.get("name"), port["containerPort"]] for port in container.get("ports") or ()],
+            "probes": {
+                name: asked[how]["port"]
+                for name, asked in (container | steps).items()
+                for how in ("httpGet", "tcpSocket")
+                if (name in steps or name.endswith("Probe")) and how in asked and asked[how]["port"] != 8013
+            },
+            "drains": (stop.get("httpGet") or {}).get("port") == 8013,
+        }
+    return found
+
+
+def whole(shape: dict[str, Any]) -> dict[str, Any]:
+    """A pod of the golden file, with what every pod needs under Pod Security `restricted`."""
+    spec = dict(shape["pod"])
+    containers = spec.get("containers", [{"name": "app", "ports": [{"name": "http", "containerPort": 8080}]}])
+    for kind, each in (("containers", containers), ("initContainers", spec.get("initContainers", []))):
+        if each:
+            spec[kind] = [{"image": "app", "securityContext": RESTRICTED, **container} for container in each]
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "fast-7d4b9c", "controller": True}
+    owned = {"ownerReferences": [owner | {"uid": "0b1f5b0e-0000-4000-8000-000000000000"}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": shape["shape"],
+            "labels": {"app": "fast", "pod-template-hash": "7d4b9c", "penstock.dev/inject": "small"}
+            | shape.get("labels", {}),
+            "annotations": shape.get("annotations", {}),
+            **owned,
+            **shape.get("metadata", {}),
+        },
+        "spec": {"securityContext": POD_SECURITY, "automountServiceAccountToken": False} | spec,
+    }
+
+
+def test_what_pods_become(namespace: Namespace) -> None:
+    """Every shape of pod, in and out, as the API server stores it; a second creation changes nothing."""
+    shapes = yaml.safe_load(SHAPES.read_text())
+    namespace.kubectl("create", "serviceaccount", "fast")
+    create = ("create", "--dry-run=server", "-o", "json", "-f", "-")
+    said = namespace.kubectl(*create, input=yaml.safe_dump_all(map(whole, shapes)))
+    stored = {pod["metadata"]["name"]: pod for pod in documents(said)}
+    first = shapes[0]["out"]
+    assert {shape["shape"]: face(stored[shape["shape"]]) for shape in shapes} == {
+        shape["shape"]: shape["out"] if isinstance(shape["out"], str) else first | shape["out"]
+        for shape in shapes
+    }
+    injected, ours = stored["one-named-port"]["spec"]["initContainers"][0], of_a_backend()
+    alike = ("restartPolicy", "resources", "securityContext", "terminationMessagePolicy")
+    assert {name: injected[name] for name in alike} == {name: ours[name] for name in alike}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        asked = injected[probe] | {"httpGet": injected[probe]["httpGet"] | {"scheme": "HTTP"}}
+        assert asked | ours[probe] | {"httpGet": ours[probe]["httpGet"] | {"scheme": "HTTP"}} == asked
+    again = [clean(pod) for pod in stored.values()]
+    twice = documents(namespace.kubectl(*create, input=yaml.safe_dump_all(again)))
+    assert [pod["spec"] for pod in twice] == [pod["spec"] for pod in stored.values()]
+
+
+def of_a_backend() -> dict[str, Any]:
+    """The sidecar that the operator renders for a ModelBackend."""
+    model = {"container": {"image": "app"}}
+    backend = ModelBackend.parse(
+        {
+            "apiVersion": "penstock.dev/v1alpha1",
+            "kind": "ModelBackend",
+            "metadata": {"name": "b", "namespace": "n", "uid": "u"},
+            "spec": {"model": model},
+        }
+    )
+    config = RenderConfig(sidecar_image="sidecar", router_image="router")
+    return sidecar.container(backend, config=config, drain_secret="secret")
+
+
+def documents(said: str) -> list[dict[str, Any]]:
+    """The objects that kubectl printed, one after another."""
+    decoder, found, at = json.JSONDecoder(), [], 0
+    while at < len(said.rstrip()):
+        document, at = decoder.raw_decode(said, at + len(said[at:]) - len(said[at:].lstrip()))
+        found += document.get("items", [document])
+    return found
+
+
+def clean(pod: dict[str, Any]) -> dict[str, Any]:
+    """A stored pod as somebody would create it again."""
+    drop = ("uid", "creationTimestamp", "generation", "resourceVersion", "managedFields")
+    metadata = {name: value for name, value in pod["metadata"].items() if name not in drop}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]}
+
+
+def said_of(
+    namespace: Namespace, pod: dict[str, Any], kind: str = "Deployment", policy: str = "small"
+) -> str:
+    """What our policies say of a workload of such pods; empty where it is taken without a word."""
+    template = {"metadata": {"labels": {"app": "a", "penstock.dev/inject": policy}}, "spec": pod}
+    spec: dict[str, Any] = {"template": template}
+    if kind != "Job":
+        spec["selector"] = {"matchLabels": {"app": "a"}}
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    document = {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
+    create = ("-n", namespace.name, "create", "--dry-run=server", "-f", "-")
+    done = namespace.cluster.kubectl(*create, input=json.dumps(document), check=False)
+    return "\n".join(line for line in done.stderr.splitlines() if "penstock.dev/inject: " in line)
+
+
+def test_a_workload_that_cannot_be_injected_is_refused_with_the_reason(namespace: Namespace) -> None:
+    """Whatever makes the pods; what can be injected is taken, and what does not ask is not looked at."""
+    app = {"name": "app", "image": "app", "ports": [{"containerPort": 8080}]}
+    assert said_of(namespace, {"containers": [app]}) == ""
+    assert "must be the name of a" in said_of(namespace, {"containers": [app]}, policy="Small")
+    node = {"hostNetwork": True, "containers": [app]}
+    assert "hostNetwork: the sidecar would need" in said_of(namespace, node, "StatefulSet")
+    assert "has not one port" in said_of(namespace, {"containers": [app | {"ports": []}]}, "DaemonSet")
+    ours = {"containers": [app | {"ports": [{"containerPort": 8013}]}], "restartPolicy": "Never"}
+    assert "port 8012 or 8013" in said_of(namespace, ours, "Job")
+
+
+def test_a_service_that_leads_past_the_sidecar_is_said_when_the_workload_is_written(
+    namespace: Namespace,
+) -> None:
+    """One that selects these pods, by the number of the very port that moves; the warning has the name."""
+    numbers = [{"name": "a", "port": 80, "targetPort": 8080}, {"name": "b", "port": 81, "targetPort": 9}]
+    for name, app, ports in (
+        ("past", "a", numbers),
+        ("others", "b", numbers),
+        ("named", "a", [{"port": 80, "targetPort": "web"}]),
+        ("elsewhere", "a", numbers[1:]),
+    ):
+        spec = {"selector": {"app": app}, "ports": ports}
+        namespace.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
+    app = {"name": "app", "image": "app", "ports": [{"name": "web", "containerPort": 8080}]}
+    warning = "Service past leads past the sidecar: its targetPort is the number 8080; write the name web"
+    pod: dict[str, Any] = {"containers": [app]}
+    wait_for("the Services to be seen", lambda: said_of(namespace, pod))
+    for kind in ("Deployment", "StatefulSet", "DaemonSet"):
+        (line,) = said_of(namespace, pod, kind).splitlines()
+        assert line.partition("penstock.dev/inject: ")[2] == warning
+    assert said_of(namespace, {"containers": [app | {"ports": [{"containerPort": 9090}]}]}) == ""
+
+
+def test_a_plain_deployment_gets_batches_by_one_label_and_back(
+    namespace: Namespace, load: Load, tmp_path: Path
+) -> None:
+    """The guide's commands: batches after one rollout, hot settings, nothing lost, and pods as before."""
+    namespace.apply(*plain(load))
+    kubectl = shlex.join(namespace.cluster.kubectl_command("-n", namespace.name))
+    commands = [each for each in Page.of(GUIDE).commands() if "kubectl" in each.line]
+    with Shell(tmp_path, {"kubectl ": f"{kubectl} "}) as shell:
+        namespace.kubectl("rollout", "status", "deployment", "fast")
+        before = bare(namespace)
+        for command in commands[:2]:
+            shell.run(command)
+        # NB: a plain pod ends at once, and nodes send to its address for a moment longer.
+        wait_for("the plain pods to be gone", lambda: len(namespace.list("pods", "app=fast")) == 2)
+        url = namespace.url("fast")
+        answers = namespace.ask(url, [{"id": f"early-{number}"} for number in range(64)])
+        assert max(answer["predictions"][0]["batch"] for _, _, answer in answers) == 8
+        wait_for(
+            "the policy's workloads", lambda: workloads(namespace) == [{"name": "Deployment/fast", "pods": 2}]
+        )
+        shell.run(commands[2])
+        load.start(url, rate=20)
+        addresses = [pod["status"]["podIP"] for pod in living(namespace)]
+        policy = {"apiVersion": "penstock.dev/v1alpha1", "kind": "BatchPolicy", "metadata": {"name": "small"}}
+        namespace.apply(policy | {"spec": {"maxBatchSize": 17}})
+
+        def in_effect() -> bool:
+            settings = [namespace.curl(f"http://{ip}:8013/settings")[2] for ip in addresses]
+            return all('"maxBatchSize":17' in text for text in settings)
+
+        # NB: by the answers to their reports: from the first one on, a sidecar reads its ConfigMap no more.
+        wait_for("both sidecars to obey the new policy", in_effect, seconds=30)
+        for command in commands[3:]:
+            shell.run(command)
+        wait_for("the injected pods to be gone", lambda: len(namespace.list("pods", "app=fast")) == 2)
+    assert_nothing_lost(load.stop())
+    assert bare(namespace) == before
+    wait_for("the policy to be unused", lambda: workloads(namespace) == [])
+
+
+def bare(namespace: Namespace) -> list[dict[str, Any]]:
+    """What the living pods consist of, without what each has of its own."""
+    return [
+        {
+            "init": pod["spec"].get("initContainers"),
+            "grace": pod["spec"]["terminationGracePeriodSeconds"],
+            "ports": pod["spec"]["containers"][0]["ports"],
+            "probe": pod["spec"]["containers"][0]["readinessProbe"],
+            "lifecycle": pod["spec"]["containers"][0].get("lifecycle"),
+            "volumes": [volume["name"].partition("-access-")[0] for volume in pod["spec"]["volumes"]],
+        }
+        for pod in living(namespace)
+    ]

@@ -1,0 +1,154 @@
+"""The page of `kubectl penstock ui` on a real cluster: what pods and routers measure, and a call from it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.support.cluster.cluster_waits import wait_for
+from tests.support.cluster.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, split
+from tests.support.processes.browser import devtools, picture, run_in
+
+pytestmark = pytest.mark.together
+
+STEPS = [{"setWeight": 30}, {"pause": "Manual"}, {"setWeight": 60}]
+PICTURES = {
+    "overview": ("#/", ".rows > li"),
+    "backend": ("#/ModelBackend/{}/stable", "[data-panel=batches]:not([hidden])"),
+    "endpoint": ("#/ModelEndpoint/{}/e", "[data-panel=flows]:not([hidden])"),
+    "release": ("#/TrafficSplit/{}/s", ".steps"),
+}
+
+
+class Page:
+    """The page that a process of the command serves."""
+
+    def __init__(self, url: str) -> None:
+        self.url, _, token = url.partition("#token=")
+        self._headers = {"authorization": f"Bearer {token}"}
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        """What the page gets, as JSON."""
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self.url + path, data=data, headers=self._headers)  # noqa: S310 - of loopback
+        with urlopen(request, timeout=60) as answer:  # noqa: S310
+            return json.loads(answer.read())
+
+    def view(self, kind: str, namespace: str, name: str) -> Any:
+        """A view, as JSON."""
+        return self.ask(f"api/view/{kind}/{namespace}/{name}")["view"]
+
+
+@contextlib.contextmanager
+def served(namespace: Namespace, folder: Path) -> Iterator[str]:
+    """The URL of the page, which shows a namespace."""
+    command = [sys.executable, "-m", "penstock_cli", "ui", "--no-browser", "-n", namespace.name]
+    command += ["--kubeconfig", str(namespace.cluster.host_kubeconfig)]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_what_runs_what_waits_and_a_release(
+    namespace: Namespace, load: Load, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    backends = [
+        ledger_backend(name, collector=load.port, init_kwargs={"delay_ms": 20.0, "label": name})
+        for name in ("stable", "candidate")
+    ]
+    release = split("s", "e", {"stable": 100, "candidate": 0})
+    release["spec"]["strategy"] = {
+        "stable": "stable",
+        "candidate": "candidate",
+        "steps": STEPS,
+        "analysis": {"interval": "5s", "metrics": [{"name": "errorRatio"}]},
+    }
+    backends[0]["spec"]["autoscaling"] = {"targetLoad": 2, "maxReplicas": 2}
+    broken = ledger_backend("broken", collector=load.port, image="localhost/penstock/nothing:1")
+    namespace.apply(ledger_code(), *backends, broken, endpoint("e", "stable"), release)
+    for name in ("stable", "candidate"):
+        namespace.wait_ready("modelbackend", name)
+    namespace.wait_ready("modelendpoint", "e")
+    load.start(namespace.url("e"), rate=120)
+    with served(namespace, tmp_path) as url:
+        page, where = Page(url), namespace.name
+
+        def backend() -> bool:
+            view = page.view("ModelBackend", where, "stable")
+            sizes = [pod.get("size") for pod in view["pods"]]
+            return bool(view["batches"]["bounds"] and view["curve"] and view["terms"] and any(sizes))
+
+        def scaled() -> bool:
+            view = page.view("ModelBackend", where, "stable")
+            return bool(view["changes"]) and view["replicas"]["ready"] == 2
+
+        def failing() -> bool:
+            row = page.ask("api/overview")["rows"][f"ModelBackend/{where}/broken"]
+            return row["ready"] == "False" and any("image" in note.lower() for note in row["notes"])
+
+        def routed() -> bool:
+            flows = {each["name"]: each for each in page.view("ModelEndpoint", where, "e")["flows"]}
+            return len(flows) == 2 and all(each["rate"] and each["p50"] for each in flows.values())
+
+        def paused() -> bool:
+            release = page.view("TrafficSplit", where, "s")["release"]
+            return release["phase"] == "Paused" and release["verdicts"][0]["passPercent"] is not None
+
+        wait_for("all kinds to be read", lambda: page.ask("api/overview")["listed"])
+        wait_for("batches, a service curve, the autoscaler's terms and a queue of a pod", backend)
+        wait_for("a backend that cannot start, and why", failing)
+        wait_for("a second pod", scaled)
+        wait_for("a release that waits for a user", lambda: scaled() and paused())
+        wait_for("rates and latencies by backend", routed)
+        answer = page.ask(
+            f"api/try/{where}/e", {"path": "/predict", "body": '{"instances": [{"id": "page"}]}'}
+        )
+        assert answer["status"] == 200, answer
+        assert "batch" in answer["timing"]
+        folder = Path(pytestconfig.getoption("--pictures") or tmp_path)
+        for name, image in asyncio.run(looked_at(url, where, tmp_path / "browser")).items():
+            assert len(image) > 10_000, name
+            (folder / f"ui-{name}.png").write_bytes(image)
+        said = page.ask(f"api/steer/{where}/s", {"verb": "abort"})
+        assert said["said"].startswith(f"{where}/s: stable gets all requests, candidate none")
+        wait_for("the release taken back", lambda: not paused())
+    load.stop()
+
+
+async def looked_at(url: str, namespace: str, profile: Path) -> dict[str, bytes]:
+    """A picture of each view, without an error in the browser."""
+    made = {}
+    async with devtools(url, profile) as call:
+        # NB: the page is there once it has rows: it takes its token from the hash that is changed below.
+        watched = """const pause = () => new Promise(done => setTimeout(done, 50));
+            while (!document.querySelector(".rows > li")) await pause();
+            window.faults = [];
+            addEventListener("error", event => faults.push(event.message));"""
+        while "result" not in await run_in(call, watched):
+            pass
+        for name, (place, wanted) in PICTURES.items():
+            said = await run_in(
+                call,
+                f"""location.hash = {place.format(namespace)!r};
+                const pause = time => new Promise(done => setTimeout(done, time));
+                while (!document.querySelector({wanted!r})) await pause(100);
+                await pause(3000);
+                return window.faults;""",
+            )
+            assert said["result"]["result"]["value"] == [], said
+            made[name] = await picture(call, 1100)
+    return made

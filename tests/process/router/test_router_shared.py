@@ -1,0 +1,120 @@
+"""One router for several namespaces: equal names are apart, and no tenant costs another its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+
+from tests.process.router.conftest import MakeRouter, MakeUpstream
+from tests.process.router.test_router_memory import HELD, LIMIT, MIB, number
+from tests.support.processes.ports import free_port
+from tests.support.processes.router_process import RouterProcess, backend, endpoint, until
+
+HELD_OF_B, MOST_OF_A = 8, 1000
+
+
+class Tenant:
+    """A namespace with an endpoint `e` of a backend `m`, and its ports."""
+
+    def __init__(self, *targets: str) -> None:
+        self.port, self.door = free_port(), free_port()
+        self.targets = targets
+
+    def part(self) -> dict[str, Any]:
+        """What the settings have of it."""
+        served = endpoint("e", backend("m", *self.targets), port=self.port, coldStart=HELD)
+        return {"port": self.door, "endpoints": [served]}
+
+    @property
+    def urls(self) -> list[str]:
+        """Where its endpoint is: at its port, and at the front door."""
+        return [f"http://127.0.0.1:{self.port}/x", f"http://127.0.0.1:{self.door}/e/x"]
+
+
+def settle(process: RouterProcess, tenants: dict[str, Tenant]) -> None:
+    """Write the settings file."""
+    parts = {name: tenant.part() for name, tenant in tenants.items()}
+    fresh = process.path.with_suffix(".new")
+    fresh.write_text(json.dumps({"v": 1, "endpoints": [], "tenants": parts}))
+    fresh.replace(process.path)
+
+
+async def ask(process: RouterProcess, url: str, **more: Any) -> int:
+    """The status of an answer."""
+    async with process.session.post(url, **more) as answer:
+        await answer.read()
+        return answer.status
+
+
+async def test_namespaces_share_no_name_and_one_that_goes_leaves_the_others_alone(
+    router: MakeRouter, upstream: MakeUpstream
+) -> None:
+    pods = [await upstream(), await upstream()]
+    tenants = {name: Tenant(pod.target) for name, pod in zip("ab", pods, strict=True)}
+    process = router("--shared")
+    settle(process, tenants)
+    await process.start()
+    for name, pod, other in zip("ab", pods, reversed(pods), strict=True):
+        before = len(other.seen)
+        for url in tenants[name].urls:
+            assert await ask(process, url) == 200
+        assert (len(pod.seen), len(other.seen)) == (2, before)
+    assert await ask(process, f"{process.data}/e/x") == 404
+    metrics = await process.metrics()
+    for name in "ab":
+        counted = f'requests_total{{backend="m",code="200",endpoint="e",namespace="{name}",reason=""}} 2.0'
+        assert counted in metrics
+    gone = tenants.pop("a")
+    settle(process, tenants)
+
+    async def closed() -> bool:
+        try:
+            await ask(process, gone.urls[0])
+        except aiohttp.ClientConnectionError:
+            return True
+        return False
+
+    while not await closed():
+        pass
+    assert await ask(process, tenants["b"].urls[0]) == 200
+    assert 'namespace="a"' not in await process.metrics()
+    tenants["a"] = Tenant(pods[0].target)
+    settle(process, tenants)
+    await until(lambda: f'"port": {tenants["a"].port}' in "".join(process.log) or None)
+    assert await ask(process, tenants["a"].urls[0]) == 200
+
+
+async def test_a_flood_of_one_namespace_costs_no_other_what_it_holds(
+    router: MakeRouter, upstream: MakeUpstream
+) -> None:
+    """Bodies of its own fill the memory; another's, which came first and are as large, stay."""
+    tenants = {"a": Tenant(), "b": Tenant()}
+    process = router("--shared", f"--memory-limit={LIMIT}")
+    settle(process, tenants)
+    await process.start()
+    body = bytes(MIB // 2)
+    held = [asyncio.ensure_future(ask(process, tenants["b"].urls[0], data=body)) for _ in range(HELD_OF_B)]
+    while f'held_requests{{backend="",namespace="b"}} {HELD_OF_B}.0' not in await process.metrics():
+        pass
+
+    async def unannounced() -> AsyncIterator[bytes]:
+        yield body
+
+    flood = []
+    for _ in range(MOST_OF_A):
+        flood.append(asyncio.ensure_future(ask(process, tenants["a"].urls[0], data=unannounced())))
+        await asyncio.wait(flood[-1:], timeout=0.01)
+        if number(await process.metrics(), "penstock_router_connections_gave_way_total"):
+            break
+    assert any(task.done() for task in flood), "expected the flood to be larger than the memory"
+    pod = await upstream()
+    tenants["b"].targets = (pod.target,)
+    settle(process, tenants)
+    assert set(await asyncio.gather(*held)) == {200}
+    for task in flood:
+        task.cancel()
+    await asyncio.gather(*flood, return_exceptions=True)

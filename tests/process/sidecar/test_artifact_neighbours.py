@@ -1,0 +1,319 @@
+"""Pods that copy an artifact from each other: sidecars and first steps, before an operator's real port."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import random
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock_operator.clock import LoopClock
+from penstock_operator.desired.settings import Versioned
+from penstock_sidecar.artifact.errors import ArtifactError
+from penstock_sidecar.artifact.neighbour import Guide, Neighbour
+from penstock_sidecar.artifact.plan import Plan, write_plan
+from penstock_sidecar.artifact.store import Store
+from penstock_sidecar.model import artifact_port
+from penstock_wire.control import documents
+from penstock_wire.control.artifact import ArtifactDemand, ArtifactTurn, read_state, signature
+from penstock_wire.control.settings import Settings, encode
+from tests.support.http.file_server import FileServer, file_server
+from tests.support.processes import control_server
+from tests.support.processes.artifact_step import Step, digest, size
+from tests.support.processes.ports import free_port
+from tests.support.processes.sidecar_process import Program, until
+
+MIB = 1 << 20
+PIECE = 4 * MIB
+
+
+class Pod:
+    """A pod: a sidecar with an address of its own, and a first step.
+
+    Args:
+        number: of the pod among those of this test process.
+    """
+
+    def __init__(
+        self, number: int, folder: Path, server: FileServer, report_to: str, *arguments: str
+    ) -> None:
+        self.name, self.address = f"m-{number}", f"127.{20 + os.getpid() % 200}.1.{number}"
+        folder.mkdir()
+        self.volume, admin = folder / "volume", free_port()
+        self.volume.mkdir()
+        (folder / "token").write_text(self.name)
+        self.sidecar = Program(
+            *(
+                "penstock_sidecar",
+                f"--listen={self.address}:{free_port()}",
+                f"--admin={self.address}:{admin}",
+            ),
+            *(f"--model=http://{self.address}:{free_port()}", f"--artifact={self.volume}/state.json"),
+            *(f"--report-to={report_to}", f"--token-file={folder}/token"),
+            env={"PENSTOCK_POD": self.name, "PENSTOCK_POD_UID": f"uid-{self.name}", "PENSTOCK_BACKEND": "m"},
+        )
+        sidecar = f"http://{self.address}:{admin}"
+        trust = {"SSL_CERT_FILE": str(server.authority)}
+        self.step = Step(self.volume, f"{server.url}/model.bin", f"--sidecar={sidecar}", *arguments, **trust)
+        self.part = self.volume / "parts" / "model.bin"
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What its model finds."""
+        return self.step.files()
+
+
+class World:
+    """The pods of a backend and its operator, which records the digest of the first download."""
+
+    def __init__(self, folder: Path, server: FileServer, stack: AsyncExitStack) -> None:
+        self.folder, self.server = folder, server
+        self.operator = control_server.Harness(check_peer=False, clock=LoopClock())
+        self.operator.cluster.answer["TokenReview"] = self._review
+        self._stack = stack
+        self.record("")
+
+    def _review(self, review: dict[str, Any]) -> dict[str, Any]:
+        name = review["spec"]["token"]
+        return review | {"status": control_server.verdict(name=name, uid=f"uid-{name}")}
+
+    def record(self, found: str) -> None:
+        """Record a digest, as the operator does in a status and in settings."""
+        demand = ArtifactDemand(source="source", digest=found) if found else msgspec.UNSET
+        document = encode(Settings(version=1, backend="m", artifact=demand))
+        made = Versioned(version=1, document=document, digest=documents.digest(document), changed=False)
+        self.operator.made["n", "m-backend-settings"] = made
+        parent = control_server.parent("m")
+        self.operator.store.put(parent | {"status": {"artifact": {"digest": found or None}}})
+
+    async def pod(self, number: int, *arguments: str) -> Pod:
+        """Start the sidecar of a pod."""
+        pod = Pod(number, self.folder / f"pod{number}", self.server, self.operator.url, *arguments)
+        labelled = {"penstock.dev/backend": "m"}
+        self.operator.store.put(control_server.pod(pod.name, f"uid-{pod.name}", pod.address, **labelled))
+        await pod.sidecar.start()
+        self._stack.push_async_callback(kill, pod)
+        return pod
+
+    def read(self) -> int:
+        """Bytes that the origin was asked for, without the first one of each look."""
+        spans = [fields["range"].removeprefix("bytes=").split("-") for _, fields in self.server.asked]
+        return sum(int(end) + 1 - int(start) for start, end in spans if end != "0")
+
+
+async def kill(pod: Pod) -> None:
+    """End a pod as a node that goes away does."""
+    if pod.sidecar.process.returncode is None:
+        pod.sidecar.process.kill()
+    await pod.sidecar.ended()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """A backend without pods."""
+    with file_server(tmp_path) as server:
+        async with AsyncExitStack() as stack:
+            made = World(tmp_path, server, stack)
+            host, port = await made.operator.server.start("127.0.0.1", 0)
+            made.operator.url = f"http://{host}:{port}"
+            stack.push_async_callback(made.operator.server.stop)
+            yield made
+
+
+async def whole(process: subprocess.Popen[str]) -> str:
+    """Wait for a step's end; returns its last words."""
+    _, error = await asyncio.to_thread(process.communicate, timeout=60)
+    return error
+
+
+async def test_pods_that_start_at_once_read_the_origin_once(world: World) -> None:
+    """One reads it, the others copy what it has so far, and wait for its digest."""
+    world.server.files["/model.bin"] = data = random.Random(1).randbytes(24 * MIB)
+    world.server.allowed = 10 * MIB
+    pods = [await world.pod(number) for number in (2, 3, 4)]
+    steps = [pod.step.start() for pod in pods]
+
+    async def partly() -> bool:
+        return all(size(pod.part) == 2 * PIECE for pod in pods)
+
+    await until(partly)
+    world.server.allowed = None
+    world.server.gate.set()
+
+    async def first() -> str:
+        return next(
+            (
+                state.digest
+                for pod in pods
+                if (state := read_state(pod.volume / "state.json")) and state.digest
+            ),
+            "",
+        )
+
+    world.record(await until(first))
+    assert [await whole(step) for step in steps] == ["", "", ""]
+    assert world.read() == len(data)
+    for pod in pods:
+        assert pod.files == {"model.bin": data}
+
+    # A later pod needs no origin at all, nor what may read it.
+    world.server.authorization = "revoked"
+    world.server.asked.clear()
+    late = await world.pod(5)
+    assert await whole(late.step.start()) == ""
+    assert late.files == {"model.bin": data}
+    assert world.server.asked == []
+
+
+KEY = "0" * 64
+TURN = ArtifactTurn(source="source", key=KEY, neighbour="127.0.0.1")
+
+
+class Told(Guide):
+    """A pod that is told what a test says; the origin at last.
+
+    Args:
+        neighbours: what it is told.
+        digest: what the files must have, if that is known.
+    """
+
+    def __init__(self, *neighbours: Neighbour, digest: str | None) -> None:
+        super().__init__(source="source", digest=digest, settings=None, sidecar=None)
+        self._neighbours = iter(neighbours)
+
+    async def neighbour(self) -> Neighbour | None:
+        """The next one."""
+        return next(self._neighbours, None)
+
+    async def demanded(self, *, patient: bool = False) -> str | None:
+        """The digest, at once."""
+        return await super().demanded()
+
+
+class Lone:
+    """The volumes of a pod that copies and of its neighbour, whose port is this process's."""
+
+    def __init__(self, folder: Path, server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(server.authority))
+        monkeypatch.setattr(artifact_port, "STALL", 0.1)
+        monkeypatch.setattr(artifact_port, "UNKNOWN", 0.1)
+        self.server, self.there, self.here = server, folder / "there", folder / "here"
+        self.there.mkdir()
+        self.here.mkdir()
+        self.data = server.files["/model.bin"] = random.Random(2).randbytes(3 * PIECE)
+        self.port = artifact_port.listen("127.0.0.1", 0, self.there, lambda: TURN)
+
+    def plan(self, **files: tuple[int, str]) -> None:
+        """Write what the neighbour says that it has, or will."""
+        write_plan(self.there / "plan.json", Plan(source="source", boot="other", files=files))
+
+    def neighbour(self, **changes: Any) -> Neighbour:
+        """The neighbour."""
+        return Neighbour(msgspec.structs.replace(TURN, **changes), self.port)
+
+    async def fill(self, *neighbours: Neighbour, digest: str | None = None) -> dict[str, bytes]:
+        """Bring the files; returns what the model finds."""
+        store = Store(self.here, source="source", limit=0, clock=time.monotonic)
+        await store.fill(f"{self.server.url}/model.bin", (), guide=Told(*neighbours, digest=digest))
+        return {file.name: file.read_bytes() for file in (self.here / "files").iterdir()}
+
+    def starts(self) -> list[int]:
+        """Where the ranges began that the origin was asked for, after the look for its size."""
+        return sorted(int(fields["range"][6:].partition("-")[0]) for _, fields in self.server.asked[1:])
+
+
+@pytest.fixture
+def lone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lone]:
+    """Two volumes."""
+    with file_server(tmp_path) as server:
+        yield Lone(tmp_path, server, monkeypatch)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["digest-known", "digest-unknown"])
+async def test_of_a_neighbour_that_stops_what_came_is_kept_if_a_digest_can_say_that_it_is_right(
+    lone: Lone, *, known: bool
+) -> None:
+    """The origin gives the rest; without a digest, all: nothing copied may be the first download."""
+    lone.plan(**{"model.bin": (len(lone.data), '"first"')})
+    (lone.there / "parts").mkdir()
+    (lone.there / "parts" / "model.bin").write_bytes(lone.data[:PIECE])
+    demanded = digest({"model.bin": lone.data}) if known else None
+    assert await lone.fill(lone.neighbour(), digest=demanded) == {"model.bin": lone.data}
+    assert lone.starts() == [PIECE, 2 * PIECE] if known else [0, PIECE, 2 * PIECE]
+
+
+async def test_altered_bytes_a_wrong_key_and_other_paths_end_at_the_origin(lone: Lone) -> None:
+    """A digest decides; nothing is written elsewhere, and without the key nothing is answered."""
+    right = digest({"model.bin": lone.data})
+    (lone.there / "files").mkdir()
+    (lone.there / "files" / "model.bin").write_bytes(lone.data[:-1] + b"?")
+    lone.plan(**{"model.bin": (len(lone.data), '"first"')})
+    assert await lone.fill(lone.neighbour(), digest=right) == {"model.bin": lone.data}
+    assert lone.starts() == [0, PIECE, 2 * PIECE]
+
+    shutil.rmtree(lone.here / "files")
+    lone.server.asked.clear()
+    strangers = [lone.neighbour(key="1" * 64) for _ in range(3)]
+    assert await lone.fill(*strangers, digest=right) == {"model.bin": lone.data}
+    assert len(lone.server.asked) > 1
+
+    shutil.rmtree(lone.here / "files")
+    lone.plan(**{"../model.bin": (3, "1")})
+    with pytest.raises(ArtifactError, match="below the artifact's root"):
+        await lone.fill(lone.neighbour(), digest=right)
+    path = "/files/../plan.json"
+    for fields, status in (({}, 403), ({"authorization": f"Penstock {signature(KEY, path)}"}, 404)):
+        client = http.client.HTTPConnection("127.0.0.1", lone.port)
+        client.request("GET", path, headers=fields)
+        answer = client.getresponse()
+        assert (answer.status, answer.read().count(b"boot")) == (status, 0)
+        client.close()
+
+
+async def test_strangers_hold_no_place(lone: Lone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections without the key, slow ones or those that wait for it, give way to a pod that has it."""
+    monkeypatch.setattr(artifact_port, "UNKNOWN", 60.0)
+    (lone.there / "files").mkdir()
+    (lone.there / "files" / "model.bin").write_bytes(lone.data)
+    lone.plan(**{"model.bin": (len(lone.data), '"first"')})
+    with ExitStack() as stack:
+        for number in range(artifact_port.MOST):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", lone.port)))
+            end = "\r\n" if number % 2 else ""
+            stranger.sendall(f"GET /plan HTTP/1.1\r\nauthorization: Penstock 1\r\n{end}".encode())
+        right = digest({"model.bin": lone.data})
+        assert await lone.fill(lone.neighbour(), digest=right) == {"model.bin": lone.data}
+        assert lone.server.asked == []
+
+
+async def test_files_that_change_at_a_neighbour_are_never_mixed(lone: Lone) -> None:
+    """It began again, because the object had changed: what came of the old version goes."""
+    lone.plan(**{"model.bin": (len(lone.data), "1")})
+    (lone.there / "parts").mkdir()
+    (lone.there / "parts" / "model.bin").write_bytes(lone.data[:PIECE])
+    second = random.Random(3).randbytes(len(lone.data))
+    lone.server.files.clear()
+
+    class Later(Told):
+        async def neighbour(self) -> Neighbour | None:
+            """Change the files before the second time."""
+            if (lone.here / "parts").is_dir():
+                lone.plan(**{"model.bin": (len(second), "2")})
+                (lone.there / "parts" / "model.bin").unlink()
+                (lone.there / "parts" / "model.bin").write_bytes(second)
+            return lone.neighbour()
+
+    store = Store(lone.here, source="source", limit=0, clock=time.monotonic)
+    await store.fill("https://host.invalid/m", (), guide=Later(digest=digest({"model.bin": second})))
+    assert (lone.here / "files" / "model.bin").read_bytes() == second

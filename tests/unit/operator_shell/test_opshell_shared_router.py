@@ -1,0 +1,218 @@
+"""The router that namespaces share: who uses it, what leads to it, and the change to it and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock_operator.desired.labels import ROUTER_MODE
+from penstock_operator.kinds import CONFIG_MAP, DEPLOYMENT, ENDPOINT, ENDPOINT_SLICE, POD, SERVICE
+from penstock_operator.reconcile.shared import LINGER_SECONDS
+from penstock_wire.control.report import BackendTotals, EndpointReport, RouterReport, TenantReport
+from tests.support.worlds.operator_harness import Harness, backend, endpoint, settings
+
+HOME, NAME = "penstock-system", "penstock-shared-router"
+OWN, OWN_SETTINGS = "penstock-router", "penstock-router-settings"
+
+
+def of(namespace: str, obj: dict[str, Any]) -> dict[str, Any]:
+    """The same in another namespace."""
+    return {**obj, "metadata": {**obj["metadata"], "namespace": namespace}}
+
+
+def label(harness: Harness, namespace: str, mode: str) -> None:
+    """An admin labels a namespace."""
+    harness.manager.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": namespace,
+                "labels": {ROUTER_MODE: mode},
+                "resourceVersion": str(10**9 + len(harness.log) + harness.clock.time()).partition(".")[0],
+                "uid": namespace,
+            },
+        }
+    )
+
+
+def shared_settings(harness: Harness) -> dict[str, Any]:
+    """What the shared router gets."""
+    document: dict[str, Any] = json.loads(
+        harness.cluster.find(CONFIG_MAP, HOME, f"{NAME}-settings")["data"]["settings.json"]
+    )
+    return document
+
+
+def tenants(harness: Harness) -> dict[str, list[str]]:
+    """The endpoints that the shared router serves, by namespace; none if there is no such router."""
+    if (DEPLOYMENT.kind, HOME, NAME) not in harness.cluster.objects:
+        return {}
+    served = shared_settings(harness)["tenants"]
+    return {name: [each["name"] for each in tenant["endpoints"]] for name, tenant in served.items()}
+
+
+def leads_to(harness: Harness, namespace: str, service: str = "e") -> list[str]:
+    """The addresses of the shared router's pods in a Service."""
+    key = (ENDPOINT_SLICE.kind, namespace, f"{service}-shared-router")
+    live = harness.cluster.objects.get(key)
+    return [] if live is None else [each["addresses"][0] for each in live["endpoints"]]
+
+
+async def report(harness: Harness, *pods: str, held: dict[str, int] | None = None) -> None:
+    """The shared router's pods report that they have their settings, and listen."""
+    document = shared_settings(harness)
+    for pod in pods:
+        harness._seq += 1
+        shared = RouterReport(
+            pod=pod,
+            uid=harness.uid(POD, pod, HOME),
+            seq=harness._seq,
+            state="ready",
+            settings_version=document["version"],
+            settings_digest="d",
+            tenants={
+                namespace: TenantReport(
+                    door=True,
+                    endpoints={
+                        each["name"]: EndpointReport(
+                            listening=True,
+                            backends={"m": BackendTotals(held=(held or {}).get(namespace, 0))},
+                        )
+                        for each in tenant["endpoints"]
+                    },
+                )
+                for namespace, tenant in document["tenants"].items()
+            },
+        )
+        for namespace, news in harness.ctx.reports.shared_router(shared).items():
+            harness.manager.reported(namespace, "", notable=news.notable)
+    await harness.run()
+
+
+async def sharing(*namespaces: str) -> Harness:
+    """Namespaces with an endpoint `e` of a backend `m` each, which the shared router serves."""
+    harness = Harness()
+    for namespace in namespaces:
+        label(harness, namespace, "shared")
+        await harness.applied(of(namespace, backend()), of(namespace, endpoint()))
+    harness.pods_ready(NAME, 2, HOME)
+    await harness.run()
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    return harness
+
+
+async def test_namespaces_share_a_router_and_have_no_pod_and_no_router_of_their_own() -> None:
+    """Equal names are apart by their namespaces' ports; each Service leads there once the pods listen."""
+    harness = Harness()
+    label(harness, "a", "shared")
+    label(harness, "b", "shared")
+    for namespace in ("a", "b", "n"):
+        harness.apply(of(namespace, backend()))
+        harness.apply(of(namespace, endpoint()))
+    await harness.run()
+    assert tenants(harness) == {"a": ["e"], "b": ["e"]}
+    made = shared_settings(harness)["tenants"]
+    ports = [port for each in made.values() for port in (each["port"], each["endpoints"][0]["port"])]
+    assert len(set(ports)) == 4
+    assert [harness.cluster.names(DEPLOYMENT, each) for each in ("a", "b", "n")] == [
+        ["m-backend"], ["m-backend"], ["m-backend", OWN],
+    ]  # fmt: skip
+    harness.pods_ready(NAME, 2, HOME)
+    await harness.run()
+    assert leads_to(harness, "a") == []
+    await report(harness, f"{NAME}-0")
+    assert [leads_to(harness, "a", each) for each in ("e", OWN)] == [["10.0.0.1"]] * 2
+    await report(harness, f"{NAME}-1")
+    assert [leads_to(harness, each) for each in ("a", "b", "n")] == [["10.0.0.1", "10.0.0.2"]] * 2 + [[]]
+    slice_ = harness.cluster.find(ENDPOINT_SLICE, "b", "e-shared-router")
+    assert slice_["ports"][0]["port"] == made["b"]["endpoints"][0]["port"]
+    assert harness.condition(ENDPOINT, "e", "RouterReady", "b") == ("True", "Listening")
+    harness.pods_ready(NAME, 1, HOME)
+    await harness.run()
+    assert leads_to(harness, "a") == leads_to(harness, "b", OWN) == ["10.0.0.1"]
+
+
+async def test_a_change_in_one_namespace_is_no_news_in_another() -> None:
+    """Its statuses stay as they are, whatever version the settings have by now."""
+    harness = await sharing("a", "b")
+    harness.cluster.writes.clear()
+    await harness.applied(of("a", endpoint(timeout="7s")))
+    assert harness.condition(ENDPOINT, "e", "RouterReady", "a") == ("False", "Waiting")
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert harness.condition(ENDPOINT, "e", "RouterReady", "a") == ("True", "Listening")
+    assert not [write for write in harness.cluster.writes if "b" in write[2:3]], harness.cluster.writes
+
+
+async def test_a_namespace_moves_to_the_shared_router_and_back_with_an_old_one_that_serves_meanwhile() -> (
+    None
+):
+    harness = await sharing("a")
+    await harness.applied(backend(), endpoint())
+    harness.pods_ready(OWN, 2)
+    await harness.run()
+    for number in range(2):
+        harness.router_report(f"{OWN}-{number}", ["e"], version=settings(harness, OWN_SETTINGS)["version"])
+    await harness.run()
+    assert harness.condition(ENDPOINT, "e", "RouterReady") == ("True", "Listening")
+    service = harness.cluster.find(SERVICE, "n", "e")["spec"]
+    label(harness, "n", "shared")
+    await harness.run()
+    assert tenants(harness) == {"a": ["e"], "n": ["e"]}
+    assert leads_to(harness, "n") == []
+    assert harness.condition(ENDPOINT, "e", "RouterReady") == ("True", "Listening")
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert len(leads_to(harness, "n")) == len(leads_to(harness, "n", OWN)) == 2
+    assert harness.cluster.find(DEPLOYMENT, "n", OWN)["spec"]["replicas"] == 2, "nodes may not know yet"
+    await harness.turn(LINGER_SECONDS + 1)
+    assert harness.cluster.names(DEPLOYMENT, "n") == ["m-backend"]
+    assert harness.cluster.find(SERVICE, "n", "e")["spec"] == service
+    label(harness, "n", "own")
+    await harness.run()
+    for pod in harness.pods_ready(OWN, 2):
+        await harness.run()
+        assert len(leads_to(harness, "n")) == 2
+        harness.router_report(pod, ["e"], version=settings(harness, OWN_SETTINGS)["version"])
+    await harness.run()
+    assert leads_to(harness, "n") == leads_to(harness, "n", OWN) == []
+    await harness.turn(1)
+    assert shared_settings(harness)["tenants"]["n"]["endpoints"][0]["leaving"] is True
+    await harness.turn(LINGER_SECONDS)
+    assert tenants(harness) == {"a": ["e"]}
+    label(harness, "a", "own")
+    await harness.run()
+    for pod in harness.pods_ready(OWN, 2, "a"):
+        version = json.loads(harness.cluster.find(CONFIG_MAP, "a", OWN_SETTINGS)["data"]["settings.json"])
+        harness.router_report(pod, ["e"], version=version["version"], namespace="a")
+    await harness.run()
+    await harness.turn(LINGER_SECONDS + 1)
+    assert harness.cluster.names(DEPLOYMENT, HOME) == [], "nobody uses it"
+
+
+async def test_what_it_holds_wakes_the_backend_of_that_namespace_alone() -> None:
+    harness = Harness()
+    asleep = {"minReplicas": 0, "maxReplicas": 1, "targetLoad": 4}
+    for namespace in ("a", "b"):
+        label(harness, namespace, "shared")
+        harness.apply(of(namespace, backend(replicas=0, autoscaling=asleep)))
+        harness.apply(of(namespace, endpoint()))
+    await harness.run()
+    harness.pods_ready(NAME, 1, HOME)
+    await harness.run()
+    await report(harness, f"{NAME}-0", held={"b": 1})
+    replicas = [
+        harness.cluster.find(DEPLOYMENT, each, "m-backend")["spec"]["replicas"] for each in ("a", "b")
+    ]
+    assert replicas == [0, 1]
+
+
+async def test_a_namespace_that_goes_takes_its_part_along_and_its_ports_are_not_given_away() -> None:
+    harness = await sharing("a", "b")
+    before = shared_settings(harness)["tenants"]["a"]["endpoints"][0]["port"]
+    harness.cluster.remove(ENDPOINT, "a", "e")
+    await harness.run()
+    assert tenants(harness) == {"b": ["e"]}
+    assert harness.ctx.memory.shared.freed.keys() >= {before}
+    fresh = await harness.restart()
+    assert tenants(fresh) == {"b": ["e"]}
+    assert leads_to(fresh, "b") == ["10.0.0.1", "10.0.0.2"], "without a report yet"

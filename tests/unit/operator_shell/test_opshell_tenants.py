@@ -1,0 +1,56 @@
+"""A tenant whose backends are many, slow and broken slows nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from penstock_operator.errors import Unavailable
+from penstock_operator.kinds import DEPLOYMENT, Kind
+from tests.support.clocks.hand_clock import settle
+from tests.support.clocks.waiting import until
+from tests.support.worlds.operator_harness import WORKERS, Harness, backend
+
+BROKEN = 100
+
+
+async def test_many_broken_backends_slow_nobody() -> None:
+    """While their writes hang, and while they fail, a new one elsewhere waits for a few of them at most."""
+    harness, gate, tried = Harness(), asyncio.Event(), 0
+    written: dict[str, int] = {}
+    apply = harness.cluster.apply
+
+    async def broken(kind: Kind, obj: dict[str, Any]) -> dict[str, Any]:
+        nonlocal tried
+        await asyncio.sleep(0)
+        if obj["metadata"]["namespace"] == "broken":
+            tried += 1
+            await gate.wait()  # as behind a webhook that does not answer
+            raise Unavailable(503, "failed calling webhook")
+        if kind is DEPLOYMENT:
+            written[obj["metadata"]["name"]] = tried
+        return await apply(kind, obj)
+
+    harness.cluster.apply = broken  # type: ignore[method-assign]
+    for number in range(BROKEN):
+        harness.apply(_in(backend(f"b-{number}"), "broken"))
+    task = asyncio.create_task(harness.manager.run(WORKERS))
+    await settle()
+    assert 0 < tried < WORKERS
+
+    async def tried_before(name: str) -> int:
+        before = tried
+        harness.apply(backend(name))
+        await until(lambda: f"{name}-backend" in written)
+        return written[f"{name}-backend"] - before
+
+    assert await tried_before("while-they-hang") == 0
+    gate.set()
+    assert await tried_before("while-they-fail") < 5 * WORKERS
+    harness.clock.turn(60)
+    assert await tried_before("while-they-are-tried-again") < 5 * WORKERS
+    task.cancel()
+
+
+def _in(obj: dict[str, Any], namespace: str) -> dict[str, Any]:
+    return obj | {"metadata": obj["metadata"] | {"namespace": namespace}}

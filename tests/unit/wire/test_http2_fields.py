@@ -1,0 +1,106 @@
+"""Header blocks: what `hpack` writes is read as it does, and what it refuses is refused."""
+
+from __future__ import annotations
+
+import hpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock_wire.headers import IN_VALUES
+from penstock_wire.http2 import head
+from penstock_wire.http2.fields import FieldReader
+from penstock_wire.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, BrokenError
+
+NAMES = st.sampled_from([b":path", b"accept", b"x-a", b"grpc-timeout", b"cookie"])
+VALUES = st.one_of(st.binary(max_size=40), st.sampled_from([b"/", b"v" * 900, b"v" * 3000, b""]))
+FIELDS = st.lists(st.tuples(NAMES, VALUES, st.booleans()), max_size=8)
+BLOCKS = st.lists(st.tuples(FIELDS, st.sampled_from([None, 0, 100, 4096]), st.booleans()), max_size=8)
+
+
+@given(BLOCKS)
+def test_blocks_are_read_as_they_were_written(
+    blocks: list[tuple[list[tuple[bytes, bytes, bool]], int, bool]],
+) -> None:
+    """In their order, with the table as it was left: indexed, never indexed, with Huffman code, resized."""
+    encoder, reader = hpack.Encoder(), FieldReader(100_000)
+    for fields, size, huffman in blocks:
+        if size is not None:
+            encoder.header_table_size = size
+        wanted = [
+            hpack.NeverIndexedHeaderTuple(name, value) if never else hpack.HeaderTuple(name, value)
+            for name, value, never in fields
+        ]
+        assert reader.read(encoder.encode(wanted, huffman=huffman)) == [tuple(field) for field in wanted]
+
+
+@given(st.binary(max_size=60))
+def test_any_other_bytes_are_read_as_hpack_reads_them_or_refused(block: bytes) -> None:
+    """One is never read as something else than by others: a request would pass for another."""
+    try:
+        wanted = [tuple(field) for field in hpack.Decoder().decode(block, raw=True)]
+    except hpack.HPACKError:
+        wanted = None
+    try:
+        found = FieldReader(100_000).read(block)
+    except BrokenError:
+        found = None
+    if found is not None:  # an integer above 2^28 is refused here alone
+        assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("block", "code"),
+    [
+        (b"\x80", COMPRESSION_ERROR),  # the field 0
+        (b"\xbe", COMPRESSION_ERROR),  # one that was never added
+        (b"\x40\x01a\x05bc", COMPRESSION_ERROR),  # a value that is cut
+        (b"\x82\x20", COMPRESSION_ERROR),  # a new size behind a field
+        (b"\x3f\xe2\x1f", COMPRESSION_ERROR),  # a table of 4 097 bytes
+        (b"\xff\xff\xff\xff\xff\xff", COMPRESSION_ERROR),  # a number without end
+        (b"\x40\x01a\x81\x00", COMPRESSION_ERROR),  # padding of zeros
+        (b"\x40\x01a\x84\xff\xff\xff\xff", COMPRESSION_ERROR),  # the end of the string as a symbol
+        (b"\x40\x01a\x7f\x81\x0e" + b"b" * 1920 + b"\xbe" * 60, ENHANCE_YOUR_CALM),
+    ],
+)
+def test_a_block_that_cannot_be_read_ends_its_connection(block: bytes, code: int) -> None:
+    with pytest.raises(BrokenError, match="expected") as caught:
+        FieldReader(100_000).read(block)
+    assert caught.value.code == code
+
+
+def test_heads_that_came_before_are_found_again_without_what_differs() -> None:
+    """By all other fields: one that differs in them has a head of its own."""
+    reader, encoder = head.HeadReader(1000), hpack.Encoder()
+
+    def read(*fields: tuple[str, str]) -> head.Head:
+        first = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "a")]
+        return reader.read(encoder.encode([*first, *fields]))
+
+    one = read(("x", "1"), ("grpc-timeout", "99m"))
+    assert reader.own == ((b"grpc-timeout", b"99m"),)
+    assert read(("x", "1"), ("grpc-timeout", "98m")) is one
+    assert read(("x", "2"), ("grpc-timeout", "98m")) is not one
+    assert one.fields == ((b"host", b"a"), (b"x", b"1"))
+    assert read(("cookie", "a=1"), ("cookie", "b=2")).fields[-1] == (b"cookie", b"a=1; b=2")
+    too_large = read(("x", "y" * 1000))
+    assert too_large.error is not None
+    assert too_large.error.status == 431
+
+
+@given(
+    st.lists(
+        st.tuples(
+            NAMES,
+            st.text(max_size=300).map(
+                lambda text: text.encode().translate(None, bytes(set(range(256)) - set(IN_VALUES)))
+            ),
+        ),
+        max_size=8,
+    )
+)
+def test_written_blocks_are_read_by_hpack(fields: list[tuple[bytes, bytes]]) -> None:
+    decoder = hpack.Decoder()
+    block = head.NO_TABLE + head.answer_block(404, tuple(fields), b"x-request-id: 1\r\nx-b: 2\r\n")
+    read = [(bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)]
+    assert read == [(b":status", b"404"), *fields, (b"x-request-id", b"1"), (b"x-b", b"2")]

@@ -1,0 +1,258 @@
+"""Heads of HTTP/2: header blocks read into requests' heads, and written.
+
+Written blocks use no dynamic table: each field is a literal, so one rendering serves all connections. Heads
+that came before are found again by their fields, without those that differ from request to request (`OWN`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock_wire.errors import PenstockError
+from penstock_wire.headers import HOP_BY_HOP, IN_VALUES, PER_CONNECTION, REQUEST_ID, TIMEOUT_MS, Headers, get
+from penstock_wire.http.head_cache import FIELD_BYTES
+from penstock_wire.http.server import head as heads
+from penstock_wire.http2.fields import Field, FieldReader
+
+NO_TABLE: Final = b"\x20"
+"""At the beginning of a connection's first block: the encoder keeps no table, whatever the peer allows."""
+GRPC: Final = b"application/grpc"
+"""The content type of calls, or what it begins with."""
+_NOWHERE: Final = b"localhost"
+"""The host of a call whose authority is none, such as the list of addresses of a channel to several."""
+_NAME_BYTES: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+OWN: Final = frozenset(
+    {
+        b"grpc-timeout",
+        b"grpc-trace-bin",
+        b"traceparent",
+        b"tracestate",
+        b"x-forwarded-for",
+        b"x-real-ip",
+        REQUEST_ID,
+        TIMEOUT_MS,
+    }
+)
+"""Fields that usually differ from request to request."""
+_OF_CONNECTION: Final = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+)
+"""Fields that no request has (RFC 9113 section 8.2.2)."""
+_MOST_KNOWN: Final = 256
+_LARGEST_KNOWN: Final = 4096
+
+
+class Head:
+    """A request's head.
+
+    Args:
+        fault: why the stream is reset; empty for a head that can be answered.
+        error: the answer to a head that is refused.
+        method: upper-case method.
+        target: path and query.
+        fields: end-to-end fields, `host` first.
+        length: announced bytes of the body, -1 if none.
+    """
+
+    __slots__ = ("derived", "error", "fault", "fields", "length", "method", "size", "target")
+
+    def __init__(self, fault: str, error: PenstockError | None = None) -> None:
+        self.fault = fault
+        self.error = error
+        self.method = ""
+        self.target = ""
+        self.fields: Headers = ()
+        self.length = -1
+        self.size = 0
+        self.derived: object = None
+        """What gRPC derived from it."""
+
+
+class HeadReader:
+    """Reads the header blocks of one connection.
+
+    Args:
+        most: limit for the bytes of a head.
+    """
+
+    __slots__ = ("_known", "_most", "_reader", "kept", "own")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._reader = FieldReader(2 * most)
+        self._known: dict[tuple[Field, ...], Head] = {}
+        self.own: Headers = ()
+        """The fields of the last request alone, among `OWN`."""
+        self.kept = 0
+        """Bytes of the heads that came before."""
+
+    def read(self, block: bytes) -> Head:
+        """Read a request's block.
+
+        Raises:
+            BrokenError: it cannot be decompressed, so no later one could be.
+        """
+        shared: list[Field] = []
+        own: list[Field] = []
+        size = own_size = 0
+        for field in self._reader.read(block):
+            name, value = field
+            if name in OWN:
+                own.append(field)
+                own_size += len(name) + len(value)
+                if not is_value(value):
+                    return Head(f"expected no control character or outer space in {name!r}")
+            else:
+                shared.append(field)
+                size += FIELD_BYTES + len(name) + len(value)
+                if own and name[:1] == b":":
+                    return Head(f"expected pseudo-headers before the fields, found {name!r}")
+        self.own = tuple(own)
+        if len(own) > 2 * len(OWN) or own_size > self._most:
+            return Head(
+                "", heads.fields_too_large(f"expected at most {2 * len(OWN)} fields of a request's own")
+            )
+        key = tuple(shared)
+        head = self._known.get(key)
+        if head is None:
+            head = _head(shared, self._most)
+            head.size = len(block)
+            if not head.fault and head.error is None and size <= _LARGEST_KNOWN:
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                    self.kept = 0
+                self._known[key] = head
+                self.kept += 2 * size
+        return head
+
+    def read_trailers(self, block: bytes) -> bool:
+        """Read the block behind a body, of which only the form counts; return whether it is right.
+
+        Raises:
+            BrokenError: see `read`.
+        """
+        return all(name[:1] != b":" and is_name(name) for name, _ in self._reader.read(block))
+
+
+def is_value(value: bytes) -> bool:
+    """Whether bytes can be a field's value."""
+    outer = value[:1] in (b" ", b"\t") or value[-1:] in (b" ", b"\t")
+    return not (outer or value.translate(None, IN_VALUES))
+
+
+def is_name(name: bytes) -> bool:
+    """Whether bytes can be a field's name."""
+    return bool(name) and _NAME_BYTES.issuperset(name)
+
+
+def _head(fields: list[Field], most: int) -> Head:
+    """Check a head (RFC 9113 sections 8.2 and 8.3)."""
+    pseudo: dict[bytes, bytes] = {}
+    kept: list[Field] = []
+    length = -1
+    plain = False  # a field that is not a pseudo-header has come
+    hosts: list[bytes] = []
+    for name, value in fields:
+        if name[:1] == b":":
+            if plain or name in pseudo or name not in (b":method", b":scheme", b":path", b":authority"):
+                return Head(f"expected each pseudo-header once, before the fields, found {name!r}")
+            pseudo[name] = value
+            continue
+        plain = True
+        if not is_name(name):
+            return Head(f"expected a field's name in lower case, found {name!r}")
+        if not is_value(value):
+            return Head(f"expected no control character or outer space in {name!r}")
+        if name == b"te":
+            if value != b"trailers":
+                return Head(f"expected trailers as te, found {value!r}")
+        elif name == b"content-length":
+            if not value.isdigit() or len(value) > 18 or length >= 0:
+                return Head("expected one number as content-length")
+            length = int(value)
+        elif name in _OF_CONNECTION:
+            return Head(f"expected no field of the connection, found {name!r}")
+        elif name == b"host":
+            hosts.append(value)
+        elif name not in HOP_BY_HOP and name != b"expect":
+            kept.append((name, value))
+    if b":method" not in pseudo or not pseudo.get(b":scheme") or not pseudo.get(b":path"):
+        return Head("expected :method, :scheme and :path")
+    method = pseudo[b":method"]
+    authority = pseudo.get(b":authority")
+    if authority is not None:
+        hosts.insert(0, authority)
+    head = Head("")
+    try:
+        if not _NAME_BYTES.issuperset(method.lower()) or not method:
+            return Head("expected a method")
+        target, host = heads.origin_form(method.decode(), pseudo[b":path"])
+        if host is not None:
+            return Head("expected a path as :path")
+        if len(set(hosts)) != 1:
+            return Head("expected one host, as :authority")
+        try:
+            heads.check_host(hosts[0])
+        except PenstockError:
+            if not (get(tuple(kept), b"content-type") or b"").startswith(GRPC):
+                raise
+            hosts[0] = _NOWHERE
+        cookies = [value for name, value in kept if name == b"cookie"]
+        if len(cookies) > 1:  # RFC 9113 section 8.2.3
+            kept = [field for field in kept if field[0] != b"cookie"]
+            kept.append((b"cookie", b"; ".join(cookies)))
+        kept.insert(0, (b"host", hosts[0]))
+        heads.check_size(pseudo[b":path"], kept, most)
+    except PenstockError as error:
+        head.error, target = error, ""
+    head.method, head.target, head.fields, head.length = method.decode("latin-1"), target, tuple(kept), length
+    return head
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """Render a field as a literal that is not indexed, without Huffman code (RFC 7541 section 6.2.2)."""
+    return b"\0" + _text(name) + _text(value)
+
+
+def _text(text: bytes) -> bytes:
+    size = len(text)
+    if size < 127:
+        return bytes([size]) + text
+    size -= 127
+    prefix = bytearray(b"\x7f")
+    while size >= 128:
+        prefix.append(size & 127 | 128)
+        size >>= 7
+    prefix.append(size)
+    return bytes(prefix) + text
+
+
+_OK: Final = b"\x88"  # `:status: 200` in the static table
+
+
+def answer_block(status: int, fields: Headers, lines: bytes) -> bytes:
+    """Render the block of an answer.
+
+    Args:
+        status: its status.
+        fields: its fields; those of the connection are left out.
+        lines: further fields, each with CR LF at its end.
+
+    Raises:
+        ValueError: a field has a control character, or the status is not one.
+    """
+    if not 100 <= status <= 999:
+        raise ValueError(f"expected a status, found {status}")
+    block = [_OK if status == 200 else b"\x08\x03%d" % status]
+    for name, value in fields:
+        if name in PER_CONNECTION:
+            continue
+        if (name + value).translate(None, IN_VALUES):
+            raise ValueError("expected header fields of one line each, without control characters")
+        block.append(literal(name.lower(), value))
+    if lines:
+        for line in lines.split(b"\r\n"):
+            if line:
+                name, _, value = line.partition(b": ")
+                block.append(literal(name, value))
+    return b"".join(block)
