@@ -272,6 +272,15 @@ class BatchPolicyStatus(Status):
         ),
     ] = ()
 
+    policies: Annotated[
+        tuple[str, ...] | None,
+        Field(
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+            description="All BatchPolicies of the namespace, by which the API server says that the label "
+            "penstock.dev/inject names none of them; absent if there are more than 100.",
+        ),
+    ] = None
+
 
 class BatchPolicy(Resource):
     """The rules by which the sidecars of the backends that name it batch, queue and refuse."""

@@ -61,11 +61,18 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     injections = [_taken_up(ctx, key.namespace, name, own, last) for name, own in sorted(workloads.items())]
     turn, shown = ctx.memory.load_turns.take(key), {user.name: user.load for user in policy.status.workloads}
     fresh = {name: _load(ctx, policy, name) for name in workloads}
+    there_are = ctx.view.policy_names(key.namespace)
 
     def status(loads: Mapping[str, QueueLoad | None]) -> Obj:
         loaded = [replace(use, load=loads.get(use.name) or fresh[use.name]) for use in injections]
         return policy_status(
-            policy, uses, loaded, taken=problems.taken, refused=problems.refused, now=ctx.now()
+            policy,
+            uses,
+            loaded,
+            names=there_are,
+            taken=problems.taken,
+            refused=problems.refused,
+            now=ctx.now(),
         )
 
     new = status(shown)
@@ -142,8 +149,8 @@ async def _record(
 
 
 async def _say_defaults(ctx: ReconcileContext, key: ObjectKey, there: Sequence[Obj]) -> None:
-    """Say at the first pods that name a policy that it is not there: nothing else could refuse or show it."""
-    others = ", ".join(sorted(policy["metadata"]["name"] for policy in ctx.store.all(POLICY, key.namespace)))
+    """Say at the first pods that name a policy that it is not there."""
+    others = ", ".join(ctx.view.policy_names(key.namespace))
     note = f"there is no BatchPolicy {key.name} (there are: {others or 'none'}): until there is, the sidecar "
     for pod in there:
         await send_event(

@@ -162,6 +162,14 @@ class View:
         """Return a policy that is readable and not being deleted; None if there is none."""
         return self._one(BatchPolicy, POLICY, namespace, name)
 
+    def policy_names(self, namespace: str) -> list[str]:
+        """Return the names of a namespace's policies that are not being deleted, also of unreadable ones."""
+        return sorted(
+            stored["metadata"]["name"]
+            for stored in self.store.all(POLICY, namespace)
+            if not stored["metadata"].get("deletionTimestamp")
+        )
+
     def policy_of(self, backend: ModelBackend) -> BatchPolicy | None:
         """Return the policy that a backend names; None if it names none, or one that does not exist."""
         reference = backend.spec.batch_policy_ref

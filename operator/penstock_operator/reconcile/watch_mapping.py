@@ -100,6 +100,8 @@ def _of_parent(view: View, change: Change, versions: list[Obj]) -> Iterator[Obje
         ]
         for name in users:
             yield ObjectKey(BACKEND.kind, namespace, name)
+        if _came_or_went(change):  # the status of each has the names of all
+            yield from map(key_of, view.store.all(POLICY, namespace))
         if _came_or_went(change) or _time_of(change.old) != _time_of(change.new):
             yield from _sending(view, namespace, set(users))
         yield from _mirroring(view, namespace, set(users))

@@ -76,7 +76,7 @@ def shares(weights: Iterable[tuple[str, int]]) -> str:
 def parse_failed(stored: Mapping[str, Any], error: str, *, now: str) -> dict[str, Any]:
     """The status of a stored object that does not parse: Ready=False and Stalled=True, reason Unreadable.
 
-    The rest of its status stays, as the objects made for it do; except its load.
+    The rest of its status stays, as the objects made for it do; except its load, and names of others.
     """
     generation = stored.get("metadata", {}).get("generation", 0)
     old = [
@@ -86,7 +86,8 @@ def parse_failed(stored: Mapping[str, Any], error: str, *, now: str) -> dict[str
     ]
     ready = condition("Ready", "False", "Unreadable", error)
     conditions = [ready, *flags(ready, reconciling=False, stalled=True)]
-    kept = {name: value for name, value in (stored.get("status") or {}).items() if name != "load"}
+    before, moves = stored.get("status") or {}, ("load", "policies")
+    kept = {name: value for name, value in before.items() if name not in moves}
     return kept | {
         "observedGeneration": generation,
         "conditions": merge(old, conditions, generation=generation, now=now),

@@ -14,6 +14,9 @@ from penstock_operator.status import conditions
 from penstock_operator.status.conditions import condition
 from penstock_operator.status.refusals import Refusal
 
+_LISTED = 100
+"""Policies of a namespace up to which the status of each has the names of all: n policies, n² names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyUse:
@@ -35,6 +38,7 @@ def policy_status(
     uses: Sequence[PolicyUse],
     injections: Sequence[PolicyUse] = (),
     *,
+    names: Sequence[str] = (),
     taken: Sequence[str] = (),
     refused: Refusal | None = None,
     now: str,
@@ -44,6 +48,7 @@ def policy_status(
     Args:
         uses: of backends, by name.
         injections: of workloads with injected sidecars, by name.
+        names: of the namespace's policies.
         taken: as ``ConfigMap/NAME`` if somebody else's object has the name of that with their settings.
         refused: why the apiserver refused that.
     """
@@ -64,6 +69,7 @@ def policy_status(
             PolicyWorkload(**dict(user), load=use.load)
             for user, use in zip(_users(injections, old.workloads, generation), injections, strict=True)
         ),
+        policies=tuple(names) if len(names) <= _LISTED else None,
     ).document() | {
         "conditions": conditions.merge(old.conditions, status_conditions, generation=generation, now=now)
     }

@@ -192,7 +192,8 @@ def test_only_a_cluster_that_serves_the_api_injects_and_never_by_the_operator() 
         for arguments in ((), ("--api-versions", api))
     ]
     assert {name for _, name in kinds[1] - kinds[0]} == {
-        *("penstock-inject", "penstock-injectable", "penstock-injectable-pods", "penstock-past-sidecar")
+        *("penstock-inject", "penstock-injectable", "penstock-injectable-pods", "penstock-past-sidecar"),
+        *("penstock-known-policy", "penstock-known-policy-pods"),
     }
     one = rendered("--api-versions", api, "--set-string", "operator.watchNamespace=12")
     matched = [
@@ -201,7 +202,7 @@ def test_only_a_cluster_that_serves_the_api_injects_and_never_by_the_operator() 
         if each["kind"].endswith("AdmissionPolicy") and "penstock.dev/inject" in str(each)
     ]
     selected = [each["namespaceSelector"] for each in matched]
-    assert selected == 3 * [{"matchLabels": {"kubernetes.io/metadata.name": "12"}}]
+    assert selected == 4 * [{"matchLabels": {"kubernetes.io/metadata.name": "12"}}]
     roles = [each for each in rendered("--api-versions", api) if each["kind"] in ("Role", "ClusterRole")]
     assert roles
     groups = {group for role in roles for rule in role["rules"] for group in rule.get("apiGroups", ())}

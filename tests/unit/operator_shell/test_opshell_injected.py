@@ -173,6 +173,32 @@ async def test_a_policy_that_is_not_there_is_said_at_the_pod_once() -> None:
     )
 
 
+async def test_the_status_of_each_policy_has_the_names_of_all() -> None:
+    """By which the API server refuses others; not those that go, and none if they are too many."""
+    harness = await running(policy("p"), policy("q"), policy("r"))
+
+    def named(*policies: str) -> set[tuple[str, ...] | None]:
+        found = [harness.cluster.find(POLICY, "n", name)["status"].get("policies") for name in policies]
+        return {each and tuple(each) for each in found}
+
+    assert named("p", "q", "r") == {("p", "q", "r")}
+    writes = len(harness.cluster.writes)
+    harness = await harness.restart()
+    assert len(harness.cluster.writes) == writes
+    harness.cluster.edit(POLICY, "n", "r", lambda live: live["metadata"].update(deletionTimestamp="now"))
+    await then(harness, policy("q", maxBatchSize=0))
+    assert harness.condition(POLICY, "q", "Ready") == ("False", "Unreadable")
+    assert (named("p"), named("q")) == ({("p", "q")}, {None})
+    harness.cluster.remove(POLICY, "n", "q")
+    await harness.run()
+    assert named("p") == {("p",)}
+    await then(harness, *(policy(f"p-{number}") for number in range(99)))
+    (listed,) = named("p", "p-98")
+    assert len(listed or ()) == 100
+    await then(harness, policy("one-more"))
+    assert named("p", "p-98", "one-more") == {None}
+
+
 async def test_a_policy_that_changed_while_the_operator_was_away_is_there_for_the_next_pods() -> None:
     """They start from its ConfigMap, also if no pod is there at the operator's start."""
     harness = await running(policy(maxBatchSize=5), pod())

@@ -17,6 +17,28 @@
 {{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}true{{ end -}}
 {{- end }}
 
+{{/* Rules that match whatever makes pods, and pods. */}}
+{{- define "penstock.injection.workloads" -}}
+- apiGroups: [""]
+  apiVersions: [v1]
+  operations: [CREATE]
+  resources: [pods]
+- apiGroups: [apps]
+  apiVersions: [v1]
+  operations: [CREATE, UPDATE]
+  resources: [deployments, statefulsets, daemonsets]
+- apiGroups: [batch]
+  apiVersions: [v1]
+  operations: [CREATE, UPDATE]
+  resources: [jobs, cronjobs]
+{{- end }}
+
+{{/* Whether one of these asks for a sidecar, as CEL. */}}
+{{- define "penstock.injection.asks" -}}
+'penstock.dev/inject' in (request.kind.kind == 'Pod' ? object : request.kind.kind == 'CronJob' ?
+object.spec.jobTemplate.spec.template : object.spec.template).?metadata.?labels.orValue({})
+{{- end }}
+
 {{/* What all policies say of a pod: the port that moves, its container, and the name by which Services reach the
      sidecar. Takes CEL of the pod's metadata and spec. The policy's name is the label's value, which makes the name of
      a ConfigMap. A port is looked for in all containers by penstock.dev/port; without it, it is the only one of the
@@ -65,7 +87,8 @@
 'its value must be the name of a BatchPolicy, which has lowercase letters, digits, - and . alone, found "' +
 variables.policy + '"' :
 variables.protocol in ['instances', 'v2', 'openai', 'none'] ?
-({{ .spec }}.?hostNetwork.orValue(false) ? 'hostNetwork: the sidecar would need ports 8012 and 8013 of the node' :
+('kubernetes.io/config.mirror' in variables.annotations ? 'it only shows a pod that a node has from a file' :
+{{ .spec }}.?hostNetwork.orValue(false) ? 'hostNetwork: the sidecar would need ports 8012 and 8013 of the node' :
 {{ .spec }}.?os.?name.orValue('linux') == 'windows' ||
 {{ .spec }}.?nodeSelector[?'kubernetes.io/os'].orValue('linux') == 'windows' ? 'windows: the sidecar runs on Linux' :
 {{ .spec }}.containers.exists(c, c.name == 'penstock-sidecar') ? 'it has a container penstock-sidecar' :
