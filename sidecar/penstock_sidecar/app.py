@@ -109,6 +109,7 @@ class Sidecar:
             port=config.model[1],
             listening=self._listener_identity,
             ready_path=ready_path,
+            ready_status=config.ready_status,
             upstream=upstream,
             busy=lambda: self._path.ongoing > 0 or self._readiness.busy,
             unprepared=lambda: self._readiness.unprepared,

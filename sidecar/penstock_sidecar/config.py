@@ -31,6 +31,7 @@ class Config:
         settings: the settings file, if any.
         protocol: name of the protocol by which requests are joined.
         ready_path: path of the model's readiness.
+        ready_status: highest status there of a model that is ready.
         reconfigure_path: path at which the model takes its userConfig, if any.
         warmup: requests that the model must answer before the pod is ready.
         warmup_timeout: time limit of each warm-up request.
@@ -60,6 +61,7 @@ class Config:
     settings: Path | None = None
     protocol: str = "instances"
     ready_path: str = "/"
+    ready_status: int = 399
     reconfigure_path: str | None = None
     warmup: tuple[Request, ...] = ()
     warmup_timeout: float = 60.0
@@ -131,6 +133,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     flag(
         "ready-path", type=_path, default="/", help="path that the model answers 200 to 399 when it is ready"
     )
+    flag("ready-status", type=int, default=399, help="highest status there of a model that is ready")
     flag("reconfigure-path", type=_path, help="path that takes userConfig by POST; closed to clients")
     flag(
         "warmup",

@@ -34,13 +34,15 @@ def face(pod: dict[str, Any]) -> dict[str, Any] | str:
     found: dict[str, Any] = {
         "model": words["--model"].rpartition(":")[2],
         "protocol": words["--protocol"],
-        "readyPath": words["--ready-path"],
+        "readyPath": words["--ready-path"] if words["--ready-status"] == "399" else "any answer",
         "port": first["ports"][0]["name"],
         "workload": env["PENSTOCK_BACKEND"],
         "init": [each["name"] for each in spec["initContainers"][1:]],
         "volumes": [each["name"].partition("-access-")[0] for each in spec["volumes"]],
         "grace": spec["terminationGracePeriodSeconds"],
     }
+    if "resources" in spec:
+        found["resources"] = first["resources"]
     if (first.get("lifecycle") or {}).get("preStop"):
         found["drainsItself"] = True
     for container in spec["containers"]:
@@ -75,7 +77,7 @@ def whole(shape: dict[str, Any]) -> dict[str, Any]:
             "name": shape["shape"],
             "labels": {"app": "fast", "pod-template-hash": "7d4b9c", "penstock.dev/inject": "small"}
             | shape.get("labels", {}),
-            "annotations": shape.get("annotations", {}),
+            "annotations": {"shape": shape["shape"]} | shape.get("annotations", {}),
             **owned,
             **shape.get("metadata", {}),
         },
@@ -89,7 +91,7 @@ def test_what_pods_become(namespace: Namespace) -> None:
     namespace.kubectl("create", "serviceaccount", "fast")
     create = ("create", "--dry-run=server", "-o", "json", "-f", "-")
     said = namespace.kubectl(*create, input=yaml.safe_dump_all(map(whole, shapes)))
-    stored = {pod["metadata"]["name"]: pod for pod in documents(said)}
+    stored = {pod["metadata"]["annotations"]["shape"]: pod for pod in documents(said)}
     first = shapes[0]["out"]
     assert {shape["shape"]: face(stored[shape["shape"]]) for shape in shapes} == {
         shape["shape"]: shape["out"] if isinstance(shape["out"], str) else first | shape["out"]
@@ -141,14 +143,23 @@ def said_of(
     namespace: Namespace, pod: dict[str, Any], kind: str = "Deployment", policy: str = "small"
 ) -> str:
     """What our policies say of a workload of such pods; empty where it is taken without a word."""
-    template = {"metadata": {"labels": {"app": "a", "penstock.dev/inject": policy}}, "spec": pod}
-    spec: dict[str, Any] = {"template": template}
-    if kind != "Job":
+    labels = {"labels": {"app": "a", "penstock.dev/inject": policy}}
+    spec: dict[str, Any] = {"template": {"metadata": labels, "spec": pod}}
+    if kind == "CronJob":
+        spec = {"schedule": "@daily", "jobTemplate": {"spec": spec}}
+    elif kind == "Pod":
+        spec = pod
+    elif kind != "Job":
         spec["selector"] = {"matchLabels": {"app": "a"}}
-    version = "batch/v1" if kind == "Job" else "apps/v1"
-    document = {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
-    create = ("-n", namespace.name, "create", "--dry-run=server", "-f", "-")
-    done = namespace.cluster.kubectl(*create, input=json.dumps(document), check=False)
+    version = {"Pod": "v1", "Job": "batch/v1", "CronJob": "batch/v1"}.get(kind, "apps/v1")
+    metadata = {"name": "a"} | (labels if kind == "Pod" else {})
+    document = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+    return said(namespace, "create", "--dry-run=server", "-f", "-", input=json.dumps(document))
+
+
+def said(namespace: Namespace, *command: str, input: str = "") -> str:
+    """What our policies say when kubectl writes something."""
+    done = namespace.cluster.kubectl("-n", namespace.name, *command, input=input, check=False)
     return "\n".join(line for line in done.stderr.splitlines() if "penstock.dev/inject: " in line)
 
 
@@ -185,6 +196,29 @@ def test_a_service_that_leads_past_the_sidecar_is_said_when_the_workload_is_writ
         (line,) = said_of(namespace, pod, kind).splitlines()
         assert line.partition("penstock.dev/inject: ")[2] == warning
     assert said_of(namespace, {"containers": [app | {"ports": [{"containerPort": 9090}]}]}) == ""
+
+
+def test_a_policy_that_is_not_there_is_said_with_those_that_are(namespace: Namespace) -> None:
+    """Once, when a workload begins to name it, whatever makes the pods; `default` needs none."""
+    app = {"name": "app", "image": "app", "ports": [{"containerPort": 80}], "securityContext": RESTRICTED}
+    pod: dict[str, Any] = {"securityContext": POD_SECURITY, "containers": [app]}
+    never = pod | {"restartPolicy": "Never"}
+    assert said_of(namespace, pod, policy="none-is-there") == ""
+    for name in ("big", "small"):
+        document = {"apiVersion": "penstock.dev/v1alpha1", "kind": "BatchPolicy", "metadata": {"name": name}}
+        namespace.apply(document | {"spec": {}})
+    warning = "there is no BatchPolicy smal (there are: big, small)"
+    wait_for("the policies to name each other", lambda: warning in said_of(namespace, pod, policy="smal"))
+    for kind in ("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod"):
+        (line,) = said_of(namespace, never if "Job" in kind else pod, kind, policy="smal").splitlines()
+        assert line.partition("penstock.dev/inject: ")[2] == warning
+    assert {said_of(namespace, pod, policy=known) for known in ("big", "small", "default")} == {""}
+    template = {"metadata": {"labels": {"app": "a", "penstock.dev/inject": "smal"}}, "spec": pod}
+    spec = {"replicas": 0, "selector": {"matchLabels": {"app": "a"}}, "template": template}
+    namespace.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": spec})
+    assert said(namespace, "set", "image", "deployment/a", "app=other") == ""
+    other = {"spec": {"template": {"metadata": {"labels": {"penstock.dev/inject": "other"}}}}}
+    assert "no BatchPolicy other" in said(namespace, "patch", "deployment", "a", "-p", json.dumps(other))
 
 
 def test_a_plain_deployment_gets_batches_by_one_label_and_back(

@@ -1,10 +1,11 @@
 """Sends requests to the model container, and probes whether it is ready.
 
-The model is ready if its ready path answers 2xx or 3xx (as for a kubelet's probe) and it takes connections. A
-refused connection makes it not ready at once, a bad answer the third time in a row. A probe that times out
-counts only while nothing is with the model: a model that computes on its only thread answers no probe, and is
-well. (Its kernel takes the connection all the same: a probe that cannot connect in time is a bad answer.) A
-connect attempt cut short by a request's own deadline is not held against the model.
+The model is ready if its ready path answers 2xx or 3xx (as for a kubelet's probe, or as `ready_status` says)
+and it takes connections. A refused connection makes it not ready at once, a bad answer the third time in a
+row. A probe that times out counts only while nothing is with the model: a model that computes on its only
+thread answers no probe, and is well. (Its kernel takes the connection all the same: a probe that cannot
+connect in time is a bad answer.) A connect attempt cut short by a request's own deadline is not held against
+the model.
 
 A new process has neither its userConfig nor its warm-up: nothing else may be sent to it before. A restart is
 detected by a refused connection, if a connection was tried meanwhile. If none was (the sidecar itself stood
@@ -82,6 +83,7 @@ class Model:
         listening: detects which process listens there.
         ready_path: path of its readiness; `health.PATH` for a model that speaks gRPC alone, which is ready if
             it serves by that call, or has no such method.
+        ready_status: highest status there of a model that is ready.
         upstream: sends requests.
         busy: whether something is with the model.
         unprepared: why nothing may be sent to the model although it may be ready, "" if it may.
@@ -110,6 +112,7 @@ class Model:
         probe_fields: Callable[[], Headers] = lambda: (),
         calls: Upstream | None = None,
         grpc_port: int = 0,
+        ready_status: int = 399,
     ) -> None:
         self._calls = calls
         self._grpc_port = grpc_port
@@ -117,6 +120,7 @@ class Model:
         self._port = port
         self._listener_identity = listening
         self._ready_path = ready_path
+        self._ready_status = ready_status
         self._probe_fields = probe_fields
         self._upstream = upstream
         self._busy = busy
@@ -356,7 +360,7 @@ class Model:
             if life != self._life:  # it is unknown which of the two processes has answered
                 self._look.set()
                 return
-            if 200 <= answer.status < 400:
+            if 200 <= answer.status <= self._ready_status:
                 self._failures = 0
                 self._log_blindness()
                 self._cancellable = read_cancellable(get(answer.headers, CANCELLABLE))
@@ -364,7 +368,9 @@ class Model:
                 self._set(ready=True, message="")
                 looked(answer.headers)
             else:
-                self._failed(f"GET {path}: expected status 200 to 399, found {answer.status}")
+                self._failed(
+                    f"GET {path}: expected status 200 to {self._ready_status}, found {answer.status}"
+                )
         if losses == self._losses:
             self._sure.set()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from penstock_sidecar.model.client import Model
 from penstock_sidecar.model.restart_detector import ListenerIdentity
@@ -39,9 +39,12 @@ class World:
     """An upstream that answers what it is told, and a model that stands on it.
 
     `kept`: no request makes a connection. `prepares`: a process that is started anew needs to be.
+
+    Args:
+        model: further arguments of the model.
     """
 
-    def __init__(self, answer: Answer = 200) -> None:
+    def __init__(self, answer: Answer = 200, **model: Any) -> None:
         self.answer = answer
         self.busy = False
         self.seconds = 0.0
@@ -64,6 +67,7 @@ class World:
             busy=lambda: self.busy,
             unprepared=self._unprepared,
             changed=self._changed,
+            **model,
         )
         self.task = asyncio.create_task(self.model.watch())
 

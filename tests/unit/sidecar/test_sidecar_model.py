@@ -34,6 +34,14 @@ async def test_it_is_ready_when_its_path_answers_and_not_before():
     assert world.changes == [True]
 
 
+@pytest.mark.parametrize(("answer", "ready"), [(404, True), (499, True), (500, False)])
+async def test_one_whose_paths_are_not_known_is_ready_once_it_answers(answer: int, ready: bool):
+    """Whatever it says, unless that is an error of its own."""
+    world = World(answer, ready_status=499)
+    await asyncio.sleep(0.1)
+    assert world.model.ready == ready
+
+
 @pytest.mark.parametrize(
     ("answer", "seconds"),
     [
