@@ -54,11 +54,16 @@ SELF := $(MAKE)
 COMPILED := .compiled.passed
 COMPILED_TESTS := tests/unit/compiled $(foreach package,wire sidecar router,tests/unit/$(package) tests/process/$(package))
 LOG := .beside.log
-# The cluster starts beside the first tests; what it prints comes once they are done.
+# One for each worker of pytest. They start beside the first tests; what they print comes once these are done.
+CLUSTERS := penstock-test penstock-test-2
+DIGITS := --file examples/digits/Dockerfile --tag localhost/penstock-examples/digits:dev \
+  --build-arg BASE=localhost/penstock/python-model:dev
 test: check ## Everything: `check`, all tests without a cluster, the tests on a real Kubernetes cluster
-	@echo "[test] the tests without a cluster, while the cluster starts (printed below)"; rm -f $(COMPILED); \
-	( $(BIN)/python -m devcluster --name penstock-test down && $(BIN)/python -m devcluster --name penstock-test up && \
-	  $(BIN)/python -m devcluster --name penstock-test images --load ) >$(LOG) 2>&1 & beside=$$!; \
+	@echo "[test] the tests without a cluster, while two clusters start (printed below)"; rm -f $(COMPILED); \
+	( for name in $(CLUSTERS); do $(BIN)/python -m devcluster --name $$name down && \
+	  $(BIN)/python -m devcluster --name $$name up && \
+	  $(BIN)/python -m devcluster --name $$name images --load && \
+	  $(BIN)/python -m devcluster --name $$name images --load $(DIGITS) || exit 1; done ) >$(LOG) 2>&1 & beside=$$!; \
 	$(SELF) --no-print-directory compiled; first=$$?; \
 	$(BIN)/pytest -q $(BESIDE) tests/unit tests/process $$(test -f $(COMPILED) && echo --without-compiled); second=$$?; \
 	wait $$beside; cluster=$$?; cat $(LOG); rm -f $(LOG); exit $$((first | second | cluster))
@@ -106,5 +111,5 @@ fmt: $(VENV)/.ready ## Format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
 
 clean: ## Remove the clusters of this machine that this checkout made, and .venv; caches stay
-	@test ! -x $(BIN)/python || { $(BIN)/python -m devcluster down; $(BIN)/python -m devcluster --name penstock-test down; }
+	@test ! -x $(BIN)/python || for name in penstock $(CLUSTERS); do $(BIN)/python -m devcluster --name $$name down; done
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,9 +1,9 @@
-"""One real cluster a test run, Penstock installed by its chart, and a namespace a test.
+"""One real cluster a worker, Penstock installed by its chart, and a namespace a test.
 
-With `-n 2 --dist loadgroup --no-loadscope-reorder` two workers share the cluster. Tests marked `together`
-keep to their namespace and run side by side. All others may restart the operator, upgrade the release or take
-a node away: they run in one worker, in their order, and no other test of the cluster beside them; meanwhile
-the other worker runs the tests that do not use this cluster.
+With `-n 2 --dist loadgroup --no-loadscope-reorder` two workers have a cluster each, so a test may restart the
+operator, upgrade the release or take a node away. Whichever worker is free takes the next test, or the next
+group (`xdist_group`), whose tests follow each other on one cluster. One marked `undisturbed` has the machine
+to itself.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ from tests.support.cluster.k8s import INSTALLED_IN, ROOT, Load, Namespace
 from tests.support.cluster.release import leading_pod, upgrade, wait_in_force
 from tests.support.ledger.fight import Fight
 
-NAME = "penstock-test"
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+NAME = "penstock-test" if _WORKER == "0" else f"penstock-test-{int(_WORKER) + 1}"
+"""Of this worker's cluster."""
 DIGITS_IMAGE = "localhost/penstock-examples/digits:dev"
 _RUN = secrets.token_hex(2)
 """Of this run, in the names of its namespaces: an earlier one on the same cluster may have left some."""
+LONG = ("fight", "nodes", "devcluster")
+"""Groups: changes of the operator beside scalers that disagree, a second node, clusters of tests' own."""
 _SECONDS = 900
 """Of a test, at most. Beyond it the whole run ends: no bound of anything promised."""
 _numbers = itertools.count(1)
@@ -50,32 +54,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--loss-results", default="", help="JSON file for what the tests of losses found")
 
 
-def uses_cluster(item: pytest.Item) -> bool:
-    """Whether a test uses the cluster that all share; others start their own, or none."""
-    ours = item.path.is_relative_to(Path(__file__).parent)
-    return ours and "cluster" in getattr(item, "fixturenames", ())
-
-
-def is_alone(item: pytest.Item) -> bool:
-    """Whether no other test of this folder may run beside it."""
-    if item.get_closest_marker("undisturbed"):
-        return True
-    return uses_cluster(item) and item.get_closest_marker("together") is None
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """First what runs side by side, then what runs alone, and beside that what uses another cluster."""
+    """First the groups that take long, last what has the machine to itself."""
     ours = [item for item in items if "tests/cluster/" in item.nodeid]
     for item in ours:
         item.add_marker(pytest.mark.cluster)
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_SECONDS, func_only=True))
-        if is_alone(item):
-            item.add_marker(pytest.mark.xdist_group("alone"))
-        elif not uses_cluster(item):
-            item.add_marker(pytest.mark.xdist_group("elsewhere"))
-    ours.sort(key=lambda item: 2 - is_alone(item) if not item.get_closest_marker("together") else 0)
+
+    def turn(item: pytest.Item) -> int:
+        group = item.get_closest_marker("xdist_group")
+        if group and group.args[0] in LONG:
+            return LONG.index(group.args[0])
+        return len(LONG) + bool(item.get_closest_marker("undisturbed"))
+
+    ours.sort(key=turn)
     items[:] = [*(item for item in items if "tests/cluster/" not in item.nodeid), *ours]
 
 
@@ -104,20 +98,21 @@ def locked(config: pytest.Config, name: str, how: int = fcntl.LOCK_EX) -> Iterat
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Before a test runs alone, those that run side by side end; the wait is no part of the test's time."""
-    if not (uses_cluster(item) or is_alone(item)):
+    """Before a test that is undisturbed, the others end; the wait is no part of the test's time."""
+    if "tests/cluster/" not in item.nodeid:
         return (yield)
-    with locked(item.config, "alone", fcntl.LOCK_EX if is_alone(item) else fcntl.LOCK_SH):
+    undisturbed = item.get_closest_marker("undisturbed") is not None
+    with locked(item.config, "undisturbed", fcntl.LOCK_EX if undisturbed else fcntl.LOCK_SH):
         return (yield)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Take the cluster down once no worker uses it."""
+    """Take the clusters down once no worker uses them."""
     config = session.config
     if hasattr(config, "workerinput") or config.getoption("--keep-cluster") or config.option.collectonly:
         return
-    if (shared_folder(config) / "up").exists():
-        Cluster(NAME).down()
+    for name in shared_folder(config).glob("penstock-test*"):
+        Cluster(name.name).down()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -141,14 +136,13 @@ def pytest_runtest_makereport(
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     """The cluster, up, with all our images loaded."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
-    shared, up = Cluster(NAME), shared_folder(request.config) / "up"
-    with locked(request.config, "preparing"), capture.global_and_fixture_disabled():
-        if not up.exists():
-            up.touch()
-            print()
-            shared.up()
-            load_images(shared)
-    return shared
+    made = Cluster(NAME)
+    (shared_folder(request.config) / NAME).touch()
+    with capture.global_and_fixture_disabled():
+        print()
+        made.up()
+        load_images(made)
+    return made
 
 
 def load_images(cluster: Cluster) -> None:
@@ -163,17 +157,13 @@ def load_images(cluster: Cluster) -> None:
 
 
 @pytest.fixture(scope="session")
-def penstock(cluster: Cluster, pytestconfig: pytest.Config) -> Cluster:
+def penstock(cluster: Cluster) -> Cluster:
     """The cluster with the operator installed by the chart and ready."""
-    installed = shared_folder(pytestconfig) / "installed"
-    with locked(pytestconfig, "preparing"):
-        if not installed.exists():
-            kept = Namespace(cluster, INSTALLED_IN).get("deployment", "penstock-operator") is not None
-            upgrade(cluster)
-            if kept:  # by --keep-cluster: its pods may have the images of another tree, under the same names
-                cluster.kubectl("-n", INSTALLED_IN, "rollout", "restart", "deployment/penstock-operator")
-                wait_in_force(cluster)
-            installed.touch()
+    kept = Namespace(cluster, INSTALLED_IN).get("deployment", "penstock-operator") is not None
+    upgrade(cluster)
+    if kept:  # by --keep-cluster: its pods may have the images of another tree, under the same names
+        cluster.kubectl("-n", INSTALLED_IN, "rollout", "restart", "deployment/penstock-operator")
+        wait_in_force(cluster)
     return cluster
 
 
@@ -219,7 +209,7 @@ def namespaces(penstock: Cluster) -> Iterator[Callable[[str], Namespace]]:
 def fight(
     penstock: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Fight]:
-    """Scalers that disagree, from the first test that asks for it on, beside the tests that follow."""
+    """Scalers that disagree, from the first test of the group `fight` on, beside the tests that follow."""
     seconds = float(pytestconfig.getoption("--fight-seconds"))
     path = tmp_path_factory.mktemp("fight") / "states.json"
     with (

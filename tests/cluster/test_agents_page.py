@@ -8,13 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from devcluster import programs
 from tests.support.cluster.k8s import ROOT, Namespace
 from tests.support.pages.page import Page, Shell
-
-pytestmark = pytest.mark.together
 
 
 def test_the_page_for_coding_agents(namespace: Namespace, tmp_path: Path) -> None:

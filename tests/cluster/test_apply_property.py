@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +52,6 @@ _SERVERS = ("managedFields", "resourceVersion", "generation", "uid", "creationTi
 _CONTROLLERS = "deployment.kubernetes.io/revision"
 
 
-@pytest.mark.together
 def test_a_write_is_wanted_exactly_where_it_changes_something(namespace: Namespace) -> None:
     """Of any backend's objects, applied, edited, changed and applied again.
 

@@ -6,15 +6,11 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from devcluster.network import FIRST
 from penstock_wire.control.artifact import digest_of
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import MODEL_IMAGE, Namespace, endpoint
 from tests.support.processes.s3_server import S3Server
-
-pytestmark = pytest.mark.together
 
 CODE = """
 import pathlib, penstock

@@ -6,8 +6,6 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
-
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.gated_model import Gate, gated
 from tests.support.cluster.k8s import (
@@ -20,8 +18,6 @@ from tests.support.cluster.k8s import (
     ledger_code,
     split,
 )
-
-pytestmark = pytest.mark.together
 
 GOOD = '{"instances": [{"id": 1}]}'
 

@@ -104,13 +104,11 @@ def crd(cluster: Cluster, name: str) -> dict[str, Any]:
     return definition
 
 
-@pytest.mark.together
 def test_lint_is_strict_and_silent(cluster: Cluster) -> None:
     assert "0 chart(s) failed" in cluster.helm("lint", "--strict", CHART).stdout
 
 
 @pytest.mark.parametrize("arguments", [(), MANY], ids=["defaults", "everything-set"])
-@pytest.mark.together
 def test_what_it_renders_is_taken_by_the_apiserver(penstock: Cluster, arguments: tuple[str, ...]) -> None:
     """No unknown field, no value that the apiserver refuses; with the defaults and with every value set."""
     rendered = penstock.helm(
@@ -156,7 +154,6 @@ def test_images_have_names_of_the_users_own() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), MANY], ids=["defaults", "everything-set"])
-@pytest.mark.together
 def test_the_operator_reads_what_the_chart_says_of_routers(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +213,6 @@ def allowed(cluster: Cluster, account: str, *question: str) -> bool:
     return done.stdout.strip().splitlines()[-1] == "yes"
 
 
-@pytest.mark.together
 def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namespace: Namespace) -> None:
     """It reads its own Secret alone, and of rights gives routers theirs, by RoleBindings of one name.
 
@@ -273,7 +269,6 @@ def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namesp
     assert not allowed(penstock, OPERATOR, "delete", "rolebindings/x", "-n", namespace.name)
 
 
-@pytest.mark.together
 def test_editors_and_viewers_of_a_namespace_get_their_part(penstock: Cluster, namespace: Namespace) -> None:
     """The cluster's own roles include ours; only the operator may write a status."""
     for role in ("view", "edit"):

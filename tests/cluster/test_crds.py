@@ -16,8 +16,6 @@ from devcluster.cluster import Cluster
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import Namespace
 
-pytestmark = pytest.mark.together
-
 TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "crd_cases.yaml").read_text())
 CASES: list[dict[str, Any]] = TABLE["cases"]
 ROOT = Path(__file__).parents[2]

@@ -5,13 +5,9 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import pytest
-
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.gated_model import Gate, gated
 from tests.support.cluster.k8s import Namespace, container_backend, endpoint, is_going, split
-
-pytestmark = pytest.mark.together
 
 HELD = 12
 

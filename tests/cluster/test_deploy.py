@@ -9,14 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from devcluster.network import FIRST
 from tests.support.cluster.cluster_waits import heard, wait_for
 from tests.support.cluster.k8s import ROOT, Load, Namespace, assert_nothing_lost
 from tests.support.processes.tiny_wheel import write_wheel
-
-pytestmark = pytest.mark.together
 
 CODE = """
 import os, pathlib

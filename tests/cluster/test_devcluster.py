@@ -24,7 +24,7 @@ from devcluster.processes import children, clients
 from tests.support.cluster.cluster_traces import Marks, machine_state, marks, traces
 from tests.support.cluster.cluster_waits import wait_for
 
-pytestmark = pytest.mark.undisturbed
+pytestmark = pytest.mark.xdist_group("devcluster")
 
 _POD = """
 apiVersion: v1

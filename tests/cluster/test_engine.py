@@ -7,13 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.gated_model import Gate
 from tests.support.cluster.k8s import MODEL_IMAGE, Namespace, container_backend, endpoint
-
-pytestmark = pytest.mark.together
 
 SCRIPTS = Path(__file__).parent / "models"
 

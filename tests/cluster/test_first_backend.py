@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
 import yaml
 
 from tests.support.cluster.k8s import MODEL_IMAGE, ROOT, Namespace
-
-pytestmark = pytest.mark.together
 
 PAGE = (ROOT / "docs/operations/install.md").read_text()
 SECTION = PAGE.split("\n## Installing\n")[1].split("\n## ")[0]

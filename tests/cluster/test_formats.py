@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import pytest
 from onnx import TensorProto, helper
 
 from devcluster import images
@@ -15,8 +14,6 @@ from devcluster.network import FIRST
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import Namespace, endpoint
 from tests.support.processes.s3_server import S3Server
-
-pytestmark = pytest.mark.together
 
 
 def doubling(path: Path, *, batch: str | int) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
+
 from tests.support.cluster.k8s import MODEL_IMAGE, Load, Namespace, assert_nothing_lost
 from tests.support.ledger.zero_loss import BACKEND, ROUTERS, pods_of, serve, wait_settled
 
@@ -57,6 +59,7 @@ def ready_since(namespace: Namespace) -> dict[str, tuple[str, int]]:
     return since
 
 
+@pytest.mark.undisturbed
 def test_pods_that_start_on_a_full_node_take_nothing_from_those_that_serve(
     namespace: Namespace, load: Load
 ) -> None:

@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from penstock_operator.api import ModelBackend
@@ -17,8 +16,6 @@ from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.injected_app import GUIDE, POD_SECURITY, RESTRICTED, living, plain, workloads
 from tests.support.cluster.k8s import Load, Namespace, assert_nothing_lost
 from tests.support.pages.page import Page, Shell
-
-pytestmark = pytest.mark.together
 
 SHAPES = Path(__file__).parent / "inject_shapes.yaml"
 

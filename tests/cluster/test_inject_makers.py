@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 import yaml
 
 from devcluster.network import FIRST
@@ -14,8 +13,6 @@ from tests.support.cluster.injected_app import POD_SECURITY, RESTRICTED, workloa
 from tests.support.cluster.k8s import MODEL_IMAGE, Namespace
 from tests.support.cluster.late_webhook import NAMES
 from tests.support.cluster.tls_app import running
-
-pytestmark = pytest.mark.together
 
 SERVER = """
 import http.server, json, signal, sys

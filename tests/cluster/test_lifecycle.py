@@ -6,8 +6,6 @@ import datetime
 import json
 import time
 
-import pytest
-
 from penstock_operator.reconcile.context import SETTLE_SECONDS
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import (
@@ -115,7 +113,6 @@ def test_a_second_reconcile_writes_nothing(namespace: Namespace, load: Load, ope
     assert after.events == before.events
 
 
-@pytest.mark.together
 def test_a_hand_edited_child_is_mended_and_a_removed_field_leaves_it(
     namespace: Namespace, load: Load
 ) -> None:
@@ -150,7 +147,6 @@ def test_a_hand_edited_child_is_mended_and_a_removed_field_leaves_it(
     )
 
 
-@pytest.mark.together
 def test_delete_removes_everything(namespace: Namespace, load: Load) -> None:
     """After the resources are deleted none of our objects is left in the namespace, the router included."""
     serve(namespace, load)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, split
-
-pytestmark = pytest.mark.together
 
 MANY = 100
 

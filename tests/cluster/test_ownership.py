@@ -42,7 +42,6 @@ def apply_as_git(namespace: Namespace, backend: dict[str, Any]) -> None:
     )
 
 
-@pytest.mark.together
 def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> None:
     """Objects, statuses and replicas have a manager each; replicas taken out of Git stay as they are.
 
@@ -92,6 +91,7 @@ def test_three_managers_and_replicas_that_leave_git(namespace: Namespace) -> Non
     assert condition["spec"]["replicas"] == 3
 
 
+@pytest.mark.xdist_group("fight")
 def test_scalers_that_disagree_are_told(fight: Fight) -> None:
     """At once. They go on beside the tests that follow; `test_zero_loss_fight.py` has the end."""
     active = fight.namespace.condition("modelbackend", "b", "ScalingActive")
@@ -99,7 +99,6 @@ def test_scalers_that_disagree_are_told(fight: Fight) -> None:
     assert "writes the scale subresource too" in active["message"]
 
 
-@pytest.mark.together
 def test_a_preview_of_a_live_cluster_tells_what_would_be_written(
     namespace: Namespace, operator: Namespace
 ) -> None:

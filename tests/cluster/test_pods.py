@@ -20,8 +20,6 @@ from tests.support.cluster.k8s import (
     ledger_code,
 )
 
-pytestmark = pytest.mark.together
-
 RESOURCE = "example.com/accelerator"
 
 READS_WEIGHTS = """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import Namespace, container_backend, endpoint
 from tests.support.cluster.release import OPERATOR_PODS, wait_in_force
@@ -49,6 +51,7 @@ def ready_of(namespace: Namespace, name: str) -> dict[str, Any]:
     return condition
 
 
+@pytest.mark.xdist_group("fight")
 def test_an_object_of_3000_levels_is_unreadable_and_the_others_serve_on(
     namespace: Namespace, operator: Namespace
 ) -> None:

@@ -43,6 +43,7 @@ def used_by(namespace: Namespace, name: str) -> list[str]:
     return sorted(status.get("usedBy") or [])
 
 
+@pytest.mark.xdist_group("fight")
 @pytest.mark.usefixtures("protected")
 def test_a_backend_in_use_is_not_deleted(namespace: Namespace) -> None:
     """Its users are named; an unused backend can be deleted; so can the whole namespace."""
@@ -73,7 +74,6 @@ def test_a_backend_in_use_is_not_deleted(namespace: Namespace) -> None:
     namespace.cluster.kubectl(*gone, timeout=270)
 
 
-@pytest.mark.together
 def test_who_may_not_create_pods_writes_no_backend(namespace: Namespace) -> None:
     """Whoever writes a ModelBackend runs pods. Labels, scale and deletion are not asked about."""
     user, cluster = "somebody", namespace.cluster
@@ -119,7 +119,6 @@ http.server.ThreadingHTTPServer(("0.0.0.0", 8080), http.server.SimpleHTTPRequest
 SETTINGS = ("penstock-router-settings", "good-backend-settings")
 
 
-@pytest.mark.together
 def test_settings_that_a_stranger_writes_reach_no_pod(namespace: Namespace) -> None:
     """Users may not write the operator's objects; and where somebody may, the operator's word counts.
 
@@ -228,7 +227,6 @@ def _grant(namespace: Namespace, user: str, group: str, resources: list[str], ve
     namespace.apply(role, binding)
 
 
-@pytest.mark.together
 def test_deleting_what_is_in_use_loses_nothing_while_another_serves(namespace: Namespace, load: Load) -> None:
     """Without the protection: a split's backend goes under load, then the split; the other one serves on."""
     namespace.apply(

@@ -35,7 +35,6 @@ class Digits:
 """
 
 
-@pytest.mark.together
 def test_the_apiserver_takes_every_manifest(namespace: Namespace) -> None:
     """A server-side dry run, which asks the schemas, the CEL rules and admission."""
     refused = {}
@@ -57,7 +56,6 @@ def build(namespace: Namespace, folder: Path, tag: str) -> None:
     namespace.cluster.load(tag)
 
 
-@pytest.mark.together
 def test_the_sidecar_runs_in_a_deployment_of_ones_own(namespace: Namespace, tmp_path: Path) -> None:
     """Both pods become ready under restricted Pod Security, and the Service answers through the sidecars."""
     tutorial.write_files(tmp_path)
@@ -90,7 +88,6 @@ def with_code(backend: dict[str, Any]) -> dict[str, Any]:
     return backend
 
 
-@pytest.mark.together
 def test_weights_come_from_an_init_container_and_from_an_image_volume(
     namespace: Namespace, tmp_path: Path
 ) -> None:

@@ -55,7 +55,6 @@ SERVES = (
 WORDS = "every Service needs an owner's telephone number"
 
 
-@pytest.mark.together
 def test_a_new_object_has_observed_nothing(namespace: Namespace) -> None:
     """As the apiserver stores it, before any operator: kstatus takes it for in progress, not for current."""
     shown = namespace.kubectl(
@@ -142,7 +141,6 @@ def _standing(namespace: Namespace, name: str, folder: Path) -> Iterator[None]:
             namespace.kubectl("delete", obstacle["kind"], obstacle["metadata"]["name"], "--ignore-not-found")
 
 
-@pytest.mark.together
 def test_what_the_apiserver_refuses_is_told_in_its_words(
     namespaces: Callable[[str], Namespace], tmp_path: Path
 ) -> None:
@@ -173,7 +171,6 @@ def test_what_the_apiserver_refuses_is_told_in_its_words(
         assert condition_of(namespace.wait_object("modelbackend", "b", "Ready"), flag) == {}
 
 
-@pytest.mark.together
 def test_a_quota_on_limits_and_a_limit_range_admit_what_penstock_adds(namespace: Namespace) -> None:
     """Routers and sidecars have all that it can demand; of a model without, the status names the field."""
     hard = {f"{part}.cpu": "8" for part in ("requests", "limits")}
@@ -200,7 +197,6 @@ def test_a_quota_on_limits_and_a_limit_range_admit_what_penstock_adds(namespace:
     namespace.wait_condition("modelendpoint", "e", "Ready", "True")
 
 
-@pytest.mark.together
 def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(
     namespace: Namespace, tmp_path: Path
 ) -> None:
@@ -244,6 +240,7 @@ def test_a_conflict_at_each_write_is_told_in_the_apiservers_words(
         assert "somebody" not in (namespace.get("service", service) or {})["spec"]["selector"]
 
 
+@pytest.mark.xdist_group("fight")
 def test_a_right_that_was_taken_away_is_told_in_the_apiservers_words(namespace: Namespace) -> None:
     """Without the right to write Services: Forbidden, naming who may not do what; given back, it goes on."""
     cluster, role = namespace.cluster, ("clusterrole", "penstock-operator")

@@ -103,6 +103,7 @@ def released(candidate: str) -> dict[str, Any]:
     return made | {"spec": made["spec"] | {"strategy": strategy}}
 
 
+@pytest.mark.xdist_group("fight")
 def test_a_bad_version_is_taken_back_and_a_good_one_promoted(
     penstock: Cluster, namespace: Namespace, load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,7 +169,6 @@ def test_a_bad_version_is_taken_back_and_a_good_one_promoted(
     assert set(summary["not_ok"]) == {"500"}
 
 
-@pytest.mark.together
 def test_the_example_runs_as_its_page_says(penstock: Cluster, tmp_path: Path) -> None:
     """`examples/release`: exit code 1 for the bad version, which no client has seen, 0 for the good one."""
     page = Page.of(ROOT / "examples/release/README.md")

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import yaml
 
 from devcluster.network import FIRST
@@ -26,8 +25,6 @@ from tests.support.cluster.k8s import (
 )
 from tests.support.cluster.tls_app import running
 from tests.support.pages.page import Page
-
-pytestmark = pytest.mark.together
 
 
 def test_kubectl_scale_works_on_the_backend_and_spares_the_busy_pod(namespace: Namespace, load: Load) -> None:

@@ -8,15 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from penstock_wire.control.report import SidecarReport, encode
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import INSTALLED_IN, Namespace, container_backend
-
-pytestmark = pytest.mark.together
 
 URL = f"https://penstock-operator.{INSTALLED_IN}.svc:8016/reports/"
 AUDIENCE = "penstock-operator"

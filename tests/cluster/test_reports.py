@@ -61,6 +61,7 @@ SIDECAR = 'reports_total{kind="sidecar",outcome="taken"}'
 ROUTER = 'reports_total{kind="router",outcome="taken"}'
 
 
+@pytest.mark.xdist_group("fight")
 @pytest.mark.usefixtures("short_overlap")
 def test_keys_rotate_without_a_restart_or_a_gap(
     namespace: Namespace, load: Load, operator: Namespace
@@ -154,6 +155,7 @@ class Silence:
         return f"silent for {self.longest}, {self.allowed} s allowed; report interval {self.interval} s"
 
 
+@pytest.mark.xdist_group("fight")
 def test_a_new_leader_hears_and_tells_every_pod_within_seconds(
     namespace: Namespace, load: Load, operator: Namespace
 ) -> None:
@@ -228,6 +230,7 @@ def cut(penstock: Cluster) -> Iterator[Cut]:
     made.end()
 
 
+@pytest.mark.xdist_group("fight")
 def test_without_the_report_channel_settings_wait_and_no_pod_goes(
     namespace: Namespace, load: Load, cut: Cut
 ) -> None:

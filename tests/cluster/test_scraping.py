@@ -27,7 +27,7 @@ from penstock_wire.errors import Reason
 from tests.support.pages.chart import rendered
 from tests.support.pages.monitoring import RULES, dashboard_queries
 
-pytestmark = [pytest.mark.together, pytest.mark.xdist_group("scraping")]
+pytestmark = pytest.mark.xdist_group("scraping")
 
 CONFIG = RenderConfig(sidecar_image="s", router_image="r")
 NAMESPACE = "demo"

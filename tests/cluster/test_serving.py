@@ -6,12 +6,9 @@ import json
 import os
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.support.cluster.k8s import ROOT, Namespace
-
-pytestmark = pytest.mark.together
 
 
 def test_every_digit_is_answered_as_the_model_answers_in_process(namespace: Namespace) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import time
 
+import pytest
+
 from tests.support.clocks.stalls import Stalls
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code
@@ -15,6 +17,7 @@ WITHIN = 2.0
 INTERVAL = "penstock_operator_report_interval_seconds"
 
 
+@pytest.mark.xdist_group("fight")
 def test_a_policy_change_takes_effect_without_a_restart(
     namespace: Namespace, load: Load, operator: Namespace
 ) -> None:

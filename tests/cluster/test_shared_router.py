@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import pytest
-
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import (
     INSTALLED_IN,
@@ -17,8 +15,6 @@ from tests.support.cluster.k8s import (
     ledger_backend,
     ledger_code,
 )
-
-pytestmark = pytest.mark.together
 
 ROUTERS = "app.kubernetes.io/name=penstock-router"
 SHARED = "app.kubernetes.io/name=penstock-shared-router"

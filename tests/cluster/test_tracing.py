@@ -81,6 +81,7 @@ def spans(namespace: Namespace) -> list[tuple[dict[str, str], Any]]:
     return result
 
 
+@pytest.mark.xdist_group("fight")
 def test_a_request_and_its_batch_are_traced_where_the_chart_names_a_collector(traced: Namespace) -> None:
     """The caller's trace has the router's span, and says which pod of which backend it was."""
     script = (MODELS / "slow.py").read_text()

@@ -30,8 +30,6 @@ from tests.support.cluster.k8s import (
 )
 from tests.support.ledger.zero_loss import is_ready, pods_of, ready_pods, record, table, totals, wait_settled
 
-pytestmark = pytest.mark.together
-
 ROUTERS = "app.kubernetes.io/name=penstock-dedicated-router"
 ROUTER_PODS = 2
 ADMIN_PORT = 8001

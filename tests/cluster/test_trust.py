@@ -31,7 +31,6 @@ STANDBY_ACTS_S = 15.0
 busy test waits for its own tools is not in it."""
 
 
-@pytest.mark.together
 def test_wait_for_ready_is_never_satisfied_by_what_was_before(namespace: Namespace, load: Load) -> None:
     """Ready was True; after a change that cannot become ready, no `kubectl wait` comes back with success."""
     backend = ledger_backend("b", collector=load.port)
@@ -70,6 +69,7 @@ def standby(two_pods: Namespace) -> Namespace:
     return two_pods
 
 
+@pytest.mark.xdist_group("fight")
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_standby_acts_within_seconds(
     namespace: Namespace, standby: Namespace, blow: signal.Signals

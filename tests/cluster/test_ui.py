@@ -19,8 +19,6 @@ from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, split
 from tests.support.processes.browser import devtools, picture, run_in
 
-pytestmark = pytest.mark.together
-
 STEPS = [{"setWeight": 30}, {"pause": "Manual"}, {"setWeight": 60}]
 PICTURES = {
     "overview": ("#/", ".rows > li"),

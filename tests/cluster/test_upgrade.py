@@ -63,6 +63,7 @@ def upgrade_status(namespace: Namespace) -> dict[str, object]:
     return status
 
 
+@pytest.mark.xdist_group("fight")
 def test_an_upgrade_of_the_operator_restarts_no_model(
     namespace: Namespace, load: Load, later: tuple[str, ...]
 ) -> None:
@@ -102,6 +103,7 @@ def injected_sidecars(namespace: Namespace) -> set[str]:
     return {each[0]["image"] for each in containers} if all(containers) else set()
 
 
+@pytest.mark.xdist_group("fight")
 def test_a_policy_an_upgrade_and_the_way_back_from_injection_lose_nothing(
     namespace: Namespace, load: Load, later: tuple[str, ...]
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_policy_an_upgrade_and_the_way_back_from_injection_lose_nothing(
     assert_nothing_lost(load.stop())
 
 
+@pytest.mark.xdist_group("fight")
 def test_upgrade_now_brings_the_sidecar_and_an_edit_does_not(
     namespace: Namespace, load: Load, later: tuple[str, ...]
 ) -> None:

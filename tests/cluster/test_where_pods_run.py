@@ -10,6 +10,7 @@ from tests.support.cluster.k8s import Namespace, container_backend
 WAITS = "import signal; signal.sigwait([signal.SIGTERM])"
 
 
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.usefixtures("second_node")
 def test_pods_spread_over_the_nodes_unless_told_otherwise(namespace: Namespace) -> None:
     """Of four pods each node has some; where one node is ruled out, the other has all: none waits."""

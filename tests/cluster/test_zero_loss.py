@@ -172,6 +172,7 @@ def policy(**spec: object) -> dict[str, Any]:
     }
 
 
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.timeout(3600)
 def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drained_node(
     two_nodes: Cluster,
@@ -228,7 +229,6 @@ def test_nothing_is_lost_through_changes_deletions_a_killed_operator_and_a_drain
     assert_nothing_lost(summary)
 
 
-@pytest.mark.together
 def test_replicas_follow_the_load_up_and_down_and_nothing_is_lost(namespace: Namespace, load: Load) -> None:
     """1 → 3 → 1 replicas by `targetLoad` under load; the reasons stand in `status.scaling`."""
     url = serve(
@@ -264,7 +264,6 @@ def test_replicas_follow_the_load_up_and_down_and_nothing_is_lost(namespace: Nam
     assert all(decision["reason"] and decision["inputs"] for decision in scaling)
 
 
-@pytest.mark.together
 def test_from_zero_and_back_loses_nothing(namespace: Namespace, load: Load) -> None:
     """0 → a burst of 50 → as many pods as it asks for → 0: each request is held until a pod is ready."""
     url = serve(
@@ -314,7 +313,6 @@ IS_ILL = f"import os, sys; sys.exit(os.path.exists('/tmp/ill') and open('/tmp/il
 """Whoever fell ill in this life; the next one is well, without anybody's help."""
 
 
-@pytest.mark.together
 def test_a_model_restarted_by_its_liveness_probe_does_not_leave_the_pod_draining(
     namespace: Namespace, load: Load
 ) -> None:

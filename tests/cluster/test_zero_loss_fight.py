@@ -15,6 +15,7 @@ YIELD = 300
 """Seconds for which the autoscaler lets another scaler's number stand; twice as long if it comes back."""
 
 
+@pytest.mark.xdist_group("fight")
 @pytest.mark.timeout(4800)  # --fight-seconds 3600 lets them disagree for an hour
 def test_scalers_that_disagree_do_not_fight_and_lose_nothing(fight: Fight) -> None:
     """An HPA holds 2, a person wants 3, a controller reconciles again and again, and the load wants 4.
@@ -22,7 +23,7 @@ def test_scalers_that_disagree_do_not_fight_and_lose_nothing(fight: Fight) -> No
     While numbers of others come, the autoscaler writes none; the HPA's alone it writes over after 5 minutes,
     then after 10, and so on. `ForeignScaler` stands in all the states of the backend that a watch sees
     until then, and no request is lost to the pods that come and go. In a run of all tests it began in
-    `test_ownership.py`, and goes on through what the tests since then do to the operator.
+    `test_ownership.py`, and goes on through what the tests of its group since then do to the operator.
     """
     summary = fight.ended()
     assert_nothing_lost(summary)
@@ -42,3 +43,5 @@ def test_scalers_that_disagree_do_not_fight_and_lose_nothing(fight: Fight) -> No
     others = itertools.takewhile(lambda state: writer_of_replicas(state) != "penstock-autoscaler", states)
     conditions = [condition_of(state, "ScalingActive") for state in others]
     assert {(each["status"], each["reason"]) for each in conditions} == {("False", "ForeignScaler")}
+    namespace = fight.namespace  # its pods take room from the tests that follow
+    namespace.cluster.kubectl("delete", "namespace", namespace.name, "--wait=false")

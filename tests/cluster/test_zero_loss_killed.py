@@ -152,6 +152,7 @@ def test_kill_9_in_a_pod_loses_at_most_what_it_held(
     killing.check_times()
 
 
+@pytest.mark.xdist_group("nodes")
 def test_a_lost_node_loses_at_most_what_its_pod_held(
     second_node: Cluster, namespace: Namespace, load: Load, request: pytest.FixtureRequest
 ) -> None:

@@ -12,8 +12,6 @@ from penstock_operator.desired.drift import contained
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import Load, Namespace, ledger_backend, ledger_code
 
-pytestmark = pytest.mark.together
-
 PROBE = {"httpGet": {"path": "/", "port": 8080}, "initialDelaySeconds": 0}
 POD_SPEC: dict[str, Any] = {
     "hostNetwork": False,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import weakref
 from pathlib import Path
 
 from devcluster import cgroups, nodes
@@ -24,9 +26,12 @@ KERNEL_SETTINGS = tuple(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class Marks:
-    """By what the parts of one life of a cluster are known."""
+    """By what the parts of one life of a cluster are known.
+
+    As long as it exists, no other namespace gets the numbers of these.
+    """
 
     state: State
     namespaces: frozenset[str]
@@ -37,17 +42,22 @@ def marks(cluster: Cluster) -> Marks:
     """Read the marks of a running cluster."""
     record = cluster.require_alive()
     pids = [record.pid, *(node.pid for _, node in nodes.running(cluster.state))]
-    return Marks(
+    # NB: a namespace that a file holds open keeps its number, also when its last process has ended.
+    files = [os.open(path, os.O_RDONLY) for pid in pids for path in _namespaces(pid)]
+    ours = {str(path.readlink()) for path in _namespaces("self")}
+    made = Marks(
         state=cluster.state,
         # NB: a process that has just begun may still have this machine's, as all else here has.
-        namespaces=frozenset().union(*map(_namespaces, pids)) - _namespaces("self"),
+        namespaces=frozenset(str(Path(f"/proc/self/fd/{file}").readlink()) for file in files) - ours,
         instance=record.instance,
     )
+    for file in files:
+        weakref.finalize(made, os.close, file)
+    return made
 
 
-def _namespaces(process: int | str) -> frozenset[str]:
-    folder = Path(f"/proc/{process}/ns")
-    return frozenset(str(folder.joinpath(name).readlink()) for name in ("net", "mnt", "pid_for_children"))
+def _namespaces(process: int | str) -> list[Path]:
+    return [Path(f"/proc/{process}/ns/{kind}") for kind in ("net", "mnt", "pid_for_children")]
 
 
 def traces(of: Marks) -> list[str]:
