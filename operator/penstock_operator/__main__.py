@@ -139,7 +139,7 @@ class Operator:
             ),
             reports=self._reports,
             store=store,
-            settings=lambda namespace, name: memory.made.get((namespace, name)),
+            settings=memory.settings_of,
             clock=clock,
             reported=lambda namespace, backend, notable: self._manager.reported(
                 namespace, backend, notable=notable

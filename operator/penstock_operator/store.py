@@ -35,7 +35,7 @@ which takes four bytes a character if one of them needs that."""
 _ANNOTATIONS = frozenset({labels.DESIRED_HASH, labels.RENDERED, labels.DELETION_COST, labels.RELEASE})
 """The annotations that are read."""
 
-_RENDERED_KEYS = frozenset({names.SETTINGS_KEY, names.AUTHORITIES_KEY})
+_RENDERED_KEYS = frozenset({names.SETTINGS_KEY, names.PACKED_SETTINGS_KEY, names.AUTHORITIES_KEY})
 """Keys of the ConfigMaps that we render."""
 
 UNREADABLE = "penstock.dev/unreadable"
@@ -344,9 +344,12 @@ def slim(obj: Obj) -> Obj:
         ours = owned or labels.POLICY in (metadata.get("labels") or {})
         ours = ours or metadata.get("name") == names.SHARED_ROUTER_SETTINGS
         rendered = _RENDERED_KEYS if ours else ()
-        data = {name: text for name, text in (obj.get("data") or {}).items() if name in rendered}
         kept = {name: member for name, member in obj.items() if name not in ("data", "binaryData")}
-        return {**kept, "metadata": metadata, "data": data}
+        for place in ("data", "binaryData"):
+            data = {name: text for name, text in (obj.get(place) or {}).items() if name in rendered}
+            if data or place == "data":
+                kept[place] = data
+        return {**kept, "metadata": metadata}
     return {**obj, "metadata": metadata}
 
 

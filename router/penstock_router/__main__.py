@@ -33,6 +33,7 @@ with needs("penstock-router", "router"):
     from penstock_wire.control.processor_wait import ProcessorWait
     from penstock_wire.control.reporter import Reporter
     from penstock_wire.control.router_settings import RouterSettings
+    from penstock_wire.control.router_settings import changed as changed_settings
     from penstock_wire.control.settings_source import SettingsSource
     from penstock_wire.hop.upstream import HopUpstream
     from penstock_wire.http.client.pool import H1Upstream
@@ -162,12 +163,13 @@ class Process:
             path=arguments.settings,
             # NB: without an operator, a person wrote the file; with one, in a cluster, perhaps a stranger.
             decode=functools.partial(
-                decode_settings,
+                self._decode,
                 by_hand=not arguments.report_to,
                 targets=not arguments.report_to or self._watch is None,
             ),
             apply=self._apply,
             reports=bool(arguments.report_to),
+            named=lambda settings: settings.digest or "",
         )
         if arguments.report_to:
             self._reporter = Reporter(
@@ -183,6 +185,10 @@ class Process:
                 on_settings=self._source.offer,
                 on_alone=self._source.alone,
             )
+
+    def _decode(self, data: bytes, *, by_hand: bool, targets: bool) -> RouterSettings:
+        settings = decode_settings(data, by_hand=by_hand, targets=targets)
+        return changed_settings(settings, self._source.current, self._source.digest)
 
     def _make_tenant(self, news: Callable[[], None]) -> tuple[Router, H1Front]:
         front = H1Front(memory=self._memory, http2=H2Connection, max_connections=TENANT_CONNECTIONS)

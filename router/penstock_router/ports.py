@@ -131,8 +131,11 @@ class Ports:
             del self._errors[port]
         self._send_away()
         news = False
+        before = len(self._listeners)
         for port in sorted(self._wanted - self._listeners.keys()):
             news = await self._bind(port) or news
+        if made := list(self._listeners)[before:]:
+            log("ports bound", ports=made)
         if news or not self._errors:
             self._settled()
 
@@ -158,7 +161,6 @@ class Ports:
             return not known
         self._listeners[port] = listener
         self._errors.pop(port, None)
-        log("port bound", port=port)
         return True
 
     @staticmethod

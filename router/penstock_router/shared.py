@@ -27,6 +27,9 @@ from penstock_wire.process import log
 FORGOTTEN = 1000
 """Addresses of former pods that are kept beside those of the present ones."""
 
+KEEP_SECONDS = 0.05
+"""Seconds after a change of pods until connections to them are kept, and others are not."""
+
 
 class SharedRouter:
     """The routers of all namespaces that share a process; it stands in for a `Router`.
@@ -68,6 +71,8 @@ class SharedRouter:
         self._slices: dict[str, Mapping[str, tuple[Address, ...]]] = {}
         self._kept: dict[str, Collection[tuple[str, int]]] = {}
         self._tenant_of: dict[tuple[str, int], Router] = {}  # by the address of a pod
+        self._unready: set[str] = set()
+        self._keeping: asyncio.TimerHandle | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         upstream.on_room, upstream.on_recalled = self._on_room, self._on_recalled
@@ -80,9 +85,10 @@ class SharedRouter:
         for name in self.tenants.keys() - tenants.keys():
             self._end(name)
         for name, tenant in tenants.items():
+            known = before.get(name)
             if name not in self.tenants:
                 self._begin(name)
-            elif before.get(name) == tenant:
+            elif known is tenant or known == tenant:
                 continue
             self._apply(name, tenant)
         self.check_ready()
@@ -91,8 +97,9 @@ class SharedRouter:
         self.tenants[name].apply(RouterSettings(endpoints=tenant.endpoints), door=tenant.port)
 
     def _begin(self, name: str) -> None:
-        router, front = self._make(self._tenant_news)
+        router, front = self._make(lambda: self._tenant_news(name))
         self.tenants[name] = router
+        self._unready.add(name)
         self.fronts.append(front)
         router.pods.recall = self._upstream.recall
         router.pods.keep = lambda addresses: self._keep(name, addresses)
@@ -111,6 +118,7 @@ class SharedRouter:
 
     def _end(self, name: str) -> None:
         router = self.tenants.pop(name)
+        self._unready.discard(name)
         router.end()
         self._keep(name, ())
         del self._kept[name]
@@ -143,12 +151,18 @@ class SharedRouter:
             self._slices.pop(namespace, None)
         if namespace in self.tenants:
             self.tenants[namespace].pods.set_slices(backends)
-        self.check_ready()
+        if not namespace:  # the first call after a list
+            self.check_ready()
 
     def _keep(self, namespace: str, addresses: Collection[tuple[str, int]]) -> None:
         self._kept[namespace] = addresses
         if namespace in self.tenants:
             self._tenant_of.update(dict.fromkeys(addresses, self.tenants[namespace]))
+        if self._keeping is None:  # once for the changes of many namespaces: it takes time for each pod
+            self._keeping = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._keep_all)
+
+    def _keep_all(self) -> None:
+        self._keeping = None
         kept = [address for each in self._kept.values() for address in each]
         if len(self._tenant_of) > len(kept) + FORGOTTEN:
             self._tenant_of = {at: self._tenant_of[at] for at in kept if at in self._tenant_of}
@@ -164,9 +178,11 @@ class SharedRouter:
         if router is not None:
             router.pods.on_recalled(address, count)
 
-    def _tenant_news(self) -> None:
+    def _tenant_news(self, name: str) -> None:
         """Take up that the router of a namespace has something to report."""
-        self.check_ready()
+        if name in self._unready and self.tenants[name].ready.is_set():
+            self._unready.remove(name)
+            self._check_all_ready()
         self._news()
 
     # -- as a router ---------------------------------------------------------------------------------------
@@ -189,6 +205,7 @@ class SharedRouter:
             settings_version=settings_version,
             settings_digest=settings_digest,
             tenants=tenants,
+            changes=True,
             processor_wait=self._processor_wait(),
         )
         return report.encode(document)
@@ -209,9 +226,12 @@ class SharedRouter:
         """Set `ready` once the settings are there, and every namespace's router is ready."""
         if self.settings is None or self.ready.is_set() or not self._slices_synced():
             return
-        for router in self.tenants.values():
-            router.check_ready()
-        if all(router.ready.is_set() for router in self.tenants.values()):
+        for name in list(self._unready):
+            self.tenants[name].check_ready()  # NB: its news remove it
+        self._check_all_ready()
+
+    def _check_all_ready(self) -> None:
+        if self.settings is not None and not (self._unready or self.ready.is_set()) and self._slices_synced():
             self.ready.set()
             log("ready", namespaces=len(self.tenants), build=BUILD)
             self._news()

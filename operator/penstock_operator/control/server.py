@@ -21,6 +21,7 @@ from penstock_operator.control.recommendation import PATH as RECOMMENDATION
 from penstock_operator.control.report_interval import interval_of
 from penstock_operator.control.router_addresses import RouterAddresses
 from penstock_operator.desired.settings import Versioned, lacks
+from penstock_operator.desired.tenant_settings import TenantSettings
 from penstock_operator.errors import ReportRefused
 from penstock_operator.kinds import ENDPOINT
 from penstock_operator.reports import News, Reports
@@ -132,7 +133,7 @@ class ControlServer:
         authenticator: ReportAuthenticator,
         reports: Reports,
         store: Store,
-        settings: Callable[[str, str], Versioned | None],
+        settings: Callable[[str, str], Versioned | TenantSettings | None],
         clock: Clock,
         reported: Callable[[str, str, bool], None],
         leads: Callable[[], bool],
@@ -407,7 +408,7 @@ class ControlServer:
         present = get(request.headers, HEADER) if authorities else None
         answer = wire.ReportAnswer(
             next_report_ms=round(every * 1000),
-            settings=msgspec.Raw(current.document) if current is not None and behind else None,
+            settings=msgspec.Raw(_document(current, report)) if current is not None and behind else None,
             authorities=authorities if present is not None and present != known else None,
             routers=self._routers.of(caller.namespace) if kind == "sidecar" and self._own_addresses else (),
             artifact=turn or msgspec.UNSET,
@@ -424,6 +425,13 @@ class ControlServer:
         # A standby is ready too: it can take over. An installation that waits for another one is not.
         wrong = self._waits()
         return _text(200 if wrong is None else 503, wrong or "ok")
+
+
+def _document(current: Versioned | TenantSettings, report: wire.SidecarReport | wire.RouterReport) -> bytes:
+    """The settings for a pod: all, or what has changed of those that it has."""
+    if isinstance(current, TenantSettings) and isinstance(report, wire.RouterReport) and report.changes:
+        return current.since(report.settings_digest)
+    return current.document
 
 
 async def _listen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock_wire import contract
+from penstock_wire.control.settings_source import PACKED
 
 ROUTER = contract.ROUTER_SERVICE
 """Name of all objects of a namespace's router, except its settings."""
@@ -18,6 +19,9 @@ SHARED_ROUTER_SETTINGS = "penstock-shared-router-settings"
 
 SETTINGS_KEY = "settings.json"
 """The key of a settings ConfigMap that holds the document."""
+
+PACKED_SETTINGS_KEY = f"{SETTINGS_KEY}{PACKED}"
+"""The key that holds a large document instead, compressed."""
 
 AUTHORITIES_KEY = "ca.crt"
 """The key that holds the authorities which may sign the operator's certificate."""

@@ -36,22 +36,24 @@ def allocate(endpoints: Iterable[str], services: Iterable[Object]) -> dict[str, 
 
 
 def allocate_shared(
-    wanted: Iterable[str], slices: Iterable[Object], known: Mapping[str, int], reserved: Collection[int]
+    wanted: Collection[str], slices: Mapping[str, Object | None], taken: Collection[int]
 ) -> dict[str, int]:
-    """Allocate a port on the shared router to each endpoint and front door; as `allocate`.
+    """Allocate a port on the shared router to endpoints and front doors that have none; as `allocate`.
+
+    A namespace's users may be able to write its slices: these can claim a port that is free, for what exists.
 
     Args:
         wanted: `NAMESPACE/ENDPOINT`, and `NAMESPACE/` for a front door.
-        slices: the live EndpointSlices that lead to the shared router.
-        known: what was allocated last.
-        reserved: ports that nodes may still lead to for others.
+        slices: the live EndpointSlices by which these lead to the shared router.
+        taken: ports of others, or that nodes may still lead to for others.
     """
+    live = [(key, slice_) for key, slice_ in slices.items() if slice_ is not None and key in wanted]
     recorded = [
-        (shared_key(slice_), port)
-        for slice_ in sorted(slices, key=_age)
+        (key, port)
+        for key, slice_ in sorted(live, key=lambda pair: _age(pair[1]))
         if (port := recorded_shared_port(slice_)) is not None
     ]
-    return _fill(wanted, [*recorded, *known.items()], set(reserved), SHARED_FIRST)
+    return _fill(wanted, recorded, set(taken), SHARED_FIRST)
 
 
 def _fill(
@@ -73,12 +75,6 @@ def _fill(
         ports[name] = first + step
         taken.add(ports[name])
     return ports
-
-
-def shared_key(slice_: Object) -> str:
-    """What a slice to the shared router is of: `NAMESPACE/ENDPOINT`, or `NAMESPACE/` for a front door."""
-    metadata = slice_["metadata"]
-    return f"{metadata.get('namespace')}/{metadata.get('labels', {}).get(labels.ENDPOINT, '')}"
 
 
 def recorded_shared_port(slice_: Object | None) -> int | None:

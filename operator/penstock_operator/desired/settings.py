@@ -6,6 +6,9 @@ A ConfigMap is never the truth: its namespace's users may write it. Pods get wha
 
 from __future__ import annotations
 
+import base64
+import functools
+import gzip
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,10 +30,19 @@ from penstock_wire.control import router_settings, settings
 from penstock_wire.control.artifact import ArtifactDemand
 from penstock_wire.control.documents import digest
 from penstock_wire.control.report import RouterReport, SidecarReport
+from penstock_wire.control.settings_source import unpacked
 from penstock_wire.errors import DocumentError
 
 Maker = Callable[[int], bytes]
 """Makes the bytes of a settings document for a version."""
+
+PLAIN_BYTES = 512 * 1024
+"""Bytes up to which a document is in a ConfigMap as it is."""
+
+PACKED_BYTES = 1000 * 1024
+"""The most bytes of a compressed one: a ConfigMap takes 1 MiB, with the certificates beside it."""
+
+_LEVEL = 3
 
 HIGHEST = 2**53 - 1
 """The highest version that a pod can report: a report with a higher one is refused."""
@@ -108,22 +120,35 @@ def recorded_version(configmap: Object | None, *, readable: bool = False) -> Ver
     Args:
         readable: whether to take only what a sidecar reads as well.
     """
-    text = ((configmap or {}).get("data") or {}).get(names.SETTINGS_KEY)
-    if not isinstance(text, str):
+    document = recorded_document(configmap)
+    if document is None:
         return None
     try:
-        version = json.loads(text)["version"]
+        version = json.loads(document)["version"]
     except (TypeError, ValueError, KeyError, RecursionError):
         return None
     if not isinstance(version, int) or isinstance(version, bool) or version < 0:
         return None
-    document = text.encode()
     if readable:
         try:
             settings.decode(document)
         except DocumentError:
             return None
     return Versioned(version=version, document=document, digest=digest(document), changed=False)
+
+
+def recorded_document(configmap: Object | None) -> bytes | None:
+    """The bytes that a live settings ConfigMap records, whatever they are; None if there are none."""
+    text = ((configmap or {}).get("data") or {}).get(names.SETTINGS_KEY)
+    if isinstance(text, str):
+        return text.encode()
+    packed = ((configmap or {}).get("binaryData") or {}).get(names.PACKED_SETTINGS_KEY)
+    if not isinstance(packed, str):
+        return None
+    try:
+        return unpacked(base64.b64decode(packed))
+    except (ValueError, DocumentError):
+        return None
 
 
 def for_sidecar(
@@ -178,16 +203,25 @@ def for_router(endpoints: tuple[router_settings.Endpoint, ...]) -> Maker:
 def configmap(metadata: Object, document: bytes, authorities: str = "") -> Object:
     """The ConfigMap from which pods start with a settings document while no operator answers.
 
-    It says that it can be changed: if it cannot, nodes no longer follow it, and it has to be made anew.
+    It says that it can be changed: if it cannot, nodes no longer follow it, and it has to be made anew. A
+    large document of a router is compressed: by a factor of ten or more. If it is too large even so, its
+    largest parts are left out, and routers get these from the operator alone.
 
     Args:
         authorities: certificates by which its reader verifies the operator, PEM; empty if there are none.
     """
-    data = {names.SETTINGS_KEY: document.decode()}
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata,
-        "immutable": False,
-        "data": data | ({names.AUTHORITIES_KEY: authorities} if authorities else {}),
-    }
+    known = {names.AUTHORITIES_KEY: authorities} if authorities else {}
+    kept: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": False}
+    if len(document) <= PLAIN_BYTES:
+        return {**kept, "data": {names.SETTINGS_KEY: document.decode()} | known}
+    return {**kept, "data": known, "binaryData": {names.PACKED_SETTINGS_KEY: _packed(document)}}
+
+
+@functools.lru_cache(maxsize=2)
+def _packed(document: bytes) -> str:
+    """Return a document, compressed, as `binaryData` has it; without its largest parts if it is too large."""
+    packed = gzip.compress(document, _LEVEL, mtime=0)
+    while len(packed) > PACKED_BYTES:
+        document = router_settings.smaller(document, PACKED_BYTES / len(packed))
+        packed = gzip.compress(document, _LEVEL, mtime=0)
+    return base64.b64encode(packed).decode()

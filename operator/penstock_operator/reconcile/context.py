@@ -14,8 +14,10 @@ from penstock_operator.api.strategy import Verdict
 from penstock_operator.apply import Applier
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.clock import Clock, rfc3339
+from penstock_operator.desired import names
 from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.settings import Versioned
+from penstock_operator.desired.tenant_settings import TenantSettings
 from penstock_operator.errors import ClusterError
 from penstock_operator.kube.cluster import Cluster, Obj, WriteObserver
 from penstock_operator.prometheus import NoValue, Prometheus
@@ -102,25 +104,50 @@ class Trial:
     asking: asyncio.Task[dict[str, float | NoValue]] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """What the shared router serves for a namespace.
+
+    Args:
+        served: names of endpoints.
+        leaving: those of them that other routers serve by now.
+    """
+
+    namespace: str
+    served: tuple[str, ...]
+    leaving: tuple[str, ...]
+
+
 @dataclass(slots=True, kw_only=True)
 class SharedRouter:
     """What is remembered of the router that namespaces share.
 
     Args:
-        ports: its ports, by `NAMESPACE/ENDPOINT` or, of a front door, `NAMESPACE/`.
+        made: what its pods get; None until it was looked at first.
+        stale: the namespaces whose part may be another one by now.
+        ports: its ports by namespace, and by endpoint or, of the front door, "". An inner dict never changes.
         freed: when each of its former ports was given up, in monotonic seconds.
-        parts: what the settings have for each namespace.
-        left: when it was no longer to serve something (key as in `ports`), in monotonic seconds.
+        left: when it was no longer to serve something, by namespace and as in `ports`, in monotonic seconds.
         moved: when it began to serve all of a namespace that still has a router of its own.
         pods: names and addresses of its ready pods, as they were seen last.
+        boot: the name of the settings in its ConfigMap, their bytes, and the time of the last change there.
+        tenants: what is to be served by namespace, as of the state of these objects; the second part is None
+            if EndpointSlices do not matter.
+        served: what has its ports, by namespace.
+        looked: what its objects were last compared with, if nothing was wrong then.
     """
 
-    ports: dict[str, int] = field(default_factory=dict)
+    made: TenantSettings | None = None
+    stale: set[str] = field(default_factory=set)
+    ports: dict[str, dict[str, int]] = field(default_factory=dict)
     freed: dict[int, float] = field(default_factory=dict)
-    parts: dict[str, bytes] = field(default_factory=dict)
-    left: dict[str, float] = field(default_factory=dict)
+    left: dict[str, dict[str, float]] = field(default_factory=dict)
     moved: dict[str, float] = field(default_factory=dict)
     pods: tuple[tuple[str, str], ...] = ()
+    boot: tuple[str, bytes, float] = ("", b"", float("-inf"))
+    tenants: dict[str, tuple[tuple[object, ...], int | None, Tenant | None]] = field(default_factory=dict)
+    served: dict[str, Tenant] = field(default_factory=dict)
+    looked: tuple[object, ...] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,6 +179,12 @@ class Memory:
     trials: dict[ObjectKey, Trial] = field(default_factory=dict)
     followed: dict[ObjectKey, str] = field(default_factory=dict)
     asking: WeakValueDictionary[str, asyncio.Semaphore] = field(default_factory=WeakValueDictionary)
+
+    def settings_of(self, namespace: str, configmap: str) -> Versioned | TenantSettings | None:
+        """The settings that pods get, by namespace and name of their ConfigMap; None if not known yet."""
+        if configmap == names.SHARED_ROUTER_SETTINGS:
+            return self.shared.made
+        return self.made.get((namespace, configmap))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

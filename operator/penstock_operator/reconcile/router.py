@@ -40,6 +40,7 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     namespace = key.namespace
     endpoints = ctx.view.endpoints(namespace)
     if not shared.part_is_current(ctx, namespace):
+        ctx.memory.shared.stale.add(namespace)
         ctx.enqueue(shared.KEY, 0.0)
     if not endpoints:
         # The garbage collector deletes the router with its last owner.

@@ -8,23 +8,22 @@ the old ones leave once the new ones have been there for a while.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock_operator.api import ModelEndpoint
 from penstock_operator.api.defaults import is_dedicated
-from penstock_operator.desired import labels, names, ports, settings
+from penstock_operator.desired import labels, names, ports, tenant_settings
 from penstock_operator.desired import router as rendering
+from penstock_operator.desired.tenant_settings import TenantSettings
 from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT, ENDPOINT, ENDPOINT_SLICE, POD, SPLIT
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.children import apply_children, requeue_after
-from penstock_operator.reconcile.context import Problems, ReconcileContext
+from penstock_operator.reconcile.context import Problems, ReconcileContext, Tenant
 from penstock_operator.reports import SHARED
 from penstock_operator.status import RouterObserved
 from penstock_operator.status import pods as pods_status
 from penstock_operator.store import ObjectKey, key_of
 from penstock_wire.control.report import RouterReport
-from penstock_wire.control.router_settings import encode_tenants
 
 KIND = "SharedRouter"
 """The name under which it is in the work queue; it is not a kind of the API."""
@@ -40,27 +39,13 @@ LEAVES_SECONDS = 0.5
 LINGER_SECONDS = 10.0
 """Seconds for which former routers still serve what others serve by now: until all nodes have noticed."""
 
+SMALL_BYTES = 128 * 1024
+BOOT_SECONDS = 10.0
+"""Seconds for which a ConfigMap with more than `SMALL_BYTES` of settings stays: routers get each change at
+once with the answers to their reports, and need it only when they start while no operator answers."""
+
 QUARANTINE_SECONDS = 60.0
 """Seconds for which a port that was given up is given to nobody else: a node may still lead there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """What the shared router serves for a namespace.
-
-    Args:
-        served: names of endpoints.
-        leaving: those of them that other routers serve by now.
-    """
-
-    namespace: str
-    served: tuple[str, ...]
-    leaving: tuple[str, ...]
-
-    @property
-    def keys(self) -> list[str]:
-        """The keys of its ports."""
-        return [f"{self.namespace}/{name}" for name in ("", *self.served)]
 
 
 def is_shared_router(child: Obj) -> bool:
@@ -70,47 +55,90 @@ def is_shared_router(child: Obj) -> bool:
 
 
 async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
-    """Bring the shared router to what all namespaces ask for (see `backend.reconcile`)."""
+    """Bring the shared router to what namespaces ask for (see `backend.reconcile`).
+
+    It looks at those alone whose part may be another one by now, and at all after the operator's start.
+    """
     memory, now = ctx.memory.shared, ctx.clock.time()
-    for of in [of for of, at in memory.left.items() if now - at >= LINGER_SECONDS]:
-        del memory.left[of]
-    tenants = [each for name in ctx.store.namespaces(ENDPOINT) if (each := tenant(ctx, name)) is not None]
-    _allocate(ctx, tenants)
-    parts = {
-        each.namespace: ctx.view.tenant_part(each.namespace, each.served, each.leaving, memory.ports)
-        for each in tenants
-    }
-    at = ObjectKey(CONFIG_MAP.kind, ctx.home, names.SHARED_ROUTER_SETTINGS)
-    looked = {at: await ctx.applier.look(CONFIG_MAP, ctx.home, at.name)} if tenants else {}
+    for namespace, ends in list(memory.left.items()):
+        for name in [name for name, at in ends.items() if now - at >= LINGER_SECONDS]:
+            del ends[name]
+            memory.stale.add(namespace)
+        if not ends:
+            del memory.left[namespace]
+    made = memory.made
+    everybody = made is None
+    looked_at = {*ctx.store.namespaces(ENDPOINT), *memory.stale} if made is None else memory.stale
+    memory.stale = set()
+    found = {name: tenant(ctx, name) for name in looked_at}
+    if made is None and any(found.values()):
+        made = tenant_settings.recorded(
+            await ctx.applier.look(CONFIG_MAP, ctx.home, names.SHARED_ROUTER_SETTINGS)
+        )
+        memory.made, memory.ports = made, made.ports()
+        memory.boot = (made.digest, made.document if made.digest else b"", float("-inf"))
+        found.update(dict.fromkeys(made.parts.keys() - found.keys()))
     desired: list[Obj] = []
-    before, memory.parts = memory.parts, parts
-    if tenants:
-        made = settings.next_version(
-            lambda version: encode_tenants(version, parts),
-            made=ctx.memory.made.get((ctx.home, at.name)),
-            recorded=looked[at],
-            status_version=0,
+    news: frozenset[str] = frozenset()
+    again: float | None = None
+    if made is not None:
+        _allocate(ctx, found)
+        news = made.update(
+            {name: _part(ctx, name, each) for name, each in found.items()},
             reported=ctx.reports.shared_version,
         )
-        ctx.memory.made[ctx.home, at.name] = made
-        live = ctx.store.get(DEPLOYMENT, ctx.home, names.SHARED_ROUTER)
-        desired = rendering.shared_objects(ctx.home, config=ctx.render, document=made.document, live=live)
         since = ctx.reports.shared_since
-        for name in since.keys() - parts.keys():
-            del since[name]
-        since.update({name: made.version for name, part in parts.items() if part != before.get(name)})
-    problems = await apply_children(
-        ctx, key, desired, owners=(), shared=True, looked=looked, confirm=_nobody,
-        candidates=lambda: _own(ctx),
-    )  # fmt: skip
+        for name in made.parts if everybody else news & made.parts.keys():
+            since[name] = made.version
+        for name in news - made.parts.keys():
+            since.pop(name, None)
+        if made.parts:
+            document, again = _boot_document(ctx, made)
+            live = ctx.store.get(DEPLOYMENT, ctx.home, names.SHARED_ROUTER)
+            desired = rendering.shared_objects(ctx.home, config=ctx.render, document=document, live=live)
+    problems = await _apply(ctx, key, desired)
     known, ctx.memory.router_problems[KEY] = ctx.memory.router_problems.get(KEY), problems
     pods = tuple((pods_status.name(pod), _address(pod)) for pod in _ready(ctx))
-    everybody = problems != (known or Problems()) or pods != memory.pods
+    everybody = everybody or problems != (known or Problems()) or pods != memory.pods
     memory.pods = pods
-    _enqueue_users(ctx, [name for name in parts if everybody or parts[name] != before.get(name)])
-    _enqueue_users(ctx, before.keys() - parts.keys())
-    ends = [stop + LINGER_SECONDS for stop in memory.left.values()]
-    return requeue_after(problems) or (min(ends) - now if ends else None)
+    _enqueue_users(ctx, news | (made.parts.keys() if everybody and made is not None else frozenset()))
+    left = [stop + LINGER_SECONDS - now for each in memory.left.values() for stop in each.values()]
+    waits = [each for each in (requeue_after(problems), again, *left) if each is not None]
+    return min(waits, default=None)
+
+
+def _part(ctx: ReconcileContext, namespace: str, served: Tenant | None) -> bytes | None:
+    """Return what the settings are to have for a namespace; None for nothing, also where it got no port."""
+    at = ctx.memory.shared.ports.get(namespace, {})
+    return None if served is None or "" not in at else ctx.view.tenant_part(namespace, served.leaving, at)
+
+
+def _boot_document(ctx: ReconcileContext, made: TenantSettings) -> tuple[bytes, float | None]:
+    """Return the document for the ConfigMap, and the seconds after which it is to be another one."""
+    memory, now = ctx.memory.shared, ctx.clock.time()
+    name, document, at = memory.boot
+    if name == made.digest:
+        return document, None
+    if len(document) > SMALL_BYTES and now - at < BOOT_SECONDS:
+        return document, at + BOOT_SECONDS - now
+    memory.boot = (made.digest, made.document, now)
+    return made.document, None
+
+
+async def _apply(ctx: ReconcileContext, key: ObjectKey, desired: list[Obj]) -> Problems:
+    """Apply the shared router's objects, unless nothing has changed since they were right."""
+    memory = ctx.memory.shared
+    epochs = [ctx.store.epoch(kind, ctx.home) for kind in CHILDREN]
+    state = (memory.boot[0], bool(desired), ctx.render, *epochs)
+    if state == memory.looked:
+        return Problems()
+    memory.looked = None
+    problems = await apply_children(
+        ctx, key, desired, owners=(), shared=True, confirm=_nobody, candidates=lambda: _own(ctx)
+    )
+    if not problems.any and problems.failed is None:
+        memory.looked = state
+    return problems
 
 
 async def _nobody() -> None:
@@ -119,38 +147,73 @@ async def _nobody() -> None:
 
 def tenant(ctx: ReconcileContext, namespace: str) -> Tenant | None:
     """Return what the shared router is to serve for a namespace now; None for nothing."""
-    endpoints = ctx.view.endpoints(namespace)
-    uses, left = ctx.view.uses_shared(namespace), ctx.memory.shared.left
-    asked = {each.name for each in endpoints if uses and not is_dedicated(each)}
-    led = {each.name for each in endpoints if leads_here(ctx, namespace, each.name)}
-    lingering = {each.name for each in endpoints if f"{namespace}/{each.name}" in left}
-    served = asked | led | lingering
-    door = (uses and bool(endpoints)) or leads_here(ctx, namespace, "") or f"{namespace}/" in left
-    if not served and not door:
+    memory, store = ctx.memory.shared, ctx.store
+    uses, left = ctx.view.uses_shared(namespace), memory.left.get(namespace, {})
+    slices = store.epoch(ENDPOINT_SLICE, namespace)
+    if not uses and not left and not store.count(ENDPOINT_SLICE, namespace):
+        memory.tenants.pop(namespace, None)
         return None
-    return Tenant(namespace, tuple(sorted(served)), tuple(sorted(lingering - asked - led)))
+    # NB: with a thousand endpoints, each of them comes here, and writes a slice.
+    state = (store.epoch(ENDPOINT, namespace), uses, tuple(left))
+    known = memory.tenants.get(namespace)
+    if known is None or known[0] != state or known[1] not in (None, slices):
+        endpoints = ctx.view.endpoints(namespace)
+        asked = {each.name for each in endpoints if uses and not is_dedicated(each)}
+        others = [each.name for each in endpoints if each.name not in asked]
+        led = {name for name in others if leads_here(ctx, namespace, name)}
+        lingering = {each.name for each in endpoints if each.name in left}
+        served = asked | led | lingering
+        door = (uses and bool(endpoints)) or leads_here(ctx, namespace, "") or "" in left
+        found = None
+        if served or door:
+            found = Tenant(namespace, tuple(sorted(served)), tuple(sorted(lingering - asked - led)))
+        if known is not None and found == known[2]:
+            found = known[2]  # its identity shows that nothing has changed
+        # Where all endpoints ask for it, the slices do not matter.
+        known = memory.tenants[namespace] = (state, None if asked and not others else slices, found)
+    return known[2]
 
 
 def part_is_current(ctx: ReconcileContext, namespace: str) -> bool:
     """Whether the shared router's settings have of a namespace what they should have."""
     memory, now = ctx.memory.shared, tenant(ctx, namespace)
-    part = memory.parts.get(namespace)
+    part = None if memory.made is None else memory.made.parts.get(namespace)
     if now is None or part is None:
         return now is None and part is None
-    if not all(key in memory.ports for key in now.keys):
-        return False
-    return part == ctx.view.tenant_part(namespace, now.served, now.leaving, memory.ports)
+    return memory.served.get(namespace) is now and part == _part(ctx, namespace, now)
 
 
-def _allocate(ctx: ReconcileContext, tenants: Iterable[Tenant]) -> None:
+def _allocate(ctx: ReconcileContext, found: Mapping[str, Tenant | None]) -> None:
+    """Give ports to what is new, and take back those of what is gone."""
     memory, now = ctx.memory.shared, ctx.clock.time()
     memory.freed = {port: at for port, at in memory.freed.items() if now - at < QUARANTINE_SECONDS}
-    slices = [slice_ for slice_ in ctx.store.all(ENDPOINT_SLICE) if not is_shared_router(slice_)]
-    wanted = [key for each in tenants for key in each.keys]
-    before = memory.ports
-    memory.ports = ports.allocate_shared(wanted, slices, before, memory.freed)
-    kept = set(memory.ports.values())
-    memory.freed.update({port: now for port in before.values() if port not in kept})
+    slices: dict[str, Obj | None] = {}
+    for namespace, each in found.items():
+        before = memory.ports.get(namespace, {})
+        wanted = () if each is None else ("", *each.served)
+        for name in wanted:
+            if name not in before:
+                slices[f"{namespace}/{name}"] = live_slice(ctx, namespace, name)
+        memory.freed.update({port: now for name, port in before.items() if name not in wanted})
+    taken = {*memory.freed, *[port for own in memory.ports.values() for port in own.values()]}
+    given = ports.allocate_shared(slices.keys(), slices, taken) if slices else {}
+    if len(given) < len(slices):
+        ctx.log("the shared router has no port left", level="error", without=len(slices) - len(given))
+    for namespace, each in found.items():
+        before = memory.ports.get(namespace, {})
+        wanted = () if each is None else ("", *each.served)
+        own = {
+            name: port
+            for name in wanted
+            if (port := before.get(name) or given.get(f"{namespace}/{name}")) is not None
+        }
+        if own != before:
+            memory.ports[namespace] = own
+        if each is None:
+            memory.ports.pop(namespace, None)
+            memory.served.pop(namespace, None)
+        else:
+            memory.served[namespace] = each
 
 
 def _own(ctx: ReconcileContext) -> list[Obj]:
@@ -214,16 +277,17 @@ def desired_slice(
         endpoint: the endpoint that the Service is of; empty for the front door.
     """
     live = live_slice(ctx, namespace, endpoint)
-    key = f"{namespace}/{endpoint}"
+    memory = ctx.memory.shared
     before = rendering.slice_addresses(live)
     if not wanted and (not before or others_serve()):
-        if before and key not in ctx.memory.shared.left:
-            ctx.memory.shared.left[key] = ctx.clock.time()
+        if before and endpoint not in memory.left.get(namespace, {}):
+            memory.left.setdefault(namespace, {})[endpoint] = ctx.clock.time()
+            memory.stale.add(namespace)
             ctx.enqueue(KEY, LEAVES_SECONDS)
         return []
-    ctx.memory.shared.left.pop(key, None)
+    memory.left.get(namespace, {}).pop(endpoint, None)
     recorded = ports.recorded_shared_port(live)
-    port = ctx.memory.shared.ports.get(key, recorded)
+    port = memory.ports.get(namespace, {}).get(endpoint, recorded)
     if port is None:
         return []
     if port != recorded:

@@ -120,7 +120,7 @@ class View:
         self._seen: dict[str, dict[str, _Seen]] = {}  # by namespace and backend
         # By namespace, then by endpoint with a router of its own ("" for the namespace's router).
         self._written: dict[str, dict[str, _Written]] = {}
-        self._parts: dict[str, tuple[tuple[Any, ...], bytes]] = {}
+        self._parts: dict[str, tuple[_Planned, Mapping[str, int], Collection[str], bytes]] = {}
 
     def read(self, stored: Obj) -> Resource:
         """Return an object of ours as its resource.
@@ -359,36 +359,32 @@ class View:
         asked = ((live or {}).get("metadata", {}).get("labels") or {}).get(labels.ROUTER_MODE)
         return asked == labels.MODE_SHARED or (self._shared and asked != labels.MODE_OWN)
 
-    def tenant_part(
-        self, namespace: str, served: Collection[str], leaving: Collection[str], at: Mapping[str, int]
-    ) -> bytes:
+    def tenant_part(self, namespace: str, leaving: Collection[str], at: Mapping[str, int]) -> bytes:
         """Return what the settings of the shared router have for a namespace.
 
         Args:
-            served: names of the endpoints that it serves.
-            leaving: those of them that other routers serve by now.
-            at: its ports, by `NAMESPACE/ENDPOINT`, and `NAMESPACE/` for the front door.
+            leaving: the endpoints that other routers serve by now.
+            at: the ports of the endpoints that it serves, by name, and of the front door, ""; another dict
+                after each change.
         """
         planned = self._planned(namespace)
-        own = {name: at[f"{namespace}/{name}"] for name in served}
-        signature = (id(planned), tuple(own.items()), tuple(leaving), at[f"{namespace}/"])
         known = self._parts.get(namespace)
-        if known is None or known[0] != signature:
+        if known is None or known[0] is not planned or known[1] is not at or known[2] != leaving:
             endpoints = traffic.router_endpoints(
-                [each for each in planned.endpoints if each.name in own],
+                [each for each in planned.endpoints if each.name in at],
                 planned.plan,
-                own,
+                at,
                 planned.backends.closed_paths,
             )
             tenant = router_settings.Tenant(
-                port=at[f"{namespace}/"],
+                port=at[""],
                 endpoints=tuple(
                     msgspec.structs.replace(each, leaving=True) if each.name in leaving else each
                     for each in endpoints
                 ),
             )
-            known = self._parts[namespace] = (signature, router_settings.encode_tenant(tenant))
-        return known[1]
+            known = self._parts[namespace] = (planned, at, leaving, router_settings.encode_tenant(tenant))
+        return known[3]
 
     def router_settings(
         self,

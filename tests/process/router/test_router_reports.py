@@ -87,7 +87,7 @@ async def test_a_report_has_what_the_operator_needs(upstream: Any, router: Any, 
         ends = last.get("endpoints", {})
         return (
             last.get("state") == "ready"
-            and ends["cold"]["held"] == 1
+            and ends["cold"].get("held") == 1
             and last["processorWait"] is not None
             and ends["e"]["backends"].get("b", {}).get("requests") == 3
         )
@@ -99,16 +99,12 @@ async def test_a_report_has_what_the_operator_needs(upstream: Any, router: Any, 
     seconds = last["endpoints"]["e"]["backends"]["b"]["seconds"]
     assert last["endpoints"]["e"] == {
         "listening": True,
-        "error": "",
-        "held": 0,
-        "oldestHeldMs": 0,
         "backends": {"b": {**PLAIN, "seconds": seconds}},
-        "mirrors": {},
     }
     assert sum(seconds) == 3
     assert last["endpoints"]["cold"]["backends"]["away"]["held"] == 1
     assert 0 <= last["processorWait"] <= 1
-    assert last["endpoints"]["bad"]["listening"] is False
+    assert "listening" not in last["endpoints"]["bad"]
     assert last["endpoints"]["bad"]["error"].startswith(f"port {taken} cannot be bound")
     assert last["endpoints"]["cold"]["listening"] is True
     assert operator.seen[0].target == "/reports/router"

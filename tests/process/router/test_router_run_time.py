@@ -69,7 +69,7 @@ async def test_endpoints_come_and_go_with_their_ports(upstream: Any, router: Any
         endpoint("e", backend("b", server.target), port=first),
         endpoint("f", backend("b", server.target), port=second),
     )
-    await until(lambda: any('"port bound"' in line and str(second) in line for line in process.log))
+    await until(lambda: any('"ports bound"' in line and str(second) in line for line in process.log))
     assert (await process.ask("/", base=own(second))).status == 200
     assert (await process.ask("/f/")).status == 200
     process.settle(endpoint("f", backend("b", server.target), port=second))

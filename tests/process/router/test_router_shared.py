@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from penstock_wire.control.router_settings import encode_tenants
 from tests.process.router.conftest import MakeRouter, MakeUpstream
 from tests.process.router.test_router_memory import HELD, LIMIT, MIB, number
+from tests.process.router.test_router_reports import Operator
 from tests.support.processes.ports import free_port
 from tests.support.processes.router_process import RouterProcess, backend, endpoint, until
 
@@ -84,8 +87,33 @@ async def test_namespaces_share_no_name_and_one_that_goes_leaves_the_others_alon
     assert 'namespace="a"' not in await process.metrics()
     tenants["a"] = Tenant(pods[0].target)
     settle(process, tenants)
-    await until(lambda: f'"port": {tenants["a"].port}' in "".join(process.log) or None)
+    await until(lambda: f"{tenants['a'].port}" in "".join(process.log) or None)
     assert await ask(process, tenants["a"].urls[0]) == 200
+
+
+async def test_a_change_of_one_namespace_is_all_that_is_sent_and_the_others_stay(
+    router: MakeRouter, upstream: MakeUpstream, tmp_path: Path
+) -> None:
+    """A change of other settings is refused, and the operator then sends what fits to those in effect."""
+    operator = Operator()
+    control = await upstream(operator)
+    tenants = {name: Tenant() for name in "abc"}
+    parts = {name: json.dumps(tenant.part()).encode() for name, tenant in tenants.items()}
+    (tmp_path / "token").write_text("tok")
+    process = router("--shared", f"--report-to=http://{control.target}", f"--token-file={tmp_path / 'token'}")
+    operator.settings = json.loads(encode_tenants(1, parts, digest="first"))
+    settle(process, {})
+    await process.start()
+    await until(lambda: operator.reports[-1]["settingsDigest"] == "first" and operator.reports[-1]["changes"])
+    tenants["b"].port = free_port()
+    part = {"b": json.dumps(tenants["b"].part()).encode()}
+    operator.settings = json.loads(encode_tenants(3, part, digest="third", base="second"))
+    await until(lambda: any("found one of second" in line for line in process.log))
+    assert operator.reports[-1]["settingsDigest"] == "first"
+    operator.settings = json.loads(encode_tenants(3, part, digest="third", base="first", gone=["a"]))
+    await until(lambda: operator.reports[-1]["settingsDigest"] == "third")
+    await until(lambda: operator.reports[-1]["tenants"]["b"]["endpoints"]["e"].get("listening"))
+    assert operator.reports[-1]["tenants"].keys() == {"b", "c"}
 
 
 async def test_a_flood_of_one_namespace_costs_no_other_what_it_holds(

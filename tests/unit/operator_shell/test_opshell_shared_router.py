@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from penstock_operator.desired import ports
+from penstock_operator.desired.labels import ENDPOINT as ENDPOINT_LABEL
 from penstock_operator.desired.labels import ROUTER_MODE
 from penstock_operator.kinds import CONFIG_MAP, DEPLOYMENT, ENDPOINT, ENDPOINT_SLICE, POD, SERVICE
-from penstock_operator.reconcile.shared import LINGER_SECONDS
+from penstock_operator.reconcile import shared
+from penstock_operator.reconcile.shared import LINGER_SECONDS, QUARANTINE_SECONDS
 from penstock_wire.control.report import BackendTotals, EndpointReport, RouterReport, TenantReport
 from tests.support.worlds.operator_harness import Harness, backend, endpoint, settings
 
@@ -64,7 +69,7 @@ async def report(harness: Harness, *pods: str, held: dict[str, int] | None = Non
     document = shared_settings(harness)
     for pod in pods:
         harness._seq += 1
-        shared = RouterReport(
+        sent = RouterReport(
             pod=pod,
             uid=harness.uid(POD, pod, HOME),
             seq=harness._seq,
@@ -85,7 +90,7 @@ async def report(harness: Harness, *pods: str, held: dict[str, int] | None = Non
                 for namespace, tenant in document["tenants"].items()
             },
         )
-        for namespace, news in harness.ctx.reports.shared_router(shared).items():
+        for namespace, news in harness.ctx.reports.shared_router(sent).items():
             harness.manager.reported(namespace, "", notable=news.notable)
     await harness.run()
 
@@ -216,3 +221,68 @@ async def test_a_namespace_that_goes_takes_its_part_along_and_its_ports_are_not_
     fresh = await harness.restart()
     assert tenants(fresh) == {"b": ["e"]}
     assert leads_to(fresh, "b") == ["10.0.0.1", "10.0.0.2"], "without a report yet"
+
+
+async def test_a_slice_that_a_user_has_written_takes_no_port_from_another_namespace() -> None:
+    """Neither while the operator runs, nor across its restart, nor ports that nobody has yet."""
+    harness = await sharing("a", "b")
+    before = shared_settings(harness)["tenants"]
+    port = before["b"]["endpoints"][0]["port"]
+
+    def forge(slice_: dict[str, Any]) -> None:
+        slice_["ports"] = [{"name": "http", "port": port, "protocol": "TCP", "appProtocol": "http"}]
+
+    mine = harness.cluster.find(ENDPOINT_SLICE, "a", "e-shared-router")
+    harness.cluster.edit(ENDPOINT_SLICE, "a", "e-shared-router", forge)
+    for number in range(ports.SHARED_FIRST, ports.SHARED_FIRST + 50):
+        own = {**mine["metadata"]["labels"], ENDPOINT_LABEL: "x"}
+        metadata = {"namespace": "a", "name": f"x{number}-shared-router", "labels": own}
+        harness.apply({**mine, "metadata": metadata, "ports": [{**mine["ports"][0], "port": number}]})
+    await harness.run()
+    assert shared_settings(harness)["tenants"] == before
+    harness.stop()
+    harness.cluster.edit(ENDPOINT_SLICE, "a", "e-shared-router", forge)
+    fresh = Harness(harness.cluster, harness.clock)
+    label(fresh, "a", "shared")
+    label(fresh, "b", "shared")
+    await fresh.manager.sync()
+    await fresh.run()
+    assert shared_settings(fresh)["tenants"] == before
+
+
+async def test_where_no_port_is_left_others_are_served_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = await sharing("a")
+    taken = shared_settings(harness)["tenants"]["a"]
+    last = max(taken["port"], taken["endpoints"][0]["port"])
+    monkeypatch.setattr(ports, "SHARED_FIRST", min(taken["port"], taken["endpoints"][0]["port"]))
+    monkeypatch.setattr(ports, "LAST", last)
+    for number in range(last):
+        harness.ctx.memory.shared.freed[number + 1] = harness.clock.time()
+    label(harness, "b", "shared")
+    await harness.applied(of("b", backend()), of("b", endpoint()), of("a", endpoint(timeout="7s")))
+    assert tenants(harness) == {"a": ["e"]}
+    assert shared_settings(harness)["tenants"]["a"]["endpoints"][0]["timeoutMs"] == 7000
+    assert any(message == "the shared router has no port left" for message, _ in harness.log)
+    monkeypatch.undo()
+    await harness.turn(QUARANTINE_SECONDS + 1)
+    await harness.applied(of("b", endpoint(timeout="8s")))
+    assert tenants(harness) == {"a": ["e"], "b": ["e"]}
+
+
+async def test_large_settings_reach_routers_at_once_and_the_configmap_within_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = await sharing("a", "b")
+    monkeypatch.setattr(shared, "SMALL_BYTES", 10)
+    await harness.turn(shared.BOOT_SECONDS)
+    versions = []
+    for seconds in (7, 8, 9):
+        await harness.applied(of("a", endpoint(timeout=f"{seconds}s")))
+        made = harness.ctx.memory.shared.made
+        assert made is not None
+        versions.append((made.version, shared_settings(harness)["version"]))
+    assert [sent - versions[0][0] for sent, _ in versions] == [0, 1, 2]
+    assert [kept - versions[0][0] for _, kept in versions] == [0, 0, 0]
+    await harness.turn(shared.BOOT_SECONDS)
+    assert shared_settings(harness)["version"] == versions[-1][0]
+    assert json.loads(made.since("")) == shared_settings(harness)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
 import json
 from pathlib import Path
 
@@ -260,6 +261,37 @@ class TestSettingsSource:
             assert source.read_file()
             assert not source.read_file()
         assert (applied, source.version) == ([1, 2, 1, 3], 0)
+
+    def test_a_compressed_file_counts_in_the_place_of_a_plain_one(self, tmp_path: Path):
+        path, packed = tmp_path / "settings.json", tmp_path / "settings.json.gz"
+        source, applied = self.source(path)
+        packed.write_bytes(gzip.compress(self.document(1)))
+        assert source.read_file()
+        for broken in (b"", b"no gzip", gzip.compress(self.document(2))[:-9]):
+            packed.write_bytes(broken)
+            assert not source.read_file()
+            assert source.refused
+        path.write_bytes(self.document(3))
+        assert source.read_file()
+        assert applied == [1, 3]
+
+    def test_a_bomb_is_not_unpacked(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(settings_source, "MAX_PACKED_BYTES", 1000)
+        assert settings_source.unpacked(gzip.compress(bytes(1000))) == bytes(1000)
+        with pytest.raises(DocumentError, match="expected at most 1000 bytes"):
+            settings_source.unpacked(gzip.compress(bytes(1001)))
+
+    def test_a_document_can_name_itself(self, tmp_path: Path):
+        source = SettingsSource(
+            path=None,
+            decode=settings.decode,
+            apply=lambda _: None,
+            reports=True,
+            named=lambda each: each.backend,
+        )
+        named = settings.encode(settings.Settings(version=1, backend="b"))
+        assert source.offer(named)
+        assert source.digest == "b"
 
     def test_a_process_that_reports_takes_versioned_documents_only(self, tmp_path: Path):
         path = tmp_path / "settings.json"

@@ -264,7 +264,7 @@ class MirrorTotals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     first: Annotated[tuple[Difference, ...], msgspec.Meta(max_length=MAX_DIFFERENCES)] = ()
 
 
-class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The state of one endpoint in one router.
 
     Args:
@@ -287,7 +287,7 @@ class EndpointReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 Endpoints = Annotated[dict[Name, EndpointReport], msgspec.Meta(max_length=20_000)]
 
 
-class TenantReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TenantReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What a shared router serves for one namespace.
 
     Args:
@@ -305,6 +305,7 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Args:
         endpoints: by name; none of a shared router.
         tenants: by namespace, of a shared router.
+        changes: it takes settings that are a change of those that it has (`router_settings.changed`).
         door: the front door of the one namespace that this is about listens (`of_tenants`).
     """
 
@@ -318,6 +319,7 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     endpoints: Endpoints = {}
     processor_wait: Share | None = None
     tenants: Annotated[dict[Name, TenantReport], msgspec.Meta(max_length=20_000)] = {}
+    changes: bool = False
     door: bool = False
 
     def of_tenants(self) -> dict[str, RouterReport]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -195,12 +195,19 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Args:
         endpoints: those of the router's own namespace; none of a shared router.
         tenants: what a shared router serves, by namespace.
+        digest: a shared router's settings have their name in them, so that it is not made from all their
+            bytes after each change of a part.
+        base: these are a change of the settings of this name: all other namespaces stay as they are there.
+        gone: namespaces that are not served any more, of a change.
     """
 
     v: int = documents.VERSION
     version: int | None = None
     endpoints: tuple[Endpoint, ...]
     tenants: dict[str, Tenant] | msgspec.UnsetType = msgspec.UNSET
+    digest: str | msgspec.UnsetType = msgspec.UNSET
+    base: str | msgspec.UnsetType = msgspec.UNSET
+    gone: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def scopes(self) -> list[tuple[str, tuple[Endpoint, ...]]]:
@@ -315,8 +322,95 @@ def encode_tenant(tenant: Tenant) -> bytes:
     return msgspec.json.encode(tenant)
 
 
-def encode_tenants(version: int, tenants: Mapping[str, bytes]) -> bytes:
-    """Encode the settings of a shared router from the parts of its namespaces, which stay as they are."""
+def encode_tenants(
+    version: int,
+    tenants: Mapping[str, bytes],
+    *,
+    digest: str = "",
+    base: str = "",
+    gone: Collection[str] = (),
+) -> bytes:
+    """Encode the settings of a shared router from the parts of its namespaces, which stay as they are.
+
+    Args:
+        tenants: all of them; of a change of the settings `base`, only those that it changes.
+    """
     parts = {namespace: msgspec.Raw(part) for namespace, part in tenants.items()}
-    document = {"v": documents.VERSION, "version": version, "endpoints": (), "tenants": parts}
+    document: dict[str, object] = {"v": documents.VERSION, "version": version}
+    document |= {"digest": digest, "endpoints": (), "tenants": parts}
+    if base:
+        document |= {"base": base, "gone": sorted(gone)}
     return msgspec.json.encode(document)
+
+
+class _Parts(msgspec.Struct, frozen=True):
+    version: int
+    digest: str = ""
+    tenants: dict[str, msgspec.Raw] = {}
+
+
+def decode_parts(document: bytes) -> tuple[int, str, dict[str, bytes]]:
+    """Return the version, the name and the parts of `encode_tenants`' settings (raises DocumentError)."""
+    try:
+        read = msgspec.json.decode(document, type=_Parts)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DocumentError(f"shared router's settings: {error}") from error
+    return read.version, read.digest, {name: bytes(part) for name, part in read.tenants.items()}
+
+
+class _Whole(msgspec.Struct, frozen=True):
+    v: int
+    version: int
+    endpoints: tuple[msgspec.Raw, ...]
+    digest: str | msgspec.UnsetType = msgspec.UNSET
+    tenants: dict[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+
+
+def smaller(document: bytes, share: float) -> bytes:
+    """Return settings without their largest endpoints or, of a shared router, namespaces.
+
+    Args:
+        document: of `encode` or `encode_tenants`.
+        share: of its bytes that are to stay, below 1; at least one endpoint or namespace goes.
+    """
+    whole = msgspec.json.decode(document, type=_Whole)
+    tenants = list((whole.tenants or {}).items())
+    sizes = [len(bytes(part)) for part in [*whole.endpoints, *[part for _, part in tenants]]]
+    left, kept = share * sum(sizes), set()
+    for place in sorted(range(len(sizes)), key=sizes.__getitem__)[:-1]:
+        left -= sizes[place]
+        if left >= 0:
+            kept.add(place)
+    first = len(whole.endpoints)
+    some = {name: part for place, (name, part) in enumerate(tenants) if first + place in kept}
+    return msgspec.json.encode(
+        msgspec.structs.replace(
+            whole,
+            endpoints=tuple(part for place, part in enumerate(whole.endpoints) if place in kept),
+            tenants=msgspec.UNSET if whole.tenants is msgspec.UNSET else some,
+        )
+    )
+
+
+def changed(settings: RouterSettings, now: RouterSettings | None, name: str) -> RouterSettings:
+    """Return settings as a whole.
+
+    Args:
+        settings: as they came: whole, or a change.
+        now: those in effect.
+        name: of those in effect; empty if they did not come from the operator.
+
+    Raises:
+        DocumentError: they are a change of others.
+    """
+    if not settings.base:
+        return settings
+    if now is None or settings.base != name:
+        raise DocumentError(
+            f"router settings: expected a change of the settings in effect, {name or 'none'}, "
+            f"found one of {settings.base}"
+        )
+    tenants = {**(now.tenants or {}), **(settings.tenants or {})}
+    for namespace in settings.gone or ():
+        tenants.pop(namespace, None)
+    return msgspec.structs.replace(settings, tenants=tenants, base=msgspec.UNSET, gone=msgspec.UNSET)

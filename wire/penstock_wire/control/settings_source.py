@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -23,6 +24,13 @@ from penstock_wire.process import log
 POLL_SECONDS = 0.5
 SETTLE_SECONDS = 0.25
 """How long a changed file must stay as it is."""
+
+
+PACKED = ".gz"
+"""What the name of a file with a large document ends with instead: it is compressed, by gzip."""
+
+MAX_PACKED_BYTES = 64 * 1024 * 1024
+"""The most bytes of a document that came compressed."""
 
 
 class Versioned(Protocol):
@@ -46,6 +54,7 @@ class SettingsSource(Generic[T]):
         apply: takes another document, whole, between two steps of the event loop.
         reports: whether the process reports to an operator. Then it takes only documents with a version, and
             the file by the rule above.
+        named: the name of a document; empty for the digest of its bytes.
     """
 
     def __init__(
@@ -55,11 +64,13 @@ class SettingsSource(Generic[T]):
         decode: Callable[[bytes], T],
         apply: Callable[[T], None],
         reports: bool,
+        named: Callable[[T], str] = lambda _: "",
     ) -> None:
         self._path = path
         self._decode = decode
         self._apply = apply
         self._reports = reports
+        self._named = named
         self._takes_file = not reports
         self._led = ""  # the digest of the operator's last usable document
         self._digest = self._seen = ""  # of the file as it was taken last, and as it was read last
@@ -81,15 +92,15 @@ class SettingsSource(Generic[T]):
 
     @property
     def digest(self) -> str:
-        """Digest of the operator's document in effect (`documents.digest`); empty as for `version`."""
+        """Name of the operator's document in effect, or its digest; empty as for `version`."""
         return self._led
 
     def offer(self, data: bytes) -> bool:
         """Take a document of the operator, unless it is in effect; return whether it took effect."""
         name = digest(data)
-        if name == self._led or not self._take(data, origin="operator"):
+        if name == self._led or not self._take(data, origin="operator") or self.current is None:
             return False
-        self._led, self._takes_file = name, False
+        self._led, self._takes_file = self._named(self.current) or name, False
         return True
 
     def alone(self) -> None:
@@ -107,7 +118,7 @@ class SettingsSource(Generic[T]):
         if self._path is None or not self._takes_file:
             return False
         try:
-            data = self._path.read_bytes()
+            data = _read(self._path)
         except OSError as error:
             if error.strerror != self._unread:
                 self._unread = error.strerror
@@ -153,3 +164,26 @@ class SettingsSource(Generic[T]):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS if self._seen == self._digest else SETTLE_SECONDS):
                     await self._wake.wait()
+
+
+def _read(path: Path) -> bytes:
+    """Read a file, or the compressed one that stands in its place."""
+    packed = path.with_name(path.name + PACKED)
+    if path.exists() or not packed.exists():
+        return path.read_bytes()
+    try:
+        return unpacked(packed.read_bytes())
+    except DocumentError as error:
+        raise OSError(0, str(error)) from error
+
+
+def unpacked(data: bytes) -> bytes:
+    """Return what gzip has compressed (raises DocumentError)."""
+    reader = zlib.decompressobj(wbits=31)
+    try:
+        whole = reader.decompress(data, MAX_PACKED_BYTES)
+    except zlib.error as error:
+        raise DocumentError(f"expected a document compressed by gzip, found other bytes: {error}") from error
+    if not reader.eof:
+        raise DocumentError(f"expected at most {MAX_PACKED_BYTES} bytes of a whole document, found others")
+    return whole
