@@ -59,6 +59,7 @@ class Harness:
         cluster: a cluster that outlives this operator; None for a fresh one.
         emit: takes Events; None has each sent at once.
         fenced: what the operator writes through; None for the cluster itself.
+        shared: whether namespaces without a label use the shared router.
     """
 
     def __init__(
@@ -68,6 +69,8 @@ class Harness:
         render: RenderConfig = RENDER,
         emit: Callable[[Obj], Awaitable[None]] | None = None,
         fenced: Cluster | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
         self.cluster = cluster or MemoryCluster()
         self.clock = clock or HandClock()
@@ -77,7 +80,7 @@ class Harness:
         store = Store()
         queue, scale_queue = build_queues(self.clock, workers=WORKERS)
         memory = Memory(render=render, load_turns=LoadTurns(self.clock, queue.add))
-        view = View(store)
+        view = View(store, shared=shared)
         context = ReconcileContext(
             cluster=written,
             store=store,

@@ -286,3 +286,26 @@ async def test_large_settings_reach_routers_at_once_and_the_configmap_within_ten
     await harness.turn(shared.BOOT_SECONDS)
     assert shared_settings(harness)["version"] == versions[-1][0]
     assert json.loads(made.since("")) == shared_settings(harness)
+
+
+async def test_a_label_that_flips_each_second_leaves_no_moment_without_a_router() -> None:
+    """Each flip costs a few writes in its namespace, and none in others."""
+    harness = await sharing("a", "b")
+    own: list[str] = []
+    for turn in range(12):
+        harness.cluster.writes.clear()
+        label(harness, "a", ("own", "shared")[turn % 2])
+        await harness.run()
+        if turn == 6:
+            own = harness.pods_ready(OWN, 2, "a")
+            document = harness.cluster.find(CONFIG_MAP, "a", OWN_SETTINGS)["data"]["settings.json"]
+            for pod in own:
+                harness.router_report(pod, ["e"], version=json.loads(document)["version"], namespace="a")
+            await harness.run()
+        live = harness.cluster.objects.get((DEPLOYMENT.kind, "a", OWN))
+        assert leads_to(harness, "a") or (own and live is not None and live["spec"]["replicas"])
+        assert len(harness.cluster.writes) < 20
+        assert not [write for write in harness.cluster.writes if "b" in write[2:3]]
+        await harness.turn(1)
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert len(leads_to(harness, "a")) == 2

@@ -1,0 +1,137 @@
+"""`python -m bench.control_growth`: what an object costs the operator among 1000 backends, and among 5000.
+
+The operator's reconcilers run on a Kubernetes in memory, one key after the other: its CPU, and none of an
+apiserver's, a watch's or TLS'. Each backend has two endpoints; namespaces of five endpoints use the shared
+router. Costs are CPU time, each size in a process of its own, with the memory's copies of objects included.
+`--backends 200 1000` takes less than a minute, the default some four on a quiet core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from bench.control_resources import backend
+from bench.processes import rss_mb
+from penstock_operator.desired import names
+from penstock_operator.kinds import POD
+from penstock_wire.control.report import EndpointReport, RouterReport, TenantReport
+
+# NB: not by an import, which would have the tests' helpers checked as strictly as the product.
+Harness: Any = importlib.import_module("tests.support.worlds.operator_harness").Harness
+BACKENDS_OF_A_NAMESPACE = 2.5
+CHANGES = 100
+HOME = "penstock-system"
+
+
+def endpoint(namespace: str, name: str, of: str, timeout: str = "30s") -> dict[str, Any]:
+    """An endpoint of a backend."""
+    return {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "ModelEndpoint",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"backend": of, "timeout": timeout},
+    }
+
+
+def report(harness: Any, seq: int) -> float:
+    """Both shared routers say that they have and serve all; returns the CPU seconds of taking it."""
+    made = harness.ctx.memory.shared.made
+    if made is None:
+        return 0.0
+    served = {
+        name: TenantReport(
+            door=True, endpoints={each: EndpointReport(listening=True) for each in own if each}
+        )
+        for name, own in harness.ctx.memory.shared.ports.items()
+    }
+    took = 0.0
+    for pod in harness.pods_ready(names.SHARED_ROUTER, 2, HOME) if seq == 1 else ROUTERS:
+        sent = RouterReport(
+            pod=pod, uid=harness.uid(POD, pod, HOME), seq=seq, state="ready",
+            settings_version=made.version, settings_digest=made.digest, tenants=served, changes=True,
+        )  # fmt: skip
+        began = time.process_time()
+        for namespace, news in harness.ctx.reports.shared_router(sent).items():
+            harness.manager.reported(namespace, "", notable=news.notable)
+        took += time.process_time() - began
+    return took / len(ROUTERS)
+
+
+ROUTERS = tuple(f"{names.SHARED_ROUTER}-{number}" for number in range(2))
+
+
+async def measure(backends: int) -> dict[str, float]:
+    """Costs among so many backends."""
+    harness = Harness(shared=True)
+    count = int(backends / BACKENDS_OF_A_NAMESPACE)
+    spaces = [f"tenant-{number:04}" for number in range(count)]
+    for number in range(backends):
+        space = spaces[number % count]
+        harness.apply(backend(f"model-{number}", space))
+        for which in "ab":
+            harness.apply(endpoint(space, f"{which}-{number}", f"model-{number}"))
+    objects = len(harness.cluster.objects)
+    gc.collect()
+    gc.freeze()
+    began = time.process_time()
+    await harness.run(limit=10**9)
+    cold = time.process_time() - began
+    report(harness, 1)
+    began = time.process_time()
+    await harness.run(limit=10**9)
+    slices = time.process_time() - began
+    again = report(harness, 2)
+    await harness.run(limit=10**9)
+    changes, sent = [], []
+    for number in range(CHANGES):
+        at = number * backends // CHANGES
+        made = harness.ctx.memory.shared.made
+        before = made.digest if made is not None else ""
+        began = time.process_time()
+        harness.apply(endpoint(spaces[at % count], f"a-{at}", f"model-{at}", "7s"))
+        await harness.run()
+        if made is not None:
+            sent.append(len(made.since(before)))
+        changes.append(time.process_time() - began)
+    return {
+        "backends": backends,
+        "cold, ms an object": cold / objects * 1e3,
+        "slices, ms an endpoint": slices / backends / 2 * 1e3,
+        "a report, µs an endpoint": again / backends / 2 * 1e6,
+        "a change, ms": statistics.median(changes) * 1e3,
+        "a change, p95, ms": sorted(changes)[len(changes) * 95 // 100] * 1e3,
+        "a change, bytes to a router": statistics.median(sent),
+        "memory, MB": rss_mb(os.getpid()),
+    }
+
+
+def main() -> int:
+    """Print the costs of each size, and how much each is of the first one's."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--backends", type=int, nargs="+", default=[1000, 5000])
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one is not None:
+        print(json.dumps(asyncio.run(measure(arguments.one))))
+        return 0
+    rows: list[dict[str, float]] = []
+    for backends in arguments.backends:
+        command = [sys.executable, "-m", "bench.control_growth", "--one", str(backends)]
+        rows.append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
+    for name, first in rows[0].items():
+        print(f"{name:30}", *[f"{row[name]:10.2f} ({row[name] / first:5.2f})" for row in rows])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
