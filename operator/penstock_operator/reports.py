@@ -16,7 +16,7 @@ from penstock_operator.autoscaling.window import silent_after
 from penstock_operator.clock import Clock
 from penstock_operator.release_counts import ReleaseCounts
 from penstock_operator.traffic_window import TrafficWindow
-from penstock_wire.control.report import RouterReport, SidecarReport
+from penstock_wire.control.report import RouterReport, SidecarReport, TenantReport
 
 T = TypeVar("T", SidecarReport, RouterReport)
 
@@ -73,7 +73,8 @@ class Reports:
         self._fresh_for: dict[str, float] = {}
         # By namespace and endpoint that has routers of its own, "" for the namespace's, or `SHARED`.
         self._routers: dict[str, dict[str, dict[str, tuple[float, RouterReport]]]] = {}
-        self._tenants: dict[str, list[str]] = {}  # the namespaces of a shared router's last report, by uid
+        self._tenants: dict[str, dict[str, TenantReport]] = {}
+        """What a shared router's last report said of each namespace, by the router's uid."""
         self.shared_since: dict[str, int] = {}
         """The version of the shared routers' settings that last changed a namespace's part, by namespace."""
         self.shared_version = 0
@@ -122,22 +123,44 @@ class Reports:
         if version < MAX_VERSION:
             self.shared_version = max(self.shared_version, version)
         # NB: a later version is the same to a namespace whose part it has not changed.
-        parts = {
-            name: msgspec.structs.replace(
-                part, settings_version=min(version, self.shared_since.get(name, version))
-            )
-            for name, part in report.of_tenants().items()
-        }
-        before = self._tenants.get(report.uid, [])
-        gone = [namespace for namespace in before if namespace not in parts]
-        self._tenants[report.uid] = list(parts)
-        news = {
-            namespace: self._router(namespace, part, endpoint=SHARED, every=every)
-            for namespace, part in (parts | {name: _without_tenants(report) for name in gone}).items()
-        }
+        before = self._tenants.get(report.uid, {})
+        gone = [namespace for namespace in before if namespace not in report.tenants]
+        self._tenants[report.uid] = report.tenants
+        news: dict[str, News] = {}
+        for name, tenant in report.tenants.items():
+            cut = min(version, self.shared_since.get(name, version))
+            if tenant == before.get(name) and self._says_nothing_new(name, report, cut):
+                news[name] = News(taken=True, notable=False)
+                continue
+            part = msgspec.structs.replace(report.of_tenant(tenant), settings_version=cut)
+            news[name] = self._router(name, part, endpoint=SHARED, every=every)
+        for name in gone:
+            news[name] = self._router(name, _without_tenants(report), endpoint=SHARED, every=every)
+        self._fresh_for[report.uid] = silent_after(every)
         for namespace in gone:
             self._forget_router(namespace, report.pod, report.uid)
         return news
+
+    def _says_nothing_new(self, namespace: str, report: RouterReport, version: int) -> bool:
+        """Whether all that a report could change in a namespace is the time of the last one; if so, it does.
+
+        Most namespaces of a shared router sleep, and it reports on all of them.
+
+        Args:
+            version: of the settings, as the namespace counts it.
+        """
+        known = self._routers.get(namespace, {}).get(SHARED, {})
+        at, last = known.get(report.pod, (0.0, None))
+        now = self._clock.time()
+        if (
+            last is None
+            or (last.uid, last.state, last.settings_version) != (report.uid, report.state, version)
+            or now - at > self._fresh_for.get(report.uid, FRESH)
+            or held_by_backend(last)
+        ):
+            return False
+        known[report.pod] = (now, last)
+        return True
 
     def _router(self, namespace: str, report: RouterReport, *, endpoint: str, every: float) -> News:
         known = self._routers.setdefault(namespace, {}).setdefault(endpoint, {})

@@ -13,7 +13,9 @@ from penstock_operator.desired.labels import ROUTER_MODE
 from penstock_operator.kinds import CONFIG_MAP, DEPLOYMENT, ENDPOINT, ENDPOINT_SLICE, POD, SERVICE
 from penstock_operator.reconcile import shared
 from penstock_operator.reconcile.shared import LINGER_SECONDS, QUARANTINE_SECONDS
-from penstock_wire.control.report import BackendTotals, EndpointReport, RouterReport, TenantReport
+from penstock_operator.reports import SHARED, Reports
+from penstock_wire.control.report import BackendTotals, EndpointReport, RouterReport, State, TenantReport
+from tests.support.clocks.hand_clock import HandClock
 from tests.support.worlds.operator_harness import Harness, backend, endpoint, settings
 
 HOME, NAME = "penstock-system", "penstock-shared-router"
@@ -309,3 +311,32 @@ async def test_a_label_that_flips_each_second_leaves_no_moment_without_a_router(
         await harness.turn(1)
     await report(harness, f"{NAME}-0", f"{NAME}-1")
     assert len(leads_to(harness, "a")) == 2
+
+
+async def test_a_report_that_says_the_same_of_a_namespace_keeps_what_it_said_and_is_fresh() -> None:
+    """Also while the interval grows; what a router holds, or no longer holds, is taken each time."""
+    clock = HandClock()
+    reports = Reports(clock)
+
+    def say(seq: int, held: int, *, every: float = 1.0, state: State = "ready") -> dict[str, bool]:
+        served = EndpointReport(listening=True, backends={"m": BackendTotals(requests=3, held=held)})
+        tenants = {"a": TenantReport(door=True), "b": TenantReport(endpoints={"e": served})}
+        sent = RouterReport(pod="r", uid="u", seq=seq, state=state, settings_version=1, tenants=tenants)
+        return {name: news.notable for name, news in reports.shared_router(sent, every=every).items()}
+
+    assert say(1, 0) == {"a": True, "b": True}
+    for seq in range(2, 12):
+        await clock.advance(6)
+        assert say(seq, 0, every=10.0) == {"a": False, "b": False}
+    await clock.advance(24)
+    for name in ("a", "b"):
+        (kept,) = reports.of_router(name, SHARED).values()
+        assert (kept.seq, kept.door) == (1, name == "a")
+    assert say(12, 2) == {"a": False, "b": False}
+    assert reports.take_newly_held("b") == {"m"}
+    assert say(13, 2) == say(14, 0) == {"a": False, "b": False}
+    assert reports.window("b", "m").last("r") is None
+    assert say(15, 0, state="draining") == {"a": True, "b": True}
+    await clock.advance(60)
+    assert reports.of_router("a", SHARED) == {}
+    assert say(16, 0, state="draining") == {"a": True, "b": True}

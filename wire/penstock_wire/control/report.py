@@ -306,7 +306,7 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         endpoints: by name; none of a shared router.
         tenants: by namespace, of a shared router.
         changes: it takes settings that are a change of those that it has (`router_settings.changed`).
-        door: the front door of the one namespace that this is about listens (`of_tenants`).
+        door: the front door of the one namespace that this is about listens (`of_tenant`).
     """
 
     v: int = documents.VERSION
@@ -322,17 +322,14 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     changes: bool = False
     door: bool = False
 
-    def of_tenants(self) -> dict[str, RouterReport]:
-        """Split a shared router's report into one for each namespace, as if each had a router of its own.
+    def of_tenant(self, tenant: TenantReport) -> RouterReport:
+        """Return what a shared router's report says of a namespace, as if that had a router of its own.
 
-        They have the version of the settings, and not the digest, which changes with any of the namespaces.
+        It has the version of the settings, and not the digest, which changes with any of the namespaces.
         """
-        return {
-            namespace: msgspec.structs.replace(
-                self, endpoints=tenant.endpoints, tenants={}, door=tenant.door, settings_digest=""
-            )
-            for namespace, tenant in self.tenants.items()
-        }
+        return msgspec.structs.replace(
+            self, endpoints=tenant.endpoints, tenants={}, door=tenant.door, settings_digest=""
+        )
 
 
 class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
