@@ -87,7 +87,7 @@ class Peer:
 
 def _load(seen: Seen) -> dict[str, int]:
     """Items by pod that is ready and reports."""
-    return {pod.name: pod.samples[-1].load for pod in seen.pods if pod.ready and pod.samples}
+    return {pod.name: int(pod.samples[-1].load) for pod in seen.pods if pod.ready and pod.samples}
 
 
 def _held(seen: Seen) -> int:

@@ -320,9 +320,12 @@ class Simulation:
         # The n-th pod takes as long with every autoscaler.
         chance = random.Random(f"start {self._seed} {self._named}")
         startup *= math.exp(chance.gauss(0.0, 0.1))
-        pod = _Pod(f"pod-{self._named:04}", self._model, now + startup)
+        pod = self._make(f"pod-{self._named:04}", now + startup)
         self._pods.append(pod)
         self._at(pod.ready_at, lambda at: self._become_ready(pod, at))
+
+    def _make(self, name: str, ready_at: float) -> _Pod:
+        return _Pod(name, self._model, ready_at)
 
     def _become_ready(self, pod: _Pod, now: float) -> None:
         if pod.leaves:
@@ -354,7 +357,7 @@ class Simulation:
     def _report(self, now: float) -> None:
         for pod in self._pods:
             if pod.ready_at <= now:
-                self._window.record(pod.report(now), now)
+                self._record(pod.report(now), now)
         self._router_seq += 1
         held = len(self._held)
         router = RouterReport(
@@ -366,6 +369,9 @@ class Simulation:
         )
         self._window.record_held(router, held, now)
         self._at(now + 1.0, self._report)
+
+    def _record(self, report: SidecarReport, now: float) -> None:
+        self._window.record(report, now)
 
     def _look(self, now: float) -> None:
         ready = {pod.name: pod in self._ready for pod in self._pods if not pod.leaves}

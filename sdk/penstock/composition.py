@@ -263,7 +263,9 @@ def _full_spec(application: Application) -> dict[str, Any]:
     shape = find_default(application.kind.__qualname__, application.kind)
     batching = spec.get("batching", {})
     if "maxBatchSize" not in batching and "batchPolicyRef" not in spec and not shape.batched:
-        spec["batching"] = {**ALONE, **batching}
+        batching = spec["batching"] = {**ALONE, **batching}
+    if "cost" not in batching and "batchPolicyRef" not in spec and (path := _cost_path(application.kind)):
+        spec["batching"] = {**batching, "cost": {"path": path}}
     return spec
 
 
@@ -363,10 +365,30 @@ def _batches_alone(kind: Callable[..., Any]) -> bool:
     return _takes_batches(kind) and not find_default(kind.__qualname__, kind).batched
 
 
+def _cost_path(kind: Callable[..., Any]) -> str | None:
+    """The path by which a sidecar reads what an item costs, by `@penstock.batched(cost=…)`.
+
+    Raises:
+        CompositionError: it is not of all methods: a sidecar refuses items without it, whatever their method.
+    """
+    marks = [mark for each in _methods(kind) if (mark := mark_of(each)) is not None]
+    paths = {mark.cost if isinstance(mark.cost, str) else None for mark in marks}
+    if not paths - {None}:
+        return None
+    if len(paths) > 1:
+        found = ", ".join(sorted(str(path) for path in paths))
+        expected = "expected one cost path for all methods with @penstock.batched"
+        raise CompositionError(f"{kind.__qualname__}: {expected}, found {found}")
+    return paths.pop()
+
+
+def _methods(kind: Callable[..., Any]) -> list[Any]:
+    return [inspect.getattr_static(kind, name) for name in dir(kind)] if isinstance(kind, type) else [kind]
+
+
 def _takes_batches(kind: Callable[..., Any]) -> bool:
     """Whether a function, or a method of a class, is marked."""
-    methods = [inspect.getattr_static(kind, name) for name in dir(kind)] if isinstance(kind, type) else [kind]
-    return any(mark_of(method) is not None for method in methods)
+    return any(mark_of(method) is not None for method in _methods(kind))
 
 
 def bound(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Application:

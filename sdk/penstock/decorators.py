@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+from penstock.in_process.costs import Cost, checked
+
 F = TypeVar("F", bound=Callable[..., Any])
 _ATTRIBUTE = "__penstock_batched__"
 
@@ -17,18 +19,20 @@ class Batched:
     Args:
         columns: one list for each parameter instead of one list of items.
         arrays: rows of tensors are arrays.
+        cost: what an item costs; None if that does not count, or is its bytes.
     """
 
     columns: bool = False
     arrays: bool = False
+    cost: Cost | None = None
 
 
 @overload
 def batched(method: F, /) -> F: ...
 @overload
-def batched(*, columns: bool = False, arrays: bool = False) -> Callable[[F], F]: ...
+def batched(*, columns: bool = False, arrays: bool = False, cost: Cost | None = None) -> Callable[[F], F]: ...
 def batched(
-    method: F | None = None, /, *, columns: bool = False, arrays: bool = False
+    method: F | None = None, /, *, columns: bool = False, arrays: bool = False, cost: Cost | None = None
 ) -> F | Callable[[F], F]:
     """Mark a method or function that takes a whole batch.
 
@@ -41,15 +45,21 @@ def batched(
             its members; an absent one has the parameter's default.
         arrays: give it the rows of tensors (the Open Inference Protocol) as arrays of their own type, texts
             as objects, also where it is not annotated so; what comes as JSON stays as it is.
+        cost: what an item costs the model, where its bytes do not show it. A path, such as `$.text`, counts
+            as a BatchPolicy's `cost.path`: `penstock run`, `export` and `deploy` hand it to the sidecar. A
+            function of an item (as it came in JSON) counts in this process alone: in `penstock.run` and
+            `penstock.testing.serving`.
 
     Raises:
-        TypeError: the decorated object is not a method or function.
+        TypeError: the decorated object is not a method or function, or `cost` neither function nor path.
+        ValueError: `cost` is a text, and not a path.
     """
+    checked(cost, "penstock.batched")
 
     def mark(target: F) -> F:
         if isinstance(target, type) or not callable(target):
             raise TypeError(f"penstock.batched: expected a method or a function, found {target!r}")
-        setattr(target, _ATTRIBUTE, Batched(columns=columns, arrays=arrays))
+        setattr(target, _ATTRIBUTE, Batched(columns=columns, arrays=arrays, cost=cost))
         return target
 
     return mark if method is None else mark(method)

@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.decorators import gathers_in_process, mark_of
 from penstock.errors import ArgumentsError, LoadError
+from penstock.in_process.costs import Cost
 from penstock.request import Request
 from penstock.steps import yields
 from penstock.validation import Validator, hints_of, is_list_of, validators_of
@@ -39,6 +40,7 @@ class Shape:
         request: the parameter that gets the `Request`, or a batch's list of them; None for none.
         validators: validate and convert the arguments of annotated parameters, by name.
         arrays: rows of tensors are given to it as arrays.
+        cost: what one of its items costs, see `decorators.batched`.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Shape:
     request: str | None = None
     validators: Mapping[str, Validator] = dataclasses.field(default_factory=dict)
     arrays: bool = False
+    cost: Cost | None = None
 
     @property
     def raw(self) -> bool:
@@ -248,6 +251,7 @@ def read(function: Callable[..., Any], name: str, *, skip_self: bool = False) ->
         batched=mark is not None,
         columns=columns,
         arrays=mark is not None and mark.arrays,
+        cost=None if mark is None else mark.cost,
         whole=not columns and len(named) == 1 and not open_,
         asynchronous=any(map(inspect.iscoroutinefunction, forms))
         or any(map(inspect.isasyncgenfunction, forms)),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -35,6 +36,7 @@ from penstock.handles.place import add_local, remove_local
 from penstock.handles.served import Method as Sendable
 from penstock.handles.served import ServedHere
 from penstock.in_process.batcher import MAX_KEYS, Batcher
+from penstock.in_process.costs import Cost, reader
 from penstock.in_process.decorator import Changes
 from penstock.in_process.settings import MAX_CONCURRENT, BatchSettings, changed
 from penstock.model import Model
@@ -66,6 +68,9 @@ class Method:
         self._fields: Headers = ()
         self._timeout: float | None = None
         self._model = model
+        cost = model.shape.cost or settings.cost
+        if cost is not None:
+            settings = dataclasses.replace(settings, cost=_cost_of_item(cost))
         self._settings = settings
         # As in a sidecar, requests that differ in a parameter do not share a batch.
         self._batchers: dict[tuple[bytes, Headers], Batcher] = {}
@@ -333,6 +338,12 @@ async def _begin(
     return target
 
 
+def _cost_of_item(cost: Cost) -> Cost:
+    """What an item costs that has the context of its call beside it."""
+    read = reader(cost)
+    return lambda value: read(value[0])
+
+
 def _of_key(field: tuple[bytes, bytes]) -> bool:
     """Whether a header field is part of the key, as in a sidecar."""
     return is_key_field(field[0]) or (field[0] == CALL_CHAIN and stands_alone(field[1]))
@@ -348,6 +359,8 @@ def _settings(node: Node, settings: Changes) -> BatchSettings:
     own = {name: batching[field] for field, name in names.items() if field in batching}
     if "batchWaitTimeout" in batching:
         own["batch_wait_timeout"] = parse_ms(batching["batchWaitTimeout"]) / 1000
+    if "cost" in batching:
+        own["cost"] = batching["cost"].get("path")
     return changed(changed(BatchSettings(), settings), own)
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from msgspec import UNSET
+
 from penstock_sidecar.access_log import logged
 from penstock_sidecar.admin import Admin
 from penstock_sidecar.admission.controller import MAX_QUEUED_BYTES
@@ -444,9 +446,15 @@ class Sidecar:
             state=self._state(),
             settings_version=self._source.version,
             settings_digest=self._source.digest,
-            items=report.Items(queued=self._path.queued, ongoing=self._path.ongoing),
+            items=report.Items(
+                queued=self._path.queued,
+                ongoing=self._path.ongoing,
+                work=UNSET if (work := self._path.work) is None else work,
+            ),
             oldest_age_ms=round(self._path.oldest_age * 1000),
-            totals=self._metrics.totals(batches=counts.batches, batch_items=counts.batch_items),
+            totals=self._metrics.totals(
+                batches=counts.batches, batch_items=counts.batch_items, work_beyond=counts.work_beyond
+            ),
             message=self._unready()[:300],
             warning=self._metrics.warning,
             fit={path[:MAX_PATH]: fit for path, fit in fits_of_most_batches(self._path.fits())},

@@ -90,6 +90,7 @@ class SidecarHandler:
         self._max_body_bytes = max_body_bytes
         self._dispatcher = dispatcher
         self._admission = dispatcher.admission
+        self._pace = dispatcher.pace
         self._keys = dispatcher.keys
         self._protocol = protocol
         self._observer = observer
@@ -182,6 +183,8 @@ class SidecarHandler:
             call.exchange = exchange
             call.handler = self
             self._arrived(size, fields)
+            if self._pace.latency_model.by_cost and (fields.unread or not fields.retry):
+                self._dispatcher.arrived(call)
             self._dispatcher.accept(call)
             exchange.gone = call.gone
             if not fields.sticky:

@@ -26,6 +26,8 @@ class Counts:
     Four count batches whose slot was held for callers who were about to ask again: `held_batches`,
     `held_seconds`, `merged_batches` (some came meanwhile) and `saved_calls` (and no request was left waiting
     that would have needed one more call). `reused` are requests that waited for the answer of an equal one.
+    `work_beyond` is by how much the work of what arrived is more than its number of items, in items of the
+    usual cost.
     """
 
     batches: int = 0
@@ -35,6 +37,7 @@ class Counts:
     merged_batches: int = 0
     saved_calls: int = 0
     reused: int = 0
+    work_beyond: float = 0.0
 
 
 class RequestPath(Protocol):
@@ -72,6 +75,11 @@ class RequestPath(Protocol):
     @property
     def ongoing(self) -> int:
         """Number of items with the model."""
+        ...
+
+    @property
+    def work(self) -> float | None:
+        """Queued and ongoing items, in items of the usual cost; None if costs do not count."""
         ...
 
     @property

@@ -158,8 +158,14 @@ class Metrics:
         """
         self._load, self._fits, self._open = load, fits, streams
 
-    def totals(self, *, batches: int, batch_items: int) -> Totals:
-        """The totals of a report."""
+    def totals(self, *, batches: int, batch_items: int, work_beyond: float = 0.0) -> Totals:
+        """The totals of a report.
+
+        Args:
+            batches: that were sent.
+            batch_items: items in them.
+            work_beyond: see `Counts`.
+        """
         answered, refused = 0, dict[str, int]()
         for (_, reason, _), (_, items) in self._ended.items():
             if reason is None:
@@ -172,6 +178,7 @@ class Metrics:
             refused=refused,
             batches=batches,
             batch_items=batch_items,
+            arrived_work=max(0.0, self._arrived + work_beyond) if work_beyond else UNSET,
         )
 
     def collect(self) -> Iterator[Metric]:
@@ -229,16 +236,30 @@ class Metrics:
             "Work of a unit of a term, in items of the usual cost",
             labels=("class", "term"),
         )
+        cost = GaugeMetricFamily(
+            _PREFIX + "fit_batch_cost", "Sum of the items' costs of a usual batch", labels=("class",)
+        )
+        error = GaugeMetricFamily(
+            _PREFIX + "fit_error_ratio",
+            "Median error of a batch's predicted time, and what it were by the number of items",
+            labels=("class", "by"),
+        )
         for path, fit in fits_of_most_batches(self._fits()):
             labels = (class_label(path),)
             for term, value in {} if fit.work is UNSET else fit.work.items():
                 work.add_metric((*labels, term), value)
+            if fit.batch is not UNSET:
+                cost.add_metric(labels, fit.batch.cost)
+                error.add_metric((*labels, "cost"), fit.batch.error)
+                error.add_metric((*labels, "items"), fit.batch.error_by_items)
             a_ms, b_ms = fit.bounded()
             intercept.add_metric(labels, a_ms / 1000)
             slope.add_metric(labels, b_ms / 1000)
         yield intercept
         yield slope
         yield work
+        yield cost
+        yield error
         build = GaugeMetricFamily(
             _PREFIX + "build_info", "1; the label says whether compiled modules run", labels=("build",)
         )

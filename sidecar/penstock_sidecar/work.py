@@ -11,6 +11,11 @@ While costs explain nothing there is no formula, and the work of a batch is its 
 
 from __future__ import annotations
 
+import math
+
+LEAST = 1e-3
+"""What an item counts at least as a load: a pod that has some is not idle."""
+
 
 class WorkFormula:
     """How work is computed.
@@ -22,10 +27,11 @@ class WorkFormula:
         per_square: work of the square of that unit.
 
     `pads` is True if the longest item costs the others time. `overhead` is the time that a batch of any work
-    takes, `a / b`, as work; the latency model sets it.
+    takes, `a / b`, as work; the latency model sets it. `usual` is the work of the mean item among its like,
+    and `most` of the most expensive one that may be believed; `cost_fit` sets both.
     """
 
-    __slots__ = ("overhead", "pads", "per_cost", "per_item", "per_padded", "per_square")
+    __slots__ = ("most", "overhead", "pads", "per_cost", "per_item", "per_padded", "per_square", "usual")
 
     def __init__(self, per_item: float, per_cost: float, per_padded: float, per_square: float = 0.0) -> None:
         self.per_item = per_item
@@ -34,6 +40,8 @@ class WorkFormula:
         self.per_square = per_square
         self.pads = per_padded > 0.0 or per_square > 0.0
         self.overhead = 0.0
+        self.usual = 1.0
+        self.most = math.inf
 
     def __repr__(self) -> str:
         parts = (self.per_item, self.per_cost, self.per_padded, self.per_square)
@@ -75,3 +83,11 @@ class WorkFormula:
         """
         each = self.per_cost + self.per_padded + self.per_square * longest
         return self.per_item * items + each * cost
+
+    def load(self, items: float, cost: float, longest: float) -> float:
+        """As how many items of the usual cost these count, whatever batch they will be in.
+
+        One that claims to cost more than has been measured counts as the most that may be believed.
+        """
+        load = min(self.alone(items, cost, longest), items * self.most) / self.usual
+        return max(load, LEAST * items)

@@ -52,6 +52,13 @@ TERMS = {
     "processorWaitPercent": "percent of the time without a processor, of the pod that waits most for one",
 }
 """Explanations of terms; other terms, of a newer operator, are shown by name alone."""
+COST_TERMS = {
+    "item": "their number",
+    "cost": "the sum of their costs",
+    "padded": "their number times the largest cost",
+    "square": "their number times the square of the largest cost",
+}
+"""What the time of a batch goes by."""
 REASONS = {
     "deadline": "they would have been late by latencyObjective, defaultTimeout or the caller's own timeout: "
     "more pods, or a longer objective",
@@ -115,6 +122,7 @@ def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
     ago, how = last_crash(status, now)
     if ago:
         lines.append(f"  Its last end, {ago}: {how}")
+    lines += _by_cost(spec, status)
     behind = status.get("observedGeneration") != metadata.get("generation")
     if behind:
         lines.append("NB: the status below is older than the last change of the spec")
@@ -130,6 +138,22 @@ def _lines(backend: Resource, *, now: datetime, width: int) -> list[str]:
         *_history(status.get("scaling") or (), replicas, now=now, width=width),
     ]
     return lines
+
+
+def _by_cost(spec: dict[str, Any], status: dict[str, Any]) -> list[str]:
+    """Describe what batches are by cost; nothing where their number of items decides."""
+    usual = (status.get("load") or {}).get("byCost")
+    if not usual:
+        return []
+    path = ((spec.get("batching") or {}).get("cost") or {}).get("path")
+    unit = f"by {path}" if path else "in cost" if "batchPolicyRef" in spec else "bytes"
+    terms = ", ".join(
+        f"{each} ({COST_TERMS[each]})" if each in COST_TERMS else each for each in usual["terms"]
+    )
+    size = f"{usual['items']} items, {usual['cost']} {unit}, {usual['milliseconds']} ms predicted"
+    off = f"{usual['errorPercent']}% off at the median"
+    by_items = f"by the number of items alone {usual['errorByItemsPercent']}%"
+    return [f"  Batches by cost: a usual one has {size}", f"    by {terms}: {off}, {by_items}"]
 
 
 def errors(load: dict[str, Any]) -> list[tuple[str, str, str]]:

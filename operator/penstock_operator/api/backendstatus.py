@@ -27,6 +27,29 @@ class QueueLoad(Part):
     ] = 0
 
 
+class ByCostStatus(Part):
+    """The batches of a backend whose items differ in cost, as the sidecar with the most has learned it."""
+
+    items: Annotated[int, Field(description="Items of a usual batch.")]
+    cost: Annotated[int, Field(description="Sum of their costs: bytes, or what batching.cost counts.")]
+    milliseconds: Annotated[int, Field(description="How long such a batch is predicted to take.")]
+    terms: Annotated[
+        tuple[Annotated[str, Field(max_length=64)], ...],
+        Field(
+            max_length=8,
+            json_schema_extra={"x-kubernetes-list-type": "set"},
+            description="What a batch's time goes by: item (their number), cost (the sum of their costs), "
+            "padded (their number times the largest cost), square (times its square).",
+        ),
+    ]
+    error_percent: Annotated[
+        int, Field(description="Median error of a batch's predicted time, in percent of it.")
+    ]
+    error_by_items_percent: Annotated[
+        int, Field(description="What that error would be by the number of items alone.")
+    ]
+
+
 class LoadStatus(QueueLoad):
     """The load of all pods of a backend, refreshed within 3 seconds; later if many backends are busy."""
 
@@ -52,6 +75,10 @@ class LoadStatus(QueueLoad):
             "without a reason of Penstock's.",
         ),
     ]
+    by_cost: Annotated[
+        ByCostStatus | None,
+        Field(description="What batches are where items differ in cost; absent where their number decides."),
+    ] = None
 
 
 class CrashStatus(Part):

@@ -223,10 +223,10 @@ class BatchPolicySpec(Part):
     reuse: Annotated[
         Literal["InFlight"] | None,
         Field(
-            description="InFlight: a request that is the same as one that waits or runs (equal bytes, and "
-            "all that a batch has in common) waits for its answer instead of running again. Only successes "
-            "are shared, and no streams; nothing is kept once it is answered. For models that answer the "
-            "same to the same. Default, when absent: each request runs."
+            description="InFlight: a request that is the same as one that waits or runs (equal bytes, "
+            "accept-encoding and range, and all that a batch has in common) waits for its answer instead of "
+            "running again. Only successes are shared, and no streams; nothing is kept once it is answered. "
+            "For models that answer the same to the same. Default, when absent: each request runs."
         ),
     ] = None
 

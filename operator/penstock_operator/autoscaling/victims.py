@@ -22,12 +22,13 @@ class Candidate:
     """A ready pod.
 
     Args:
-        load: items queued and ongoing; None if it is silent: an unknown load is not a small one.
+        load: items queued and ongoing, by what they cost where that is known; None if it is silent: an
+            unknown load is not a small one.
         cost: value of its annotation; 0 if it has none.
     """
 
     name: str
-    load: int | None
+    load: float | None
     cost: int = 0
 
 

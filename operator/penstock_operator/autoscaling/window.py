@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from statistics import median
 
+from msgspec import UNSET
+
 from penstock_operator.api.backendstatus import QueueLoad
 from penstock_wire.control.report import Fit, RouterReport, SidecarReport, Totals
 from penstock_wire.errors import Reason
@@ -37,6 +39,8 @@ MOST_SAMPLES = 320
 _RECENT = 128
 """Number of latest samples that are kept as they came; older ones are merged into about as many."""
 
+COSTS_S = 20.0
+"""Seconds over which what an item costs is averaged."""
 _STARTUPS = 9
 """Number of latest start-ups that the median is taken of."""
 _RATES_S = 60.0
@@ -76,8 +80,11 @@ class Sample:
     """The part of one report that scaling and status need.
 
     Args:
-        load: items queued and ongoing; in a router's report, requests that it holds.
-        arrived: items that arrived since the previous report; not those that another pod has counted.
+        load: items queued and ongoing, by what they cost where that is known; in a router's report, requests
+            that it holds.
+        arrived: items that arrived since the previous report, likewise; not those that another pod has
+            counted.
+        items: the number of these.
         refused: items that were refused for a full queue since the previous report; 0 after a silence, since
             it is unknown when they were refused.
         every: seconds until the next report, as the operator asked.
@@ -87,9 +94,10 @@ class Sample:
     """
 
     at: float
-    load: int
+    load: float
     every: float = 1.0
-    arrived: int = 0
+    arrived: float = 0
+    items: int = 0
     refused: int = 0
     batches: int = 0
     batch_items: int = 0
@@ -142,7 +150,7 @@ class RouterHolds:
 
     def held(self, now: float) -> int:
         """Return the number of requests that it holds now; 0 if it is gone or silent."""
-        return 0 if self.left or is_silent(self.samples, now) else self.samples[-1].load
+        return 0 if self.left or is_silent(self.samples, now) else int(self.samples[-1].load)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,6 +168,22 @@ class _Pod:
     was_ready: bool = False
     gone: bool = False
     samples: deque[Sample] = field(default_factory=deque)
+    came: float = 0.0
+    work: float = 0.0
+
+    def arrived(self, after: Totals, before: Totals, every: float) -> float:
+        """What arrived between two reports, by what items have cost lately.
+
+        Not by what just these cost: the sum of a few unequal costs varies more than their number, and chance
+        would make replicas rise and fall.
+        """
+        count = _count(after.arrived, before.arrived)
+        if after.arrived_work is UNSET or before.arrived_work is UNSET:
+            return count
+        kept = math.exp(-every / COSTS_S)
+        self.came = kept * self.came + count
+        self.work = kept * self.work + max(after.arrived_work - before.arrived_work, 0.0)
+        return min(count * self.work / self.came, MOST_ITEMS) if self.came else 0.0
 
     @property
     def silent_after(self) -> float:
@@ -204,6 +228,7 @@ def _together(first: Sample, second: Sample) -> Sample:
         second,
         every=first.every + second.every,
         arrived=first.arrived + second.arrived,
+        items=first.items + second.items,
         refused=first.refused + second.refused,
         batches=first.batches + second.batches,
         batch_items=first.batch_items + second.batch_items,
@@ -272,8 +297,9 @@ class LoadWindow:
             Sample(
                 at=at,
                 every=every,
-                load=_count(report.items.queued + report.items.ongoing),
-                arrived=_count(totals.arrived, past.arrived),
+                load=min(report.items.load, MOST_ITEMS),
+                arrived=pod.arrived(totals, past, every),
+                items=_count(totals.arrived, past.arrived),
                 refused=0 if was_silent else _count(_no_room(report), _no_room(before) if before else 0),
                 batches=_count(totals.batches, past.batches),
                 batch_items=_count(totals.batch_items, past.batch_items),
@@ -423,7 +449,7 @@ class LoadWindow:
             queued=sum(report.items.queued for report in talking),
             ongoing=sum(report.items.ongoing for report in talking),
             oldest_age_ms=max((report.oldest_age_ms for report in talking), default=0),
-            arrivals_per_minute=round(sum(sample.arrived for sample in lately) * 60 / span),
+            arrivals_per_minute=round(sum(sample.items for sample in lately) * 60 / span),
             # NB: batches of before maxBatchSize was lowered are larger than it.
             batch_fill_percent=min(round(100 * items / (batches * max_batch_size)), 100) if batches else 0,
         )

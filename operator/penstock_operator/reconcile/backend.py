@@ -25,6 +25,7 @@ from penstock_operator.status import (
     BackendObserved,
     artifact,
     backend_status,
+    by_cost,
     load_moved,
     terms_moved,
     unreadable_status,
@@ -204,6 +205,7 @@ def _load(ctx: ReconcileContext, key: ObjectKey, max_batch_size: int) -> LoadSta
         refused_per_minute=refused,
         failed_per_minute=sum(errors.values()) - refused,
         errors={reason: errors[reason] for reason in sorted(errors)},
+        by_cost=by_cost(ctx.reports.of_backend(key.namespace, key.name).values()),
     )
 
 

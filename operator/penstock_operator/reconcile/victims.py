@@ -30,9 +30,9 @@ async def before_decrease(ctx: ReconcileContext, backend: ModelBackend, live: Ob
     ready = {pods_status.name(pod): pod for pod in pods_status.ready(living)}
     reports = ctx.reports.of_backend(backend.namespace, backend.name)
 
-    def load(name: str) -> int | None:
+    def load(name: str) -> float | None:
         report = reports.get(name)
-        return None if report is None else report.items.queued + report.items.ongoing
+        return None if report is None else report.items.load
 
     named = name_victims(
         [Candidate(name=name, load=load(name), cost=_cost(pod)) for name, pod in ready.items()],

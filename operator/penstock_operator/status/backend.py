@@ -7,9 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from msgspec import UNSET
+
 from penstock_operator.api import Condition, ModelBackend
 from penstock_operator.api.backendstatus import (
     ArtifactStatus,
+    ByCostStatus,
     CrashStatus,
     LoadStatus,
     ModelBackendStatus,
@@ -168,7 +171,27 @@ def load_moved(old: QueueLoad | None, new: QueueLoad) -> bool:
     before, after = old.model_dump(), new.model_dump()
     if before.pop("errors", {}).keys() != after.pop("errors", {}).keys():
         return True
+    learned, now = before.pop("by_cost", None), after.pop("by_cost", None)
+    if (learned and learned["terms"]) != (now and now["terms"]):
+        return True
     return any(abs(after[key] - before[key]) > _SHOW_LOAD_SHARE * abs(before[key]) for key in before)
+
+
+def by_cost(reports: Collection[SidecarReport]) -> ByCostStatus | None:
+    """What batches are where items differ in cost: of the class and the pod with the most; None elsewhere."""
+    fits = [fit for report in reports for fit in report.fit.values()]
+    fit = max(fits, key=lambda each: each.n, default=None)
+    if fit is None or fit.batch is UNSET or fit.work is UNSET:
+        return None
+    a_ms, b_ms = fit.bounded()
+    return ByCostStatus(
+        items=round(fit.batch.items),
+        cost=round(fit.batch.cost),
+        milliseconds=round(a_ms + b_ms * (fit.items or 0.0)),
+        terms=tuple(sorted(name[:64] for name in fit.work)),
+        error_percent=round(100 * fit.batch.error),
+        error_by_items_percent=round(100 * fit.batch.error_by_items),
+    )
 
 
 def terms_moved(old: RecommendationStatus | None, new: Recommendation | None) -> bool:

@@ -20,6 +20,7 @@ from penstock.call_context import Context
 from penstock.end import END
 from penstock.errors import DeadlineExceeded, SlowReader
 from penstock.in_process.call import NEVER, QueuedCall
+from penstock.in_process.costs import reader
 from penstock.in_process.settings import BatchSettings
 from penstock.in_process.state import BatchState, RunningBatch, Totals, show
 from penstock.in_process.stream import Pieces, Stream
@@ -28,7 +29,7 @@ from penstock_sidecar.batching.bisection import Bisection
 from penstock_sidecar.batching.fault_tracker import FaultTracker
 from penstock_sidecar.estimators.hold_policy import HoldPolicy
 from penstock_sidecar.estimators.latency_model import LatencyModel
-from penstock_sidecar.queue.batch_limits import Limits, choose_with_wait
+from penstock_sidecar.queue.batch_limits import REACH, Limits, choose_with_wait
 from penstock_sidecar.queue.deadline_list import earlier
 from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.queue import Queue
@@ -93,6 +94,7 @@ class Batcher:
         self._totals = show(name, self) if name else Totals()
         self._settings = settings
         self._limits = _limits(settings)
+        self._cost = None if settings.cost is None else reader(settings.cost)
         self._hold_policy = HoldPolicy(settings.batch_wait_timeout)
         self._key = BatchKey("POST", "/", (), ())
         self._alone: dict[tuple[bytes, bytes], BatchKey] = {}
@@ -142,6 +144,9 @@ class Batcher:
 
     def apply(self, settings: BatchSettings) -> None:
         """Use other settings from the next batch on; can be called in any thread."""
+        if settings.cost != self._settings.cost:
+            self._cost = None if settings.cost is None else reader(settings.cost)
+            self._latency_model.forget()  # what was learned is by other costs
         self._settings = settings
         self._limits = _limits(settings)
         if settings.batch_wait_timeout != self._hold_policy.wait:
@@ -152,6 +157,7 @@ class Batcher:
     def _enter(
         self, owner: object, value: Any, answer: asyncio.Future[Any] | Pieces, given: float | None
     ) -> QueuedCall:
+        cost = None if self._cost is None else self._cost(value)
         now = time.monotonic()
         timeout = self._settings.timeout
         if given is None:
@@ -161,7 +167,7 @@ class Batcher:
             deadline = given
         chain, model_id = call_chain.inherited(), call_context.model_id()
         key = self._key_of(chain if stands_alone(chain) else b"", model_id)
-        call = QueuedCall(key, owner, value, now, deadline, answer, chain, model_id)
+        call = QueuedCall(key, owner, value, now, deadline, answer, chain, model_id, cost)
         self._queue.add(call)
         self._hold_policy.joined(now, first=self._queue.requests == 1)
         if deadline < NEVER:
@@ -258,10 +264,14 @@ class Batcher:
         if faults is not None and faults.limit < limits.size:
             limits = dataclasses.replace(limits, size=faults.limit)
         dropped: list[Any] = []
+        model = self._latency_model
 
-        def finish(items: float) -> float:
-            return now + (self._latency_model.predict(now, key.cls, items) or 0.0)
+        def finish(work: float) -> float:
+            return now + (model.predict(now, key.cls, work) or 0.0)
 
+        formula = model.formula(key.cls) or model.trial(key.cls)
+        if formula is not None:
+            limits = dataclasses.replace(limits, formula=formula, reach=REACH * (finish(limits.size) - now))
         parts = self._queue.cut(key, limits, finish if self._timed else None, dropped)
         for call in dropped:
             seconds = finish(len(parts) or 1) - now
@@ -319,7 +329,8 @@ class Batcher:
             The exception, if one of several calls can be the cause, or if a single call that was run again
             has been failed with it; else None, and all calls have their outcomes.
         """
-        calls = _calls(parts)
+        sent = [part for part in parts if not part.work.done]
+        calls = _calls(sent)
         owner, values = calls[0].owner, [call.value for call in calls]
         key = calls[0].key
         context = call_context.opened(_context(calls))
@@ -345,7 +356,8 @@ class Batcher:
         finally:
             context.end()
         now = time.monotonic()
-        self._latency_model.observe(now, key.cls, len(calls), now - began)
+        cost, longest = sum([part.cost for part in sent]), max([part.longest for part in sent])
+        self._latency_model.observe(now, key.cls, len(sent), now - began, cost, longest)
         self._totals.ran(len(calls), now - began)
         if not again:
             if key.faults is not None:

@@ -45,6 +45,7 @@ class QueuedCall(QueuedRequest):
         answer: the future, or the pieces, for the answer.
         chain: the chain of calls that it was made in.
         model_id: the model that the request is for in which it was made.
+        cost: what the item costs; None if that does not count.
 
     `batch` is its batch, once it has been cut.
     """
@@ -61,8 +62,10 @@ class QueuedCall(QueuedRequest):
         answer: asyncio.Future[Any] | Pieces,
         chain: bytes = b"",
         model_id: bytes = b"",
+        cost: int | None = None,
     ) -> None:
-        super().__init__(key, _REQUEST, b"", _ITEMS, (), arrived, deadline, deadline)
+        costs = None if cost is None else (cost,)
+        super().__init__(key, _REQUEST, b"", _ITEMS, (), arrived, deadline, deadline, costs=costs)
         self.owner = owner
         self.value = value
         self.answer = answer

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack, ove
 
 from penstock.end import End
 from penstock.in_process.batcher import Batcher
+from penstock.in_process.costs import Cost
 from penstock.in_process.function import BatchedCode
 from penstock.in_process.settings import BatchSettings, changed
 from penstock.in_process.state import BatchState
@@ -33,6 +34,7 @@ class Changes(TypedDict, total=False):
     max_concurrent_batches: int
     timeout: float | None
     isolate: bool
+    cost: Cost | None
 
 
 class Queues:

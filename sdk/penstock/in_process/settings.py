@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
+from penstock.in_process.costs import Cost, checked
 from penstock.near_names import did_you_mean
 
 MAX_CONCURRENT = 64
@@ -22,6 +23,7 @@ class BatchSettings:
         max_concurrent_batches: the most batches under way at once.
         timeout: seconds after which a call without an answer raises `DeadlineExceeded`; None = never.
         isolate: run parts of a batch that raised again, until each call has its own outcome.
+        cost: what an item costs, by a function or a path (`costs.Cost`); None if all cost about the same.
 
     Raises:
         TypeError: a value has another type.
@@ -33,6 +35,7 @@ class BatchSettings:
     max_concurrent_batches: int = 1
     timeout: float | None = None
     isolate: bool = True
+    cost: Cost | None = None
 
     def __post_init__(self) -> None:
         for name, most in (("max_batch_size", None), ("max_concurrent_batches", MAX_CONCURRENT)):
@@ -42,6 +45,7 @@ class BatchSettings:
             _seconds("timeout", self.timeout, positive=True)
         if not isinstance(self.isolate, bool):
             raise TypeError(f"penstock.batch: expected isolate to be True or False, found {self.isolate!r}")
+        checked(self.cost, "penstock.batch")
 
 
 def changed(settings: BatchSettings, changes: Mapping[str, object]) -> BatchSettings:

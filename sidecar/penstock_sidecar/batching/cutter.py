@@ -18,15 +18,13 @@ from penstock_sidecar.batching.runner import BatchListener, BatchRunner
 from penstock_sidecar.estimators.hold_policy import BOUND, HoldPolicy
 from penstock_sidecar.estimators.model_pace import ModelPace
 from penstock_sidecar.interfaces import Counts
-from penstock_sidecar.queue.batch_limits import Limits, choose_with_wait, deadline_margin, fills
+from penstock_sidecar.queue.batch_limits import REACH, Limits, choose_with_wait, deadline_margin, fills
 from penstock_sidecar.queue.key import BatchKey
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import QueuedRequest, work_of
 from penstock_wire.control.settings import Batching
 from penstock_wire.timers import TIMER_SLACK
 
-REACH = 16.0
-"""Batch times by which the deadline of a request that overtakes another may be the later one."""
 WAIT_MARGIN = 2.0
 """Batch times before its earliest deadline at which a part-full batch stops waiting."""
 

@@ -33,7 +33,7 @@ from penstock_sidecar.queue.deadline_list import earlier
 from penstock_sidecar.queue.eviction import may_evict
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import Outcome, QueuedRequest, Slice
-from penstock_wire.control.report import Fit
+from penstock_wire.control.report import ByCost, Fit
 from penstock_wire.control.settings import Batching, Settings
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request, Response
@@ -168,6 +168,18 @@ class Dispatcher:
         return self._runner.items + (0 if self.unbatched is None else self.unbatched.ongoing)
 
     @property
+    def work(self) -> float | None:
+        """See `RequestPath`."""
+        model = self.pace.latency_model
+        if not model.by_cost:
+            return None
+        waiting = sum(
+            [model.load(work.key.cls, work.left, work.cost_left, work.longest) for work in self.queue]
+        )
+        beside = 0 if self.unbatched is None else self.unbatched.queued + self.unbatched.ongoing
+        return waiting + self._runner.work(model) + beside
+
+    @property
     def free(self) -> int:
         """Items that would begin at once."""
         return max(0, self._slots.free * self.batch_limit - self.queue.items)
@@ -201,6 +213,7 @@ class Dispatcher:
         return self.pace.throughput.drain_seconds(self.queue.items, self._slots.count)
 
     def fits(self) -> dict[str, Fit]:
+        model = self.pace.latency_model
         return {
             cls: Fit(
                 a_ms=line.a * 1e3,
@@ -208,9 +221,17 @@ class Dispatcher:
                 n=line.n,
                 items=round(line.items, 3),
                 spread=round(line.spread, 3),
-                work=UNSET if (formula := self.pace.latency_model.formula(cls)) is None else formula.terms(),
+                work=UNSET if (known := model.batches(cls)) is None else known.formula.terms(),
+                batch=UNSET
+                if known is None
+                else ByCost(
+                    items=round(known.items, 3),
+                    cost=round(known.cost, 3),
+                    error=round(known.error, 3),
+                    error_by_items=round(known.error_by_items, 3),
+                ),
             )
-            for cls, line in self.pace.latency_model.lines(self._clock()).items()
+            for cls, line in model.lines(self._clock()).items()
         }
 
     def lines(self) -> list[dict[str, Any]]:
@@ -315,6 +336,12 @@ class Dispatcher:
 
     # Requests
 
+    def arrived(self, work: QueuedRequest) -> None:
+        """Count what a request costs, beside the number of its items; before it is accepted."""
+        model, counts = self.pace.latency_model, self._cutter.counts
+        load = model.load(work.key.cls, work.size, work.cost_left, work.longest)
+        counts.work_beyond += load - work.size
+
     def accept(self, work: QueuedRequest) -> None:
         """Accept a request: its `finish` is called once, unless `leave` is called before.
 
@@ -417,7 +444,10 @@ class Dispatcher:
             cost += part.cost
             if part.longest > longest:
                 longest = part.longest
-        known = self.pace.succeeded(now, parts[0].work.key.cls, items, seconds, cost, longest)
+        cls, model = parts[0].work.key.cls, self.pace.latency_model
+        if model.by_cost and self._batching.fairness is not None:
+            self.queue.measured(parts, model.beyond(cls, items, seconds, cost, longest))
+        known = self.pace.succeeded(now, cls, items, seconds, cost, longest)
         if known and self._batching.max_queued_items is None:
             self.admission.size_queue()
 

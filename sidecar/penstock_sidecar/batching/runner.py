@@ -26,6 +26,7 @@ from penstock_sidecar.batching.failure_log import LOGGED_IDS, log_failed_batch
 from penstock_sidecar.batching.fault_tracker import FaultTracker
 from penstock_sidecar.batching.item_responses import PartAnswer, refused
 from penstock_sidecar.batching.streaming import StreamedSends
+from penstock_sidecar.estimators.latency_model import LatencyModel
 from penstock_sidecar.interfaces import Done, Send
 from penstock_sidecar.model.answers import (
     StreamCompleted,
@@ -170,6 +171,17 @@ class BatchRunner:
         """Return the bytes that are kept of items that are with the model."""
         return COPIES * sum(
             len(item) for batch in self._batches for part in batch.parts for item in part.items
+        )
+
+    def work(self, model: LatencyModel) -> float:
+        """Return the items that are with the model, in items of the usual cost."""
+        return sum(
+            [
+                model.load(part.work.key.cls, part.size, part.cost, part.longest)
+                for batch in self._batches
+                if batch.in_model
+                for part in batch.parts
+            ]
         )
 
     def start(self, parts: list[Slice], items: int, limit: int) -> Batch:

@@ -12,17 +12,19 @@ Errors count relative to the time or to what was expected, whichever is more, an
 function of the residuals (1964, doi:10.1214/aoms/1177703732); those that are off by `BELIED` times do not
 count: a stall, an answer out of a cache, an item that costs a hundredth of what it seems to. The first
 residuals are those of a robust line by the one term that has the least median error, the second those of the
-first fit.
+first fit. For that median, batches of about one size and length count once together: where more than half are
+short texts alone, a line through these would do otherwise, whatever it says of the others.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from statistics import median
 
-from penstock_sidecar.estimators.robust_line import fit_line
+from penstock_sidecar.estimators.robust_line import fit_line, weighted_median
 from penstock_sidecar.work import WorkFormula
 
 CERTAIN = 10.0
@@ -88,26 +90,45 @@ def choose(samples: Sequence[BatchSample], current: WorkFormula | None) -> WorkF
     if chosen == (_N,):
         return None
     # The unit of work is the mean item, without those that seem to cost what their time belies.
-    fair = [row for row in rows if _expected(best, row) <= BELIED * row[_TIME]] or rows
+    believed = [_expected(best, row) <= BELIED * row[_TIME] for row in rows]
+    if not any(believed):
+        believed = [True] * len(rows)
     items = all_work = 0.0
-    for row in fair:
-        items += row[_N]
-        all_work += _expected(best, row) - best[0]
+    for row, fair in zip(rows, believed, strict=True):
+        if fair:
+            items += row[_N]
+            all_work += _expected(best, row) - best[0]
     total = all_work / items
-    return WorkFormula(
+    if total <= 0.0:
+        return None
+    formula = WorkFormula(
         best[_N] / total,
         best[_SUM] / total / costs,
         best[_PADDED] / total / padded,
         best[_SQUARE] / total / square,
     )
+    alone = most = 0.0
+    for (_, n, _, cost, longest), fair in zip(samples, believed, strict=True):
+        if fair:
+            alone += formula.alone(n, cost, longest)
+            most = max(most, formula.alone(1, longest, longest))
+    formula.usual, formula.most = alone / items or 1.0, BELIED * most
+    return formula
 
 
 def _by_one_term(rows: Sequence[_Row]) -> list[float]:
     """The coefficients of the robust line by one term that has the least median error."""
+    kinds = [(row[_N], round(2.0 * math.log2(row[_PADDED] / row[_N] + 1e-9))) for row in rows]
+    counts = Counter(kinds)
     fitted, least = [0.0] * _TIME, math.inf
     for term in _TERMS:
         a, b = fit_line([(row[term], row[_TIME]) for row in rows])
-        error = median([_error(row[_TIME], a + b * row[term]) for row in rows])
+        error = weighted_median(
+            [
+                (relative_error(row[_TIME], a + b * row[term]), 1.0 / counts[kind])
+                for row, kind in zip(rows, kinds, strict=True)
+            ]
+        )
         if error < least:
             fitted, least = [0.0] * _TIME, error
             fitted[0], fitted[term] = a, b
@@ -122,7 +143,7 @@ def _expected(fitted: Sequence[float], row: _Row) -> float:
     return seconds
 
 
-def _error(seconds: float, expected: float) -> float:
+def relative_error(seconds: float, expected: float) -> float:
     """The error of a time, as a share of the larger: 0 to 1."""
     larger = max(seconds, expected)
     return abs(seconds - expected) / larger if larger > 0.0 else 0.0
@@ -131,7 +152,7 @@ def _error(seconds: float, expected: float) -> float:
 def _weighed(rows: Sequence[_Row], fitted: Sequence[float]) -> tuple[list[float], list[float]]:
     """By what each row's error is divided, and the weight of its square."""
     expected = [_expected(fitted, row) for row in rows]
-    errors = [_error(row[_TIME], each) for row, each in zip(rows, expected, strict=True)]
+    errors = [relative_error(row[_TIME], each) for row, each in zip(rows, expected, strict=True)]
     scale = _HUBER * max(1.4826 * median(errors), _LEAST_ERROR)
     return (
         [max(row[_TIME], each) or 1.0 for row, each in zip(rows, expected, strict=True)],

@@ -18,10 +18,17 @@ import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 
-from penstock_sidecar.estimators.cost_fit import LEAST_SAMPLES, BatchSample, are_alike, choose
-from penstock_sidecar.estimators.robust_line import bounded, groups_of, line_through
+from penstock_sidecar.estimators.cost_fit import (
+    BELIED,
+    LEAST_SAMPLES,
+    BatchSample,
+    are_alike,
+    choose,
+    relative_error,
+)
+from penstock_sidecar.estimators.robust_line import bounded, fit_line, groups_of, line_through
 from penstock_sidecar.work import WorkFormula
 
 LAST = 200
@@ -73,6 +80,25 @@ class FittedLine:
     n: int
     items: float
     spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesByCost:
+    """The batches of a class whose items' costs count, on average.
+
+    Args:
+        formula: their work.
+        items: items of a batch.
+        cost: sum of their costs.
+        error: median error of a batch's time by its work, as a share of the time.
+        error_by_items: the same by the number of its items alone.
+    """
+
+    formula: WorkFormula
+    items: float
+    cost: float
+    error: float
+    error_by_items: float
 
 
 def p80(values: list[float]) -> float:
@@ -170,6 +196,12 @@ class _Class:
         )
 
 
+def _median_error(points: list[tuple[float, float]]) -> float:
+    """The median distance of points from the line through them, as a share of the larger."""
+    a, b = fit_line(points)
+    return median([relative_error(y, a + b * x) for x, y in points])
+
+
 def _bucket(items: float) -> int:
     return min(bisect_left(_BOUNDS, items), _LAST_BUCKET)
 
@@ -177,18 +209,20 @@ def _bucket(items: float) -> int:
 class LatencyModel:
     """L(W) for each class of requests.
 
-    `learning` is False while batches are not to be learned from: before the model is loaded.
+    `learning` is False while batches are not to be learned from: before the model is loaded. `by_cost` is
+    True if a class's items are counted by what they cost.
 
     Args:
         horizon: seconds after which a sample expires.
     """
 
-    __slots__ = ("_classes", "_horizon", "learning")
+    __slots__ = ("_classes", "_horizon", "by_cost", "learning")
 
     def __init__(self, horizon: float = HORIZON) -> None:
         self._horizon = horizon
         self._classes: OrderedDict[str, _Class] = OrderedDict()
         self.learning = True
+        self.by_cost = False
 
     def observe(
         self, now: float, cls: str, items: int, seconds: float, cost: int = 0, longest: int = 0
@@ -219,15 +253,43 @@ class LatencyModel:
             known.fit(now)
         elif known.again > now + REFIT:
             known.again = now + REFIT
+        if (known.formula is not None) is not self.by_cost:
+            self.by_cost = any(each.formula is not None for each in self._classes.values())
 
     def forget(self) -> None:
         """Forget all samples, since the model is gone or has changed."""
         self._classes.clear()
+        self.by_cost = False
 
     def formula(self, cls: str) -> WorkFormula | None:
         """How the work of a batch is computed; None if it is the number of its items."""
         known = self._classes.get(cls)
         return None if known is None else known.formula
+
+    def load(self, cls: str, items: int, cost: int, longest: int) -> float:
+        """As how many items of the usual cost some items count.
+
+        Args:
+            cls: their class.
+            items: their number.
+            cost: the sum of their costs.
+            longest: the largest of their costs.
+        """
+        known = self._classes.get(cls)
+        if known is None or (formula := known.formula) is None:
+            return float(items)
+        return formula.load(items, cost, longest)
+
+    def beyond(self, cls: str, items: int, seconds: float, cost: int, longest: int) -> float:
+        """By how much the work of a batch was more than what its items' costs say; 0 where they do not count.
+
+        Arguments as for `observe`. A stall counts as a few of the largest batches at most.
+        """
+        known = self._classes.get(cls)
+        if known is None or (formula := known.formula) is None or known.b <= 0.0:
+            return 0.0
+        work = formula.of(items, cost, longest)
+        return min((seconds - known.a) / known.b, BELIED * max(work, known.largest)) - work
 
     def trial(self, cls: str) -> WorkFormula | None:
         """A formula to group the next batch by, as a trial; None for nearly all batches.
@@ -330,6 +392,24 @@ class LatencyModel:
                 a, b = known.line
                 lines[cls] = FittedLine(a, b, known.n, fmean(sizes), pstdev(sizes))
         return lines
+
+    def batches(self, cls: str) -> BatchesByCost | None:
+        """What the batches of a class are; None if costs do not count, or without samples."""
+        known = self._classes.get(cls)
+        if known is None or (formula := known.formula) is None or not known.samples:
+            return None
+        samples = known.samples
+        by_items = [(float(items), seconds) for _, items, seconds, _, _ in samples]
+        by_work = [
+            (formula.of(items, cost, longest), seconds) for _, items, seconds, cost, longest in samples
+        ]
+        return BatchesByCost(
+            formula,
+            fmean([items for items, _ in by_items]),
+            fmean([cost for _, _, _, cost, _ in samples]),
+            _median_error(by_work),
+            _median_error(by_items),
+        )
 
     def _within(self, now: float, cls: str, items: float, seconds: float) -> bool:
         predicted = self.predict(now, cls, items)

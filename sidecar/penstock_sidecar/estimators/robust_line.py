@@ -40,8 +40,8 @@ def line_through(groups: list[Group]) -> tuple[float, float]:
         for x2, y2, n2 in groups[i + 1 :]
         if x2 > x1
     ]
-    b = _weighted_median(slopes) if slopes else 0.0
-    return _weighted_median([(y - b * x, n) for x, y, n in groups]), b
+    b = weighted_median(slopes) if slopes else 0.0
+    return weighted_median([(y - b * x, n) for x, y, n in groups]), b
 
 
 def bounded(
@@ -51,7 +51,7 @@ def bounded(
     if b <= 0.0:
         return max(0.0, median(y for _, y in points)), 0.0
     if a < 0.0:
-        return 0.0, max(0.0, _weighted_median([(y / x, n) for x, y, n in groups if x > 0.0]))
+        return 0.0, max(0.0, weighted_median([(y / x, n) for x, y, n in groups if x > 0.0]))
     return a, b
 
 
@@ -71,10 +71,11 @@ def groups_of(points: list[tuple[float, float]]) -> list[Group]:
     return groups
 
 
-def _weighted_median(values: list[tuple[float, int]]) -> float:
-    values.sort()
+def weighted_median(values: Sequence[tuple[float, float]]) -> float:
+    """The value that half of the weights do not exceed; values come with their weights, at least one."""
+    values = sorted(values)
     half = sum(weight for _, weight in values) / 2
-    total = 0
+    total = 0.0
     for index, (value, weight) in enumerate(values):
         total += weight
         if total == half and index + 1 < len(values):

@@ -198,6 +198,11 @@ class Passthrough:
         return len(self._calls)
 
     @property
+    def work(self) -> float | None:
+        """See `RequestPath`: each request counts as one."""
+        return None
+
+    @property
     def free(self) -> int:
         """Number of requests that would be sent at once."""
         return 0 if self._paused or self._queue.requests else max(0, self.slots - len(self._calls))

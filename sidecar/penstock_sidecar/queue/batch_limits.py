@@ -13,6 +13,8 @@ from penstock_sidecar.work import WorkFormula
 
 MAX_WAITING = 64
 """Queues that may wait for full batches; of more than that none waits, since each look visits all."""
+REACH = 16.0
+"""Batch times by which the deadline of a request that overtakes another may be the later one."""
 _DEADLINE_SHARE = 0.25
 
 

@@ -4,14 +4,22 @@ Each value of the fairness header is a flow with a tag: the items it was served,
 with the lowest tag goes next, and its tag rises by the items that were sent. The virtual time is the tag of
 the flow that was served last. A flow that begins to wait starts at the virtual time: idle time earns no
 credit. (Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996; all weights equal.)
+
+Where items count by what they are said to cost, batches show by their time which flow says too little: what
+a batch takes beyond what was said is expected to be the sum of what each of its flows adds whenever it is in
+one, and the difference corrects these numbers (least mean squares: Widrow and Hoff 1960). Each flow is
+charged what it adds. Flows that are always in the same batches cannot be told apart, and share it.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 
 MAX_IDLE = 1024
 """Flows without waiting requests that are remembered because they were served ahead of the others."""
+_STEP = 0.25
+"""Share of a difference by which a batch corrects what its flows are expected to add."""
 
 
 class Flow:
@@ -32,13 +40,15 @@ class Flow:
 class Flows:
     """All flows with waiting requests, and the idle flows that were served ahead of the others."""
 
-    __slots__ = ("_common", "_flows", "_idle", "active", "virtual")
+    __slots__ = ("_adds", "_common", "_flows", "_idle", "active", "virtual")
 
     def __init__(self) -> None:
         # Requests without a value share one flow, which stays: without fairness it is the only one.
         self._common = Flow(b"", 0.0)
         self._flows: dict[bytes, Flow] = {b"": self._common}
         self._idle: list[tuple[float, bytes]] = []
+        # What each value's flow adds to a batch, beyond what it says; the latest measured comes last.
+        self._adds: dict[bytes, float] = {}
         self.active = 0
         self.virtual = 0.0
 
@@ -101,6 +111,23 @@ class Flows:
         if flow is None:
             flow = self._flows[share] = Flow(share, self.virtual)
         self._count(flow, items)
+
+    def measured(self, shares: Collection[bytes], beyond: float) -> None:
+        """Charge the flows of a batch for what it took beyond what was said of its items.
+
+        Args:
+            shares: the values of its flows.
+            beyond: the difference, converted to items; negative if it took less.
+        """
+        adds = self._adds
+        off = beyond - sum([adds.get(share, 0.0) for share in shares])
+        for share in shares:
+            added = adds.pop(share, 0.0) + _STEP * off / len(shares)
+            adds[share] = added
+            if added > 0.0:
+                self.charge(share, added)
+        while len(adds) > MAX_IDLE:
+            del adds[next(iter(adds))]
 
     def _count(self, flow: Flow, items: float) -> None:
         flow.tag += items

@@ -19,7 +19,7 @@ done once a batch. A request that leaves is forgotten at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from penstock_sidecar.queue.batch_limits import Limits, fit
@@ -371,6 +371,15 @@ class Queue:
     def charge(self, share: bytes, items: float) -> None:
         """Count a share's use of the model beyond its items; see `fair_queueing.Flows.charge`."""
         self._flows.charge(share, items)
+
+    def measured(self, parts: Sequence[Slice], beyond: float) -> None:
+        """Charge the shares of a batch for what it took beyond what its items claimed to cost.
+
+        Args:
+            parts: its parts.
+            beyond: the difference, in items of the usual cost.
+        """
+        self._flows.measured({part.work.share for part in parts}, beyond)
 
     def move(self, share: bytes, line: BatchKey, to: BatchKey) -> None:
         """Move the waiting requests of a share from one line to another.

@@ -356,6 +356,25 @@ def stored(changes: list[tuple[str, int, int]], replicas: int, **recommended: An
 NOW = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 
 
+def test_batches_by_cost_are_described() -> None:
+    """What a usual one is, what its time goes by, and what the number of items alone would explain."""
+    resource = stored([], 1)
+    resource["status"]["load"] = {
+        "byCost": {
+            "items": 12, "cost": 3100, "milliseconds": 41, "terms": ["padded", "newer"],
+            "errorPercent": 1, "errorByItemsPercent": 31,
+        }
+    }  # fmt: skip
+    lines = explain(resource, now=NOW)
+    assert "  Batches by cost: a usual one has 12 items, 3100 bytes, 41 ms predicted" in lines
+    assert (
+        "    by padded (their number times the largest cost), newer: 1% off at the median, "
+        "by the number of items alone 31%"
+    ) in lines
+    resource["spec"]["batching"] = {"cost": {"path": "$.text"}}
+    assert any("3100 by $.text, 41 ms" in line for line in explain(resource, now=NOW))
+
+
 def test_a_newer_operators_words_are_shown_as_they_are() -> None:
     recommended = {"verdict": "Panic", "message": "m", "inputs": {"arrivalRate": 4.5, "load": 3}}
     lines = explain(stored([], 1, **recommended), now=NOW)

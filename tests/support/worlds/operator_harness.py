@@ -10,6 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Self
 
+from msgspec import UNSET
+
 from penstock_operator import injected
 from penstock_operator.apply import Applier
 from penstock_operator.desired.config import RenderConfig
@@ -247,6 +249,7 @@ class Harness:
         version: int = 0,
         digest: str = "",
         load: int = 0,
+        work: float | None = None,
         reconfigure: Reconfigure | None = None,
         processor_wait: float | None = None,
         arrived: int = 0,
@@ -262,7 +265,8 @@ class Harness:
             pod=pod, uid=self.uid(POD, pod, namespace), seq=self._seq,
             state="loading" if message else "ready", message=message,
             settings_version=version, settings_digest=digest,
-            items=Items(queued=load), totals=Totals(arrived=arrived, refused={Reason.QUEUE_FULL: refused}),
+            items=Items(queued=load, work=UNSET if work is None else work),
+            totals=Totals(arrived=arrived, refused={Reason.QUEUE_FULL: refused}),
             fit=dict(fit), reconfigure=reconfigure, processor_wait=processor_wait,
             artifact=artifact,
         )  # fmt: skip

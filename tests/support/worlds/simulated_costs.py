@@ -78,6 +78,9 @@ class Case:
         rate: arrivals a second (Poisson), or None for `callers` who ask again at once.
         base: of any batch; `cost` for each unit of its items' lengths, `padded` of the padded lengths.
         batching: of the policy.
+        shares: callers are of so many senders.
+        liars: the first so many of them claim that each text has a length of 10.
+        charges: whether senders are charged for what batches took.
     """
 
     lengths: Lengths
@@ -95,6 +98,8 @@ class Case:
     objective: float | None = None
     batching: dict[str, Any] = dataclasses.field(default_factory=dict)
     shares: int = 0
+    liars: int = 0
+    charges: bool = True
     seed: int = 1
 
     def time(self, lengths: list[int]) -> float:
@@ -205,7 +210,9 @@ class Simulation:
         deadline, expires = self.admission.deadlines(now, None)
         share = b"%d" % (caller % case.shares) if case.shares else b""
         items = [b"x" * (1 if self.policy == COUNT else length) for length in lengths]
-        work = _Call(KEY, REQUEST, b"", items, (), now, deadline, expires, 1, share)
+        lies = case.liars > 0 and caller % case.shares < case.liars
+        claimed = [10] * len(lengths) if lies else None
+        work = _Call(KEY, REQUEST, b"", items, (), now, deadline, expires, 1, share, claimed)
         work.lengths, work.owner = lengths, caller
         self.result.arrived += self._counts
         try:
@@ -284,6 +291,10 @@ class Simulation:
             cost, longest = sum(p.cost for p in batch.parts), max(p.longest for p in batch.parts)
             if self.policy == COUNT:
                 cost = longest = 0
+            if self.case.shares and self.case.charges:
+                seconds = now - batch.began
+                model = self.pace.latency_model
+                self.queue.measured(batch.parts, model.beyond(KEY.cls, batch.items, seconds, cost, longest))
             if self.pace.succeeded(now, KEY.cls, batch.items, now - batch.began, cost, longest):
                 self.admission.size_queue()
         for part in batch.parts:

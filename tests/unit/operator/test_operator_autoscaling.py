@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET, UnsetType
 
 from penstock_operator.api import BatchPolicySpec, ModelBackend
 from penstock_operator.autoscaling import (
@@ -603,3 +604,45 @@ def test_a_pod_that_comes_back_under_its_name_is_not_forgotten_with_the_old_one(
     window.leave("p", "old", 2.0)
     window.load(100.0, 32)
     assert list(window.latest()) == ["p"]
+
+
+def cost_report(
+    seq: int, *, items: int, work: float | UnsetType, arrived: int, came: float | UnsetType
+) -> SidecarReport:
+    totals = Totals(arrived=arrived, arrived_work=came)
+    load = Items(queued=items, work=work)
+    return SidecarReport(pod="a", uid="a", seq=seq, state="ready", items=load, totals=totals)
+
+
+def test_loads_and_arrivals_go_by_what_items_cost_where_reports_say_it() -> None:
+    """The status counts items all the same; an item that came alone counts by what items cost lately."""
+    window = LoadWindow()
+    for second in range(1, 41):
+        window.record(
+            cost_report(second, items=1, work=50.0, arrived=10 * second, came=30.0 * second), float(second)
+        )
+    (pod,) = window.view({"a": True}, 40.0)
+    assert [sample.load for sample in pod.samples] == [50.0] * 40
+    assert pod.samples[-1].arrived == pytest.approx(30.0)
+    assert window.load(40.0, 32).queued == 1
+    assert window.load(40.0, 32).arrivals_per_minute == pytest.approx(600, rel=0.05)
+    window.record(cost_report(41, items=1, work=1.0, arrived=410, came=1200.0 + 300.0), 41.0)
+    sudden = window.view({"a": True}, 41.0)[0].samples[-1].arrived
+    assert 30.0 < sudden < 60.0  # not 300
+    window.record(cost_report(42, items=3, work=UNSET, arrived=420, came=UNSET), 42.0)
+    plain = window.view({"a": True}, 42.0)[0].samples[-1]
+    assert (plain.load, plain.arrived) == (3, 10)
+
+
+def test_a_pod_with_one_long_item_is_not_idle_by_target_load() -> None:
+    """`targetLoad` counts items of the usual cost."""
+    asked = []
+    for work in (UNSET, 50.0):
+        window = LoadWindow()
+        for second in range(1, 91):
+            window.record(cost_report(second, items=1, work=work, arrived=0, came=UNSET), float(second))
+        target = Target(min_replicas=1, max_replicas=9, target_load=16, stable_window=60, downscale_delay=300)
+        pods = window.view({"a": True}, 90.0)
+        state = ScalerState(first_look=0)
+        asked.append(recommend(target, current=1, pods=pods, state=state, now=90.0)[0].replicas)
+    assert asked == [1, 4]

@@ -42,6 +42,15 @@ async def test_the_least_busy_pod_is_named_before_the_deployment_is_written() ->
     assert order == [(*WRITE, "m-backend-1"), ("apply", "Deployment", "n", "m-backend")]
 
 
+async def test_a_pod_with_one_long_item_is_not_the_least_busy() -> None:
+    """Pods whose items differ in cost report what these cost."""
+    harness = await three_pods(7, 1, 9)
+    harness.report("m", "m-backend-1", version=settings(harness)["version"], load=1, work=50.0)
+    harness.cluster.scale(BACKEND, "n", "m", 2)
+    await harness.run()
+    assert costs(harness) == ["-1", None, None]
+
+
 @pytest.mark.parametrize("wanted", [3, 4, 0])
 async def test_no_pod_is_written_without_a_choice(wanted: int) -> None:
     """At rest, at an increase, and where all go."""

@@ -176,3 +176,59 @@ def test_answers_out_of_a_cache_and_costs_of_one_client_do_not_change_the_formul
 def test_items_that_cost_nothing_are_points_of_a_line_too():
     a, b = fit_line([(0.0, 0.0)] * 4 + [(x, x - 1.0) for x in (2.0, 4.0, 6.0, 8.0)])
     assert (a, b) == (0.0, pytest.approx(0.75, abs=0.25))
+
+
+def test_a_formula_stays_while_most_batches_are_short_items_alone():
+    """Grouping makes three of four batches alike; a line through these says nothing of the others."""
+    alike = [[40] * 16] * 150
+    others = [[2000] * (1 + number % 6) for number in range(40)] + [[40] * 15 + [2000]] * 10
+    time = TIMES["padded"]
+    samples_ = [(0.0, len(c), time(c), sum(c), max(c)) for c in (*alike, *others)]
+    for before in (None, WorkFormula(0.0, 0.0, 0.004)):
+        formula = choose(samples_, before)
+        assert formula is not None
+        assert set(formula.terms()) == {"padded"}
+
+
+def test_loads_are_in_items_of_the_usual_cost():
+    """However they are batched; and a claim far beyond what was measured is not believed."""
+    given = batches(1, size=None)
+    formula = choose(samples(TIMES["sum"], given), None)
+    assert formula is not None
+    loads = [formula.load(1, cost, cost) for costs in given for cost in costs]
+    assert sum(loads) == pytest.approx(len(loads), rel=0.01)
+    assert formula.load(2, 1024, 512) == pytest.approx(2 * formula.load(1, 512, 512))
+    assert formula.load(1, 10**9, 10**9) == pytest.approx(4 * formula.load(1, 512, 512), rel=0.01)
+    assert formula.load(3, 0, 0) > 0.0  # a pod that has some is not idle
+
+
+def test_the_model_says_what_batches_are_and_how_far_its_prediction_is_off():
+    """Beside what it would be by the number of items; nothing where that decides."""
+    model = LatencyModel()
+    for moment, items, seconds, cost, longest in samples(TIMES["padded"], batches(1, size=None)):
+        model.observe(moment / 50, "/m", items, seconds, cost, longest)
+        model.observe(moment / 50, "/equal", items, seconds, 100 * items, 100)
+    usual = model.batches("/m")
+    assert usual is not None
+    assert 1.5 * usual.error < 0.07 < usual.error_by_items
+    assert usual.items == pytest.approx(16.5, rel=0.1)
+    assert model.batches("/equal") is model.batches("/unknown") is None
+    assert model.by_cost
+    assert model.load("/equal", 3, 300, 100) == 3.0
+    model.forget()
+    assert not model.by_cost
+
+
+def test_what_a_batch_took_beyond_what_its_items_claim():
+    """A stall counts as a few of the largest batches."""
+    model = LatencyModel()
+    assert model.beyond("/m", 4, 1.0, 400, 100) == 0.0
+    for moment, items, seconds, cost, longest in samples(TIMES["sum"], batches(1, size=None)):
+        model.observe(moment / 50, "/m", items, seconds, cost, longest)
+    honest, lied = TIMES["sum"]([100] * 4), TIMES["sum"]([1000] * 4)
+    formula = model.formula("/m")
+    assert formula is not None
+    more = formula.of(4, 4000, 1000) - formula.of(4, 400, 100)
+    assert model.beyond("/m", 4, honest, 400, 100) == pytest.approx(0.0, abs=0.15 * more)
+    assert model.beyond("/m", 4, lied, 400, 100) == pytest.approx(more, rel=0.15)
+    assert model.beyond("/m", 4, 1e6, 400, 100) < 1e3

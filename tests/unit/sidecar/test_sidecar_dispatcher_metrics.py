@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec import UNSET
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -79,3 +80,34 @@ async def test_a_wait_for_nobody_is_shown_as_the_sidecars_own():
         if s.dispatcher.batch_wait < 0.02:
             break
     assert s.dispatcher.batch_wait == pytest.approx(0.0005)
+
+
+async def test_reports_count_items_by_what_they_cost_where_that_decides() -> None:
+    """What waits, what runs and what arrived; and as before where items cost the same."""
+    s = Scripted(base=1.0, max_batch_size=4)
+    first, dispatcher = s.ask("a"), s.dispatcher
+    assert (dispatcher.work, s.metrics.totals(batches=0, batch_items=0).arrived_work) == (None, UNSET)
+    await first
+    (cls,) = dispatcher.pace.latency_model.lines(s.loop.time())
+    for number in range(200):  # half of the items are 9 times as long
+        long = number % 2 == 0
+        cost = 4 * (90 if long else 10)
+        dispatcher.pace.latency_model.observe(s.loop.time(), cls, 4, 1e-3 * cost, cost, cost // 4)
+    assert dispatcher.pace.latency_model.by_cost
+    asked = [s.ask("x" * 88)]
+    await asyncio.sleep(0.5)
+    asked += [s.ask("x" * 8) for _ in range(4)]
+    await asyncio.sleep(0.1)
+    assert (dispatcher.ongoing, dispatcher.queued) == (1, 4)
+    load = dispatcher.pace.latency_model.load
+    long, short = load(cls, 1, 90, 90), load(cls, 1, 10, 10)
+    assert long > 4 * short
+    assert dispatcher.work == pytest.approx(long + 4 * short)
+    for work in dispatcher.queue:
+        dispatcher.arrived(work)
+    beyond = dispatcher.counts.work_beyond
+    assert beyond == pytest.approx(4 * short - 4)
+    totals = s.metrics.totals(batches=0, batch_items=0, work_beyond=beyond)
+    assert totals.arrived_work == pytest.approx(totals.arrived + beyond)
+    await asyncio.gather(*asked)
+    assert dispatcher.work == 0.0

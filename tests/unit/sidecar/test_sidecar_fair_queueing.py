@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from penstock_sidecar.queue.fair_queueing import MAX_IDLE, Flows
 
 
@@ -35,3 +37,25 @@ def test_charged_flows_are_remembered_within_bounds():
     for number in range(2 * MAX_IDLE):
         flows.charge(b"%d" % number, 1.0 + number)
     assert len(flows) <= MAX_IDLE + 2
+
+
+def test_the_flow_that_claims_too_little_is_charged_and_not_those_beside_it():
+    """Batches have half of the flows each, by chance; what one adds is learned within some dozens of them."""
+    flows, draw = Flows(), random.Random(1)
+    names = [b"liar", *(b"honest-%d" % number for number in range(5))]
+    for name in (b"waits", *names):
+        flows.enter(name)
+    for _ in range(300):
+        some = draw.sample(names, 3)
+        flows.measured(some, (20.0 if b"liar" in some else 0.0) + draw.gauss(0.0, 1.0))
+    tags = {name: flows.enter(name).tag for name in names}
+    honest = [tags[name] for name in names[1:]]
+    assert tags[b"liar"] > 0.8 * 20.0 * 150
+    assert max(honest) < 0.1 * tags[b"liar"]
+
+
+def test_what_flows_add_is_remembered_within_bounds():
+    flows = Flows()
+    for number in range(2 * MAX_IDLE):
+        flows.measured([b"%d" % number], 1.0)
+    assert len(flows._adds) == MAX_IDLE

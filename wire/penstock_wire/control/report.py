@@ -19,6 +19,8 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Extent = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Measure = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Work = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
+"""What items cost, in items of the usual cost."""
 Name = Annotated[str, msgspec.Meta(max_length=253)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Code = Annotated[str, msgspec.Meta(max_length=64)]
@@ -54,10 +56,20 @@ FIRST_BYTE_BUCKETS = len(FIRST_BYTE_SECONDS) + 1
 
 
 class Items(msgspec.Struct, frozen=True, kw_only=True):
-    """Items now: `queued` wait, `ongoing` are in the model. Their sum is the load."""
+    """Items now: `queued` wait, `ongoing` are in the model. Their sum is the load.
+
+    Args:
+        work: both in items of the usual cost, by what they cost; absent where costs count for nothing.
+    """
 
     queued: Count = 0
     ongoing: Count = 0
+    work: Work | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def load(self) -> float:
+        """Queued and ongoing, by what they cost where that is known."""
+        return self.queued + self.ongoing if self.work is msgspec.UNSET else self.work
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -65,6 +77,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Args:
         arrived: items of readable requests.
+        arrived_work: the same in items of the usual cost; absent where costs never counted.
         answered: items that the model answered.
         refused: items that the sidecar answered with an error, by reason.
         batches: batches sent.
@@ -76,6 +89,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     refused: Annotated[dict[Code, Count], msgspec.Meta(max_length=64)] = {}
     batches: Count = 0
     batch_items: Count = 0
+    arrived_work: Work | msgspec.UnsetType = msgspec.UNSET
 
 
 def line_through(items: float, level: float, slope: float) -> tuple[float, float]:
@@ -88,6 +102,22 @@ def line_through(items: float, level: float, slope: float) -> tuple[float, float
     """
     b = min(max(slope, 0.0), level / items)
     return level - b * items, b
+
+
+class ByCost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a class's batches are where they are cut by cost, on average of those that the curve rests on.
+
+    Args:
+        items: items of a batch.
+        cost: sum of their costs.
+        error: median error of a batch's time by the work, as a share of the time.
+        error_by_items: the same by the number of items alone.
+    """
+
+    items: Extent
+    cost: Work
+    error: Extent
+    error_by_items: Extent
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -105,6 +135,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         work: work of a batch by terms, in items of the usual cost: `item` (of each item), `cost` (of each
             unit of their costs), `padded` and `square` (of the padded costs); absent where W is the number of
             items.
+        batch: what batches are there; absent as `work` is.
     """
 
     a_ms: Measure
@@ -113,6 +144,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     items: Extent | None = None
     spread: Extent | None = None
     work: Annotated[dict[str, Extent], msgspec.Meta(max_length=8)] | msgspec.UnsetType = msgspec.UNSET
+    batch: ByCost | msgspec.UnsetType = msgspec.UNSET
 
     def bounded(self) -> tuple[float, float]:
         """Both numbers without negative parts; at `items`, where it was measured, the curve stays."""
