@@ -21,7 +21,7 @@ from penstock_sidecar.passthrough.passthrough import STREAM_BYTES, Passthrough
 from penstock_sidecar.protocols.instances import INSTANCES_PROTOCOL
 from penstock_wire.control.settings import Batching, Cost, Fairness, Priority, Settings
 from penstock_wire.errors import PenstockError, Reason
-from penstock_wire.headers import QUEUE
+from penstock_wire.headers import QUEUE, RETRY
 from penstock_wire.http import Request, Response, Tunnel
 from tests.support.clocks import fake_loop
 from tests.support.models.scripted_model import Scripted
@@ -111,6 +111,7 @@ async def test_an_item_that_does_not_say_its_cost_is_refused_while_that_is_asked
     world = World()
     for policy, answers in (
         (Batching(cost=Cost(path="$.text")), [(422, "bad_shape")]),
+        (Batching(cost=Cost(path="$")), [(422, "bad_shape")]),  # an object is neither text, array nor number
         (Batching(), []),
     ):
         world.dispatcher.apply(Settings(batching=policy))
@@ -121,6 +122,22 @@ async def test_an_item_that_does_not_say_its_cost_is_refused_while_that_is_asked
 
 
 @pytest.mark.interpreted
+async def test_what_a_request_costs_is_counted_once_whichever_pods_it_comes_to():
+    """By the handler, where costs count: not where another pod has counted it."""
+    world = World(max_batch_size=4)
+    long = b'{"instances": ["%s"]}' % (b"x" * 500)
+    for number in range(100):
+        cost = 4 * (500 if number % 2 else 50)
+        world.dispatcher.pace.latency_model.observe(time.monotonic(), "/p", 4, 1e-4 * cost, cost, cost // 4)
+    try:
+        for headers in ((), ((RETRY, b"1"),)):
+            world.handler.begin(Heard(long, *headers))
+            alone = world.dispatcher.pace.latency_model.load("/p", 1, 502, 502)
+            assert world.dispatcher.counts.work_beyond == pytest.approx(alone - 1) != 0.0
+    finally:
+        await world.close()
+
+
 async def test_a_fault_of_ours_is_logged_with_its_requests_id(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
