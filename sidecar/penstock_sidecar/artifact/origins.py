@@ -24,7 +24,7 @@ from obstore.exceptions import (
 from obstore.store import HTTPStore, from_url
 
 from penstock_sidecar.artifact.errors import ArtifactError, public
-from penstock_sidecar.artifact.paths import MOST_FILES, wanted
+from penstock_sidecar.artifact.paths import MOST_FILES, folders, wanted
 
 HUB = "https://huggingface.co"
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
@@ -132,11 +132,9 @@ class Bucket:
         except (BaseError, OSError) as error:
             raise failure(error, self._uri) from error
         paths = {entry["path"][len(root) :]: entry for entry in found}
-        folders = {path[:at] for path in paths for at, letter in enumerate(path) if letter == "/"}
         # An empty object named as a folder is how consoles show one.
-        paths = {
-            path: entry for path, entry in paths.items() if path and (entry["size"] or path not in folders)
-        }
+        shown = {path for path in folders(paths) if not paths[path]["size"]}
+        paths = {path: entry for path, entry in paths.items() if path and path not in shown}
         if not paths:
             raise ArtifactError(f"expected an object or a prefix at {self._uri}, found neither")
         single = len(paths) == 1 and next(iter(paths)).endswith(ARCHIVES)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import random
 import re
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,9 +53,15 @@ ROOM = 10_000_000
         (["a\nb"], (), "below the artifact's root"),
         (["a\udc80"], (), "below the artifact's root, found 'a\\udc80'"),
         (["a" * 256], (), "below the artifact's root"),
+        (["a/" * 600 + "a"], (), "below the artifact's root"),
         (["a", "a/b"], (), "expected a file or a folder, found both at 'a'"),
         (["a.pt", "b.pt"], ("*.onnx", "c/*"), "files that match *.onnx or c/*, found a.pt, b.pt"),
-        ([f"{number}" for number in range(100_001)], (), "at most 100000 files, found 100001"),
+        ([f"{number}" for number in range(100_001)], ("1",), "at most 100000 files, with paths of 16.8 MB"),
+        (
+            [f"{number:0250}/" * 3 + "a" for number in range(30_000)],
+            ("1",),
+            "at most 100000 files, with paths of",
+        ),
     ],
 )
 def test_paths_stay_in_the_folder(paths: list[str], include: tuple[str, ...], words: str) -> None:
@@ -62,13 +70,18 @@ def test_paths_stay_in_the_folder(paths: list[str], include: tuple[str, ...], wo
         wanted(paths, include)
 
 
-def zipped(*members: tuple[str, bytes], mode: int = 0o100644) -> bytes:
+def zipped(
+    *members: tuple[str, bytes],
+    mode: int = 0o100644,
+    method: int = zipfile.ZIP_DEFLATED,
+    comment: bytes = b"",
+) -> bytes:
     """A ZIP archive."""
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(data, "w") as archive:
         for name, content in members:
             info = zipfile.ZipInfo(name)
-            info.external_attr, info.compress_type = mode << 16, zipfile.ZIP_DEFLATED
+            info.external_attr, info.compress_type, info.comment = mode << 16, method, note
             archive.writestr(info, content)
     return data.getvalue()
 
@@ -82,6 +95,65 @@ def tarred(*members: tuple[str, bytes], kind: bytes = tarfile.REGTYPE, mode: str
             info.type, info.size, info.linkname = kind, len(content), "/etc/passwd"
             archive.addfile(info, io.BytesIO(content))
     return data.getvalue()
+
+
+def header(kind: bytes, size: int, *, name: str = "a") -> bytes:
+    """A header of a tar archive."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def extended(kind: bytes, *records: str) -> bytes:
+    """A header of a tar archive that says more of what follows."""
+    data = "".join(f"{len(text) + 2 + len(str(len(text) + 4)):d} {text}\n" for text in records).encode()
+    return header(kind, len(data)) + data.ljust(-(-len(data) // 512) * 512, b"\0")
+
+
+LARGE = 40_000_000
+SPARSE = ("GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.realsize=1024")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        *(
+            (
+                "m.tar.gz",
+                gzip.compress(header(kind, LARGE) + bytes(LARGE)),
+                "headers of at most 65.5 kB, found",
+            )
+            for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+        ),
+        ("m.tar", extended(tarfile.XGLTYPE, "comment=1") * 2000, "expected an archive in m.tar"),
+        ("m.tar", header(tarfile.GNUTYPE_SPARSE, 0), "regular files, found a sparse one: 'a'"),
+        ("m.tar", extended(tarfile.XHDTYPE, *SPARSE) + header(b"0", 9) + b"9" * LARGE, "found a sparse one"),
+        ("m.tar", extended(tarfile.XHDTYPE, "GNU.sparse.map=0,1") + header(b"0", 1) + b"1", "a sparse one"),
+        ("m.tar", extended(tarfile.XHDTYPE, "GNU.sparse.map=x") + header(b"0", 1), "an archive in m.tar"),
+        (
+            "m.zip",
+            zipped(*[(f"{n}", b"") for n in range(300)], note=bytes(60_000)),
+            "directory of at most",
+        ),
+        ("m.zip", zipped(("a", bytes(1000)), method=zipfile.ZIP_BZIP2), "neither stored nor deflated: 'a'"),
+        ("m.zip", zipped(("a", bytes(1000)), method=zipfile.ZIP_LZMA), "neither stored nor deflated: 'a'"),
+        ("m.tar", tarred(("a", bytes(1000)), mode="w:bz2"), "expected an archive in m.tar"),
+        ("m.tar", tarred(("a", bytes(1000)), mode="w:xz"), "expected an archive in m.tar"),
+    ],
+    ids=lambda value: "data" if isinstance(value, bytes) else value,
+)
+def test_what_describes_an_archives_files_takes_little_memory(
+    tmp_path: Path, name: str, data: bytes, words: str
+) -> None:
+    """A kilobyte of compressed headers would else be a gigabyte of memory."""
+    (tmp_path / name).write_bytes(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ArtifactError, match=re.escape(words)):
+            unpack(tmp_path / name, tmp_path / "out", (), room=ROOM)
+        assert tracemalloc.get_traced_memory()[1] < LARGE // 2
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
