@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArtifactError as error:
         return _failed(str(error))
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         return _failed("expected room for the files, found the volume full" if full else str(error))
     print(f"penstock artifact: {state.decode()}", flush=True)
     return 0

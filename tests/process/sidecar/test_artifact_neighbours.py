@@ -171,6 +171,9 @@ async def test_pods_that_start_at_once_read_the_origin_once(world: World) -> Non
     world.server.authorization = "revoked"
     world.server.asked.clear()
     late = await world.pod(5)
+    full = await asyncio.to_thread(late.step.run, most=9 * MIB)
+    assert full == "expected room for the files, found the volume full"
+    assert not (late.volume / "files").exists()
     assert await whole(late.step.start()) == ""
     assert late.files == {"model.bin": data}
     assert world.server.asked == []

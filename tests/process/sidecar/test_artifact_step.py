@@ -98,6 +98,20 @@ def test_what_was_right_is_not_asked_for_again_and_another_digest_is_refused(
     assert not (other.folder / "files").exists()
 
 
+def test_a_volume_that_fills_up_keeps_what_came(server: FileServer, tmp_path: Path) -> None:
+    """The model finds nothing, however often the step is tried; with room again, the rest comes."""
+    server.files["/model.bin"] = data = random.Random(5).randbytes(16 * MIB)
+    step = https(server, tmp_path, "model.bin")
+    for _ in range(2):
+        assert step.run(most=9 * MIB) == "expected room for the files, found the volume full"
+        assert not (step.folder / "files").exists()
+    server.asked.clear()
+    assert step.run() == ""
+    assert step.files() == {"model.bin": data}
+    starts = [int(fields["range"].removeprefix("bytes=").split("-")[0]) for _, fields in server.asked[1:]]
+    assert min(starts) == 9 * MIB
+
+
 def test_a_file_that_changes_while_it_is_read_is_refused_and_then_read_anew(
     server: FileServer, tmp_path: Path
 ) -> None:

@@ -40,10 +40,15 @@ class Step:
         (most,) = re.findall(r"VmHWM:\s+(\d+) kB", output)
         return int(most)
 
-    def run(self) -> str:
-        """Run it to its end; returns its last words, empty if it was well."""
+    def run(self, *, most: int | None = None) -> str:
+        """Run it to its end; returns its last words, empty if it was well.
+
+        Args:
+            most: bytes of a file at which the volume is full; None for those that it has.
+        """
+        command = self._command if most is None else ["prlimit", f"--fsize={most}", *self._command]
         done = subprocess.run(
-            self._command, env=self._env, capture_output=True, text=True, check=False, timeout=120
+            command, env=self._env, capture_output=True, text=True, check=False, timeout=120
         )
         assert done.returncode == (1 if done.stderr else 0)
         return done.stderr.strip().removeprefix("penstock artifact: ")

@@ -74,7 +74,7 @@ def zipped(
     *members: tuple[str, bytes],
     mode: int = 0o100644,
     method: int = zipfile.ZIP_DEFLATED,
-    comment: bytes = b"",
+    note: bytes = b"",
 ) -> bytes:
     """A ZIP archive."""
     data = io.BytesIO()
@@ -110,7 +110,7 @@ def extended(kind: bytes, *records: str) -> bytes:
     return header(kind, len(data)) + data.ljust(-(-len(data) // 512) * 512, b"\0")
 
 
-LARGE = 40_000_000
+LARGE = 80_000_000
 SPARSE = ("GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.realsize=1024")
 
 
@@ -120,7 +120,7 @@ SPARSE = ("GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.realsize=1024"
         *(
             (
                 "m.tar.gz",
-                gzip.compress(header(kind, LARGE) + bytes(LARGE)),
+                gzip.compress(header(kind, LARGE) + bytes(LARGE), 1),
                 "headers of at most 65.5 kB, found",
             )
             for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
