@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import datetime
 import json
 import shlex
 import subprocess
@@ -26,6 +27,8 @@ from penstock_wire.durations import parse_ms
 
 LOOK_SECONDS = 0.5
 MANAGER = "penstock-deploy"
+DEPLOYED = "penstock.dev/deployed"
+"""On a ConfigMap of code: when it was deployed last."""
 
 
 class ClusterError(Exception):
@@ -161,14 +164,19 @@ def deploy(documents: Sequence[Mapping[str, Any]], cluster: Kubectl, *, seconds:
         ClusterError: the cluster refused something, or a backend does not serve in time.
     """
     began = time.monotonic()
-    listed = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
-    cluster("apply", "--server-side", f"--field-manager={MANAGER}", "--filename=-", document=listed)
     code = documents[0]["metadata"]
     backends = [each["metadata"]["name"] for each in documents if each["kind"] == "ModelBackend"]
     front = backends[-1]
-    _own(cluster, code["name"], backends)
+    try:
+        _apply(cluster, documents, backends)
+    except ClusterError as error:
+        if "NotFound" not in str(error):
+            raise
+        for name in backends:
+            _still(cluster, name, code["name"])
+        _apply(cluster, documents, backends)  # another deploy had deleted it before a backend named it
     for name in backends:
-        _wait(cluster, name, until=began + seconds)
+        _wait(cluster, name, code["name"], until=began + seconds)
     try:
         _delete_unused(cluster, code["labels"][export.CODE_LABEL], keep=code["name"])
     except ClusterError as error:  # such as without the right to list ReplicaSets
@@ -179,23 +187,29 @@ def deploy(documents: Sequence[Mapping[str, Any]], cluster: Kubectl, *, seconds:
     print(f"  from here       {cluster.shown} port-forward service/{front} 8080:80")
 
 
-def _own(cluster: Kubectl, configmap: str, backends: Sequence[str]) -> None:
-    """Let the code end with its backends."""
+def _apply(cluster: Kubectl, documents: Sequence[Mapping[str, Any]], backends: Sequence[str]) -> None:
+    """Apply resources, then let the code end with its backends.
+
+    That changes its version each time: another deploy that has seen it unused cannot delete it then.
+    """
+    listed = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+    cluster("apply", "--server-side", f"--field-manager={MANAGER}", "--filename=-", document=listed)
     owners = []
     for name in backends:
         metadata = cluster.get("modelbackend", name)["metadata"]
         owners.append(
             {"apiVersion": export.API_VERSION, "kind": "ModelBackend", "name": name, "uid": metadata["uid"]}
         )
-    patch = json.dumps({"metadata": {"ownerReferences": owners}})
-    cluster("patch", "configmap", configmap, "--type=merge", f"--patch={patch}")
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    patch = json.dumps({"metadata": {"ownerReferences": owners, "annotations": {DEPLOYED: now}}})
+    cluster("patch", "configmap", documents[0]["metadata"]["name"], "--type=merge", f"--patch={patch}")
 
 
-def _wait(cluster: Kubectl, name: str, *, until: float) -> None:
-    """Wait until a backend serves its newest version, and show what it waits for."""
+def _wait(cluster: Kubectl, name: str, code: str, *, until: float) -> None:
+    """Wait until a backend serves this code in its newest version, and show what it waits for."""
     shown = ""
     while True:
-        backend = cluster.get("modelbackend", name)
+        backend = _still(cluster, name, code)
         status, generation = backend.get("status", {}), backend["metadata"]["generation"]
         conditions = {each["type"]: each for each in status.get("conditions", [])}
         ready = conditions.get("Ready", {})
@@ -213,12 +227,27 @@ def _wait(cluster: Kubectl, name: str, *, until: float) -> None:
         time.sleep(LOOK_SECONDS)
 
 
+def _still(cluster: Kubectl, name: str, code: str) -> Any:
+    """Return a backend, which must have this code."""
+    backend = cluster.get("modelbackend", name)
+    found = backend["spec"]["model"].get("python", {}).get("code", {}).get("configMapRef", {}).get("name")
+    if found != code:
+        raise ClusterError(f"{name}: expected code {code}, found {found}: another deploy came after this")
+    return backend
+
+
 def _delete_unused(cluster: Kubectl, front: str, *, keep: str) -> None:
-    """Delete an application's earlier code, but for what a ReplicaSet still names: a rollback needs that."""
+    """Delete an application's earlier code, but for what is named: a rollback needs what ReplicaSets name."""
     selector = f"--selector={export.CODE_LABEL}={front}"
-    stored = {each["metadata"]["name"] for each in cluster.get("configmaps", selector)["items"]} - {keep}
+    stored = [each["metadata"] for each in cluster.get("configmaps", selector)["items"]]
+    stored = [each for each in stored if each["name"] != keep]
     if not stored:
         return
-    used = json.dumps(cluster.get("replicasets", "--selector=penstock.dev/backend"))
-    if unused := sorted(name for name in stored if f'"{name}"' not in used):
-        cluster("delete", "configmap", "--ignore-not-found", *unused)
+    # NB: looked at after what is stored, which is deleted only as it was then (see `_apply`).
+    naming = cluster.get("replicasets", "--selector=penstock.dev/backend"), cluster.get("modelbackends")
+    used = json.dumps(naming)
+    for each in stored:
+        if f'"{each["name"]}"' not in used:
+            path = f"/api/v1/namespaces/{each['namespace']}/configmaps/{each['name']}"
+            as_listed = {"preconditions": {"resourceVersion": each["resourceVersion"]}}
+            cluster("delete", f"--raw={path}", "--filename=-", document=as_listed)

@@ -276,8 +276,8 @@ def _ready(
         again = seen.refused.passing
         return condition("Ready", "False", seen.refused.reason, seen.refused.message), again, not again
     if rolling is not None and wrong is not None:
-        # A node may still be added or freed: a pod without one is not stalled.
-        waits = wrong.reason == "Unschedulable"
+        # A node may still be added or freed: a pod without one, or without room there, is not stalled.
+        waits = wrong.reason in ("Unschedulable", "PodEvicted")
         return condition("Ready", "False", wrong.reason, wrong.message), waits, not waits
     if seen.policy_missing:
         return condition("Ready", "False", "BatchPolicyMissing", _policy_text(backend)), False, True
@@ -372,7 +372,7 @@ def _model_status(seen: BackendObserved, wrong: pods.Trouble | None) -> ModelSta
     here = pods.living(seen.pods)
     # NB: the last report of a deleted pod is kept for a while; it does not describe the living pods.
     loaded = pods.ready(here) or any(report.state == "ready" for report in _reports_of(seen, here))
-    failed = wrong is not None and wrong.reason not in ("Unschedulable", "PodsRefused")
+    failed = wrong is not None and wrong.reason not in ("Unschedulable", "PodEvicted", "PodsRefused")
     running = any(pod.get("status", {}).get("phase") == "Running" for pod in here)
     state: ModelState = "Pending"
     if loaded:

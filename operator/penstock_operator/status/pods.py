@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from penstock_operator.desired import labels, names
@@ -27,6 +28,8 @@ _NEVER_RAN = {"StartError", "ContainerCannotRun"}
 
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
 """Kubelet's prefix of a pull's error while it waits to try again (since Kubernetes 1.32)."""
+
+_REPLACED = timedelta(minutes=1)
 
 _ABOUT_RESOURCES = re.compile(r"\b(cpu|memory|ephemeral-storage)\b|\b(limits|requests)\.")
 """In the refusal of a pod, by a ResourceQuota or a LimitRange, for the resources of its containers."""
@@ -99,10 +102,33 @@ def name(pod: Object) -> str:
 
 
 def trouble(pods: Sequence[Object]) -> Trouble | None:
-    """The trouble of the youngest living pod that is not ready and has any."""
+    """The trouble of the youngest living pod that is not ready and has any, or of an evicted one before."""
     waiting = [pod for pod in living(pods) if not _is_true(pod, "Ready")]
-    waiting.sort(key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", name(pod)), reverse=True)
-    return next((failure for pod in waiting if (failure := _of_pod(pod)) is not None), None)
+    waiting.sort(key=lambda pod: (_created(pod), name(pod)), reverse=True)
+    found = next((failure for pod in waiting if (failure := _of_pod(pod)) is not None), None)
+    if found is not None or not waiting:
+        return found
+    evicted = [(time, pod) for pod in pods if (time := _evicted(pod)) and time <= _created(waiting[0])]
+    time, last = max(evicted, key=lambda each: each[0], default=("", waiting[0]))
+    # A pod is replaced as soon as it is evicted; one that comes later comes for another reason.
+    if not time or datetime.fromisoformat(_created(waiting[0])) - datetime.fromisoformat(time) > _REPLACED:
+        return None
+    text = " ".join(str(last["status"].get("message") or "").split())
+    return Trouble(reason="PodEvicted", message=f"pod {name(last)} was evicted: {text}")
+
+
+def _created(pod: Object) -> str:
+    return str(pod["metadata"].get("creationTimestamp") or "")
+
+
+def _evicted(pod: Object) -> str:
+    """The time at which its node's kubelet evicted a pod; empty if it did not."""
+    if pod.get("status", {}).get("reason") != "Evicted":
+        return ""
+    times = (
+        raw.get("lastTransitionTime") for raw in _conditions(pod) if raw.get("type") == "DisruptionTarget"
+    )
+    return str(next(times, None) or "")
 
 
 def crashes(pods: Iterable[Object]) -> tuple[int, Crash | None]:

@@ -285,6 +285,29 @@ def test_pods_that_go_away_trouble_nobody() -> None:
     )
 
 
+def test_a_pod_that_takes_the_place_of_an_evicted_one_says_why() -> None:
+    """Evictions one after another show as such, not longer: a later pod has another cause."""
+
+    def look(created: str) -> dict[str, Any]:
+        words = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
+        gone = pod("old", ready=False, phase="Failed", reason="Evicted", message=words)
+        gone["status"]["conditions"].append(
+            {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}
+        )
+        new = pod("new", ready=False)
+        new["metadata"]["creationTimestamp"] = created
+        seen = replace(WELL, deployment=deployment(ready=0, updated=1), pods=[gone, new], reports={})
+        return status.backend_status(backend(), seen, now=NOW)
+
+    result = look("2026-01-01T00:00:11Z")
+    assert by_type(result)["Ready"] == ("False", "PodEvicted")
+    assert message(result, "Ready").startswith(
+        "pod old was evicted: Pod ephemeral local storage usage exceeds"
+    )
+    for another in ("2026-01-01T00:00:09Z", "2026-01-01T09:00:00Z"):
+        assert by_type(look(another))["Ready"] == ("False", "RollingOut")
+
+
 @pytest.mark.parametrize(
     ("seen", "state", "reason", "text"),
     [

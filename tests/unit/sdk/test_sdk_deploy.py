@@ -1,0 +1,140 @@
+"""`penstock deploy` where others deploy the same name at the same moment; the cluster is in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from penstock.deploy import ClusterError, Kubectl, deploy
+
+
+class Cluster(Kubectl):
+    """Answers kubectl's commands that `deploy` gives, as an API server does.
+
+    Args:
+        between: called before each command, with it.
+    """
+
+    def __init__(self, between: Callable[[tuple[str, ...]], None] = lambda _: None) -> None:
+        super().__init__(context=None, namespace=None)
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self._between = between
+        self._version = 0
+
+    def _write(self, kind: str, name: str, found: dict[str, Any]) -> None:
+        self._version += 1
+        found["metadata"] |= {
+            "name": name,
+            "namespace": "n",
+            "resourceVersion": str(self._version),
+            "uid": "u",
+        }
+        self.objects[kind, name] = found
+
+    def _found(self, kind: str, name: str) -> dict[str, Any]:
+        if (kind, name) not in self.objects:
+            raise ClusterError(f'Error from server (NotFound): {kind}s "{name}" not found')
+        return self.objects[kind, name]
+
+    def __call__(self, *arguments: str, document: object = None) -> str:
+        self._between(arguments)
+        verb, *rest = arguments
+        if verb == "apply":
+            assert isinstance(document, Mapping)
+            for each in document["items"]:
+                known = (each["kind"].lower(), each["metadata"]["name"]) in self.objects
+                if not (known and each["kind"] == "ConfigMap"):  # which it would not change
+                    self._write(each["kind"].lower(), each["metadata"]["name"], json.loads(json.dumps(each)))
+        elif verb == "patch":
+            self._write(rest[0], rest[1], self._found(rest[0], rest[1]))
+        elif verb == "delete":
+            assert isinstance(document, Mapping)
+            name = rest[0].rpartition("/")[2]
+            found = self._found("configmap", name)["metadata"]["resourceVersion"]
+            if found != document["preconditions"]["resourceVersion"]:
+                raise ClusterError("Error from server (Conflict)")
+            del self.objects["configmap", name]
+        elif rest[0] == "modelbackend":
+            ready = {"type": "Ready", "status": "True", "observedGeneration": 1}
+            stored = self._found("modelbackend", rest[1])
+            stored["metadata"]["generation"] = 1
+            return json.dumps(stored | {"status": {"observedGeneration": 1, "conditions": [ready]}})
+        else:
+            kind = rest[0].removesuffix("s")
+            return json.dumps({"items": [each for (of, _), each in self.objects.items() if of == kind]})
+        return ""
+
+    def codes(self) -> set[str]:
+        """The ConfigMaps that are there."""
+        return {name for kind, name in self.objects if kind == "configmap"}
+
+
+def documents(code: str) -> list[dict[str, Any]]:
+    """What is deployed."""
+    reference = {"configMapRef": {"name": code}}
+    return [
+        {"kind": "ConfigMap", "metadata": {"name": code, "labels": {"penstock.dev/code": "m"}}},
+        {
+            "kind": "ModelBackend",
+            "metadata": {"name": "m"},
+            "spec": {"model": {"python": {"code": reference}}},
+        },
+    ]
+
+
+def test_who_was_overtaken_is_told_which_code_serves() -> None:
+    """What the other one sees as served is its own."""
+
+    def other(arguments: tuple[str, ...]) -> None:
+        if arguments[0] == "patch" and "a" in arguments:
+            deploy(documents("b"), cluster, seconds=1)
+
+    cluster = Cluster(other)
+    with pytest.raises(ClusterError, match="m: expected code a, found b: another deploy came after this"):
+        deploy(documents("a"), cluster, seconds=1)
+
+
+@pytest.mark.parametrize("at", ["replicasets", "modelbackends", "delete"])
+def test_code_that_another_deploys_again_meanwhile_stays(at: str) -> None:
+    """It is of long ago and nothing named it; wherever the other one comes between, what serves has code."""
+    began = False
+
+    def other(arguments: tuple[str, ...]) -> None:
+        nonlocal began
+        if at in arguments and not began:
+            began = True
+            deploy(documents("old"), cluster, seconds=1)
+
+    cluster = Cluster(other)
+    cluster("apply", document={"items": documents("old")})
+    deploy(documents("new"), cluster, seconds=1)
+    assert "old" in cluster.codes()
+
+
+def test_code_that_went_before_a_backend_named_it_is_applied_again() -> None:
+    """Another deploy had seen it unused."""
+    gone = False
+
+    def other(arguments: tuple[str, ...]) -> None:
+        nonlocal gone
+        if arguments[0] == "patch" and not gone:
+            gone = True
+            del cluster.objects["configmap", "a"]
+
+    cluster = Cluster(other)
+    deploy(documents("a"), cluster, seconds=1)
+    assert cluster.codes() == {"a"}
+
+
+def test_unused_code_goes() -> None:
+    """But for what a ReplicaSet names, to which a rollback leads."""
+    cluster = Cluster()
+    for name in ("a", "b", "c"):
+        deploy(documents(name), cluster, seconds=1)
+        cluster(
+            "apply", document={"items": [{"kind": "ReplicaSet", "metadata": {"name": "r"}, "spec": name}]}
+        )
+    assert cluster.codes() == {"b", "c"}
