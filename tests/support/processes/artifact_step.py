@@ -28,7 +28,9 @@ class Step:
 
     def start(self) -> subprocess.Popen[str]:
         """Start it."""
-        return subprocess.Popen(self._command, env=self._env, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            self._command, env=self._env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
 
     def measured(self) -> int:
         """Run it to its end, and return the most memory that it had, in KiB."""
