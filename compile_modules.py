@@ -126,6 +126,8 @@ MODULES: dict[str, Sequence[str]] = {
         "protocols.instances",
         "protocols.item_answers",
         "protocols.media_types",
+        "protocols.v2",
+        "protocols.v2_tensors",
         "queue.batch_key",
         "queue.batch_limits",
         "queue.deadline_list",

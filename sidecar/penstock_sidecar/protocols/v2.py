@@ -34,6 +34,7 @@ from penstock_sidecar.protocols.v2_tensors import (
     read_shape,
     shape_text,
 )
+from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers, get
 from penstock_wire.http import Request, Response
@@ -48,6 +49,9 @@ _PLAIN = re.compile(rb'"[!#-\[\]-~ ]*"')
 """An ASCII string in JSON without escapes."""
 _STATEFUL = ("sequence_id", "sequence_start", "sequence_end")
 _LONE = Parsed(items=(), lone=True)
+_ID = re.compile(rb'\{"id":("[!#-\[\]-~ ]*"),')
+_MOST_KNOWN, _LONGEST_KNOWN = 256, 4096
+"""Requests whose JSON is remembered, and the bytes of each."""
 
 
 class Row:
@@ -63,12 +67,13 @@ class Row:
     def __init__(self, cells: tuple[Cell, ...], id: bytes | None) -> None:
         self.cells = cells
         self.id = id
-        self.size = sum(map(len, cells))
+        self.size = len(cells[0]) if len(cells) == 1 else sum(map(len, cells))
 
     def __len__(self) -> int:
         return self.size
 
 
+@mypyc_attr(native_class=False)
 class _Kind(NamedTuple):
     """The properties of one input that are equal in a batch.
 
@@ -85,6 +90,11 @@ class _Kind(NamedTuple):
     form: str
 
 
+_Layout = tuple[str, Shape, int]
+"""Of a tensor that is binary: its datatype, its shape, and its bytes."""
+
+
+@mypyc_attr(native_class=False)
 class Signature(NamedTuple):
     """The properties that are equal in a batch: the inputs' kinds, and all other members as JSON."""
 
@@ -93,14 +103,69 @@ class Signature(NamedTuple):
 
 
 class _Tensor:
-    """An input or output that was read: its kind and its rows."""
+    """An input or output that was read: its kind and its rows, and of binary data what describes them."""
 
-    __slots__ = ("cells", "kind", "name")
+    __slots__ = ("cells", "kind", "layout", "name")
 
-    def __init__(self, name: str, kind: _Kind, cells: list[Cell]) -> None:
+    def __init__(self, name: str, kind: _Kind, cells: list[Cell], layout: _Layout | None) -> None:
         self.name = name
         self.kind = kind
         self.cells = cells
+        self.layout = layout
+
+
+class _Known:
+    """What the JSON of a request says whose tensors are all behind it.
+
+    Args:
+        layouts: of the inputs.
+        signature: the properties that are equal in a batch.
+    """
+
+    __slots__ = ("layouts", "signature", "size")
+
+    def __init__(self, layouts: list[_Layout], signature: Signature) -> None:
+        self.layouts = layouts
+        self.signature = signature
+        self.size = sum([size for _, _, size in layouts])
+
+    def parsed(self, id: bytes | None, binary: memoryview) -> Parsed:
+        """The request with this `id`, and with data of the right length."""
+        columns: list[list[Cell]] = []
+        start = 0
+        for index, (datatype, shape, size) in enumerate(self.layouts):
+            data = binary[start : start + size]
+            if shape[0] == 1 and datatype != "BYTES":
+                columns.append([data])
+            else:
+                columns.append(cut_binary(data, shape, datatype, f"$.inputs[{index}]"))
+            start += size
+        if len(columns) == 1:
+            items = [Row((cell,), id) for cell in columns[0]]
+        else:
+            items = [Row(cells, id) for cells in zip(*columns, strict=True)]
+        return Parsed(items=items, parameters=self.signature)
+
+
+_known: dict[bytes, _Known] = {}
+"""By the JSON without its `id`: a client's requests differ in their tensors alone, mostly."""
+
+
+def _remember(rest: bytes, own: bytes | None, parsed: Parsed, tensors: Sequence[_Tensor]) -> None:
+    """Remember what a request's JSON says.
+
+    Args:
+        rest: the JSON without an `id` at its beginning.
+        own: this `id`.
+        parsed: the request.
+        tensors: its inputs.
+    """
+    layouts = [tensor.layout for tensor in tensors if tensor.layout is not None]
+    if not layouts or len(layouts) < len(tensors) or parsed.items[0].id != own:  # it is not at the beginning
+        return
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[rest] = _Known(layouts, cast("Signature", parsed.parameters))
 
 
 class _V2:
@@ -112,22 +177,33 @@ class _V2:
         return (
             request.method != "POST"
             or not request.path.endswith("/infer")
-            or not _BODY.may_be_json(request.headers)
+            or not _BODY.may_be_json(_described(request))
         )
 
     def parse(self, request: Request) -> Parsed | None:
         try:
-            text, binary = _parts(request.headers, request.body)
+            text, binary = _parts(_BODY.lengths(_described(request)), request.body)
             if not text and binary:
                 return _LONE  # Triton's raw request: one tensor without a description
+            own, rest = None, text
+            if binary is not None:
+                if (match := _ID.match(text)) is not None:
+                    own, rest = match[1], text[match.end() :]
+                known = _known.get(rest)
+                if known is not None and known.size == len(binary):
+                    return known.parsed(own, binary)
             document = object_with("inputs", text)
             if document is None:
                 return None
-            return _read(document, binary, _BODY.of_json(request.headers) if binary is None else None)
+            fields = _BODY.of_json(request.headers) if binary is None else None
+            parsed, tensors = _read(document, binary, fields)
+            if binary is not None and len(rest) <= _LONGEST_KNOWN:
+                _remember(rest, own, parsed, tensors)
+            return parsed
         except NotJSON as error:
             raise PenstockError(Reason.BAD_JSON, str(error)) from error
-        except BadTensor as error:
-            raise shape_error(error.path, error.expected, error.actual) from error
+        except BadTensor as wrong:
+            raise shape_error(wrong.path, wrong.expected, wrong.actual) from wrong
 
     def join(self, parts: Sequence[Sequence[Row]], parameters: Hashable) -> Message:
         signature = cast("Signature", parameters)
@@ -178,12 +254,15 @@ class _Answer:
         self.rest = rest
         self.outputs = outputs
         self.rows = rows
+        self.behind = all(output.layout is not None for output in outputs)
+        self._texts: dict[tuple[bytes | None, tuple[int, ...]], tuple[bytes, Headers]] = {}
 
     @classmethod
     def read(cls, response: Response, rows: int | None) -> _Answer:
         """Read an answer whose outputs have `rows` rows; None: as many as the first output has."""
         try:
-            text, binary = _parts(response.headers, response.body)
+            lengths = [value for name, value in response.headers if name == HEADER_LENGTH]
+            text, binary = _parts(lengths, response.body)
             document = members(text)
             own = document.pop("id", None)
             tensors = _objects(_list(document, "outputs", "$"), "outputs")
@@ -194,19 +273,32 @@ class _Answer:
 
     def part(self, start: int, stop: int, id: bytes | None) -> Response:
         """Make the answer for some rows, with an `id` as raw JSON, or without one (None)."""
-        cells = [output.cells[start:stop] for output in self.outputs]
-        tensors, binary = _tensors([output.kind for output in self.outputs], cells, stop - start)
+        columns = [output.cells[start:stop] for output in self.outputs]
+        sizes: tuple[int, ...] = ()
+        if self.behind:  # then the JSON of parts as large is the same
+            sizes = (stop - start, *[sum(map(len, cells)) for cells in columns])
+            known = self._texts.get((id, sizes))
+            if known is not None:
+                pieces = [cell for cells in columns for cell in cells]
+                return Response(self.status, known[1], b"".join([known[0], *pieces]))
+        tensors, binary = _tensors([output.kind for output in self.outputs], columns, stop - start)
         head = b"{" if id is None else b'{"id":' + id + b","
         text = head + (self.rest + b"," if self.rest else b"") + b'"outputs":[' + tensors + b"]}"
         headers = self.headers
         if self.binary:
             headers = (*headers, (HEADER_LENGTH, b"%d" % len(text)))
+        if sizes:
+            self._texts[id, sizes] = text, headers
         return Response(self.status, headers, b"".join([text, *binary]) if binary else text)
 
 
-def _parts(headers: Headers, body: bytes) -> tuple[bytes, memoryview | None]:
+def _described(request: Request) -> Headers:
+    """The fields that describe a body: not among those of one request alone, if others are shared."""
+    return request.headers if request.shared is None else request.shared
+
+
+def _parts(lengths: Sequence[bytes], body: bytes) -> tuple[bytes, memoryview | None]:
     """The JSON of a body, and the data behind it if a header field has the length of the JSON."""
-    lengths = [value for name, value in headers if name == HEADER_LENGTH]
     if not lengths:
         return body, None
     length = lengths[0].strip()
@@ -216,8 +308,11 @@ def _parts(headers: Headers, body: bytes) -> tuple[bytes, memoryview | None]:
     return body[: int(length)], memoryview(body)[int(length) :]
 
 
-def _read(document: dict[str, bytes], binary: memoryview | None, fields: Headers | None) -> Parsed:
-    lone = Parsed(items=(), lone=True, fields=fields)
+def _read(
+    document: dict[str, bytes], binary: memoryview | None, fields: Headers | None
+) -> tuple[Parsed, list[_Tensor]]:
+    """Read a request; return its inputs too, unless it is sent alone."""
+    lone: tuple[Parsed, list[_Tensor]] = (Parsed(items=(), lone=True, fields=fields), [])
     own = _optional(document, "id")
     if own is not None and own[:1] != b'"':
         raise BadTensor("$.id", "a string", own[:40].decode("utf-8", "replace"))
@@ -252,7 +347,7 @@ def _read(document: dict[str, bytes], binary: memoryview | None, fields: Headers
     tensors, _ = _read_tensors(inputs, binary, "inputs", rows)
     items = [Row(cells, own) for cells in zip(*[tensor.cells for tensor in tensors], strict=True)]
     signature = Signature(tuple([each.kind for each in tensors]), rest)
-    return Parsed(items=items, parameters=signature, fields=fields)
+    return Parsed(items=items, parameters=signature, fields=fields), tensors
 
 
 def _first_look(inputs: list[dict[str, bytes]]) -> list[Shape]:
@@ -297,6 +392,7 @@ def _read_tensors(
             if data is None:
                 raise BadTensor(path, 'a member "data"', ", ".join(sorted(tensor)))
             form, cells = cut_json(data, shape, datatype, path + ".data")
+            layout: _Layout | None = None
         else:
             if data is not None:
                 raise BadTensor(path, "data either here or behind the JSON", "both")
@@ -311,10 +407,11 @@ def _read_tensors(
             part = memoryview(b"" if binary is None else binary)[offset : offset + int(size)]
             offset += int(size)
             form, cells = BINARY, cut_binary(part, shape, datatype, path)
+            layout = (datatype, shape, int(size))
         if len(cells) != rows:  # rows without elements
             cells = [b""] * rows if rows <= MAX_ITEMS else []
         kind = _Kind(_inner(tensor), shape[1:], _inner(settings), form)
-        tensors.append(_Tensor(name, kind, cells))
+        tensors.append(_Tensor(name, kind, cells, layout))
     if binary is not None and offset != len(binary):
         raise BadTensor(f"$.{member}", f"{offset} bytes of binary data behind the JSON", str(len(binary)))
     return tensors, rows or 0

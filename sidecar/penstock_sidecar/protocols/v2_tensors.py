@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from penstock_wire._mypyc import mypyc_attr
 from penstock_wire.json_slices import NotJSON, elements, structure
 
 SIZES = {
@@ -33,6 +34,7 @@ _USUAL = re.compile(rb"\[(?:0|[1-9][0-9]{0,17})(?:, ?(?:0|[1-9][0-9]{0,17}))*\]"
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]{0,18})")
 
 
+@mypyc_attr(native_class=False)
 class BadTensor(ValueError):
     """A tensor that contradicts its own description, or is not valid.
 
@@ -221,9 +223,12 @@ def _comma(text: bytes, start: int, number: int, guess: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _nesting(tail: Shape) -> bytes:
-    if not tail:
-        return b""
-    return b"[" + b",".join([_nesting(tail[1:])] * tail[0]) + b"]" if math.prod(tail) else b"[]"
+    if not math.prod(tail):
+        return b"[]"
+    text = b""
+    for size in reversed(tail):
+        text = b"[" + b",".join([text] * size) + b"]"
+    return text
 
 
 def _check_count(count: int, shape: Shape, path: str) -> None:

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock_sidecar.protocols import v2
 from penstock_sidecar.protocols.v2 import V2_PROTOCOL
 from penstock_sidecar.protocols.v2_tensors import SIZES
+from penstock_sidecar.queue.batch_key import Keys
+from penstock_wire.control.settings import Batching
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request, Response
 
@@ -183,6 +186,50 @@ def test_joined_and_split_is_what_a_plain_reading_says(requests: list[dict[str, 
         document, found_ = tensors(merged.headers, merged.body, "outputs")
         assert found_ == got
         assert document.get("id") == requests[0]["id"]
+
+
+@given(batches(), st.binary(max_size=3))
+def test_a_request_whose_json_came_before_is_read_as_the_first(requests: list[dict[str, Any]], more: bytes):
+    """With its own id and its own data, and refused if these are not as long."""
+    v2._known.clear()
+    for request in requests * 2:
+        more_members = {} if request["id"] is None else {"id": request["id"]}
+        asked = encode("inputs", request["inputs"], more_members)
+        known = V2_PROTOCOL.parse(asked)
+        before = dict(v2._known)
+        v2._known.clear()
+        fresh = V2_PROTOCOL.parse(asked)
+        v2._known.update(before)
+        assert known is not None
+        assert fresh is not None
+        assert known.parameters == fresh.parameters
+        assert [(row.cells, row.id) for row in known.items] == [(row.cells, row.id) for row in fresh.items]
+        if more and LENGTH in dict(asked.headers):
+            asked.body += more
+            with pytest.raises(PenstockError, match="binary data behind the JSON"):
+                V2_PROTOCOL.parse(asked)
+
+
+@pytest.mark.parametrize("name", [b"id", b"\\u0069d"])
+def test_an_id_behind_the_inputs_is_not_lost_nor_one_of_two(name: bytes):
+    """Also where the JSON came before."""
+    tensor = json.dumps(binary_input("FP32", [1], 4)).encode()
+    for first in (b"", b"", b'"id":"a",', b'"id":"b",'):
+        text = b'{%b"inputs":[%b],"%b":"c"}' % (first, tensor, name)
+        request = Request("POST", "/v2/models/m/infer", ((LENGTH, b"%d" % len(text)),), text + b"\0" * 4)
+        if first:
+            with pytest.raises(PenstockError, match="'id' is there twice"):
+                V2_PROTOCOL.parse(request)
+        else:
+            parsed = V2_PROTOCOL.parse(request)
+            assert parsed is not None
+            assert parsed.items[0].id == b'"c"'
+
+
+def test_what_describes_a_body_is_not_sent_with_another():
+    """A batch has JSON of another length."""
+    read = Keys(key_fields=True, batching=Batching()).read(((LENGTH, b"99"), (b"user-agent", b"x")))
+    assert (read.fields, read.shared) == ((), ((b"user-agent", b"x"),))
 
 
 def test_each_batch_has_an_id_unlike_others():
