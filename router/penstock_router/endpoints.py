@@ -127,7 +127,8 @@ class EndpointState:
                 static=static,
                 era=self._era,
             )
-            self._heads.keep(known)
+            if request.shared is None or request.shared is request.headers:
+                self._heads.keep(known)  # else it has fields of its own, and does not come again
         return known
 
     def series(self, backend: str) -> Series:

@@ -91,6 +91,34 @@ def test_heads_that_came_before_are_found_again_without_what_differs() -> None:
 @given(
     st.lists(
         st.tuples(
+            st.lists(st.sampled_from([("x", "1"), ("x", "2"), ("te", "trailers"), ("Bad", "")]), max_size=2),
+            st.lists(st.tuples(st.just("grpc-timeout"), st.sampled_from(["1m", "2m", " "])), max_size=2),
+            st.sampled_from([None, None, None, 0, 4096]),
+            st.booleans(),
+        ),
+        min_size=2,
+        max_size=12,
+    )
+)
+def test_a_block_that_begins_as_another_is_read_in_full(
+    requests: list[tuple[list[tuple[str, str]], list[tuple[str, str]], int | None, bool]],
+) -> None:
+    """Whatever changes of the table come between: bytes are remembered only as long as they mean the same."""
+    reader, plain, encoder = head.HeadReader(1000), head.HeadReader(1000), hpack.Encoder()
+    first = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "a")]
+    for shared, own, size, indexed in requests:
+        if size is not None:
+            encoder.header_table_size = size
+        kind = hpack.HeaderTuple if indexed else hpack.NeverIndexedHeaderTuple
+        block = encoder.encode([*first, *shared, *[kind(*field) for field in own]])
+        plain._starts.clear()
+        read, wanted = reader.read(block), plain.read(block)
+        assert (read.fault, read.fields, reader.own) == (wanted.fault, wanted.fields, plain.own)
+
+
+@given(
+    st.lists(
+        st.tuples(
             NAMES,
             st.text(max_size=300).map(
                 lambda text: text.encode().translate(None, bytes(set(range(256)) - set(IN_VALUES)))

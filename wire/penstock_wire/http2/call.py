@@ -35,6 +35,8 @@ _OURS: Final = frozenset(
 _RESERVED: Final = b"grpc-"
 _SMALL_BYTES: Final = 64 * 1024
 """Most bytes of a message that has no tensors."""
+_MOST_SIZES: Final = 16
+"""Lengths of JSON that are remembered with a head."""
 _UNITS: Final = {b"H": 3_600_000.0, b"M": 60_000.0, b"S": 1000.0, b"m": 1.0, b"u": 0.001, b"n": 0.000001}
 
 _LIVE, _READY, _METADATA, _MODEL_READY, _MODEL_METADATA, _INFER, _CHECK, _REFLECT = range(8)
@@ -63,7 +65,7 @@ class CallHead:
         error: trailers of a call that is refused; empty for one that is taken.
     """
 
-    __slots__ = ("error", "fields", "method")
+    __slots__ = ("_sized", "error", "fields", "method")
 
     @property
     def passes(self) -> bool:
@@ -74,6 +76,16 @@ class CallHead:
         self.method = method
         self.fields = fields
         self.error = error
+        self._sized: dict[int, Headers] = {}
+
+    def sized(self, length: int) -> Headers:
+        """The fields of a request with so many bytes of JSON before its tensors, one object for many."""
+        fields = self._sized.get(length)
+        if fields is None:
+            fields = (*self.fields, (INFERENCE_HEADER_LENGTH, b"%d" % length))
+            if len(self._sized) < _MOST_SIZES:
+                self._sized[length] = fields
+        return fields
 
 
 def _read(head: Head) -> CallHead:
@@ -210,7 +222,11 @@ class Call(H2Exchange):
         request, method = self.request, self._method
         if method == _INFER:
             request.target, size, request.body = inference.read_request(body, _PREFIX_BYTES)
-            request.headers = (*request.headers, (INFERENCE_HEADER_LENGTH, b"%d" % size))
+            derived, own = self.head.derived, request.headers[len(request.shared or ()) :]
+            if isinstance(derived, CallHead):
+                request.headers = request.shared = derived.sized(size)
+                if own:
+                    request.headers += own
         elif method == _CHECK:
             self._check(body)
             return
@@ -354,7 +370,7 @@ def _block(response: Response) -> bytes:
     """Render the initial metadata: what the answer over REST says, but of its body."""
     global _latest, _latest_block
     fields = response.headers
-    if fields is not _latest:
+    if fields is not _latest and fields != _latest:
         kept = tuple(
             [
                 field

@@ -35,7 +35,7 @@ class FieldReader:
         most: most bytes of a block's fields, each counted with 32 more.
     """
 
-    __slots__ = ("_at", "_limit", "_most", "_size", "_table")
+    __slots__ = ("_at", "_limit", "_most", "_size", "_table", "changes")
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -43,9 +43,11 @@ class FieldReader:
         self._size = 0
         self._limit = TABLE_BYTES
         self._at = 0
+        self.changes = 0
+        """How often the table was changed: until it is again, the same bytes mean the same fields."""
 
-    def read(self, block: bytes) -> list[Field]:
-        """Read a complete block.
+    def read(self, block: bytes, at: int = 0) -> list[Field]:
+        """Read a complete block, or what is behind the fields at its beginning that are known.
 
         Raises:
             BrokenError: it cannot be read, so no later one could be.
@@ -53,7 +55,7 @@ class FieldReader:
         fields: list[Field] = []
         size = 0
         end = len(block)
-        self._at = 0
+        self._at = at
         while self._at < end:
             first = block[self._at]
             if first >= 0x80:
@@ -63,7 +65,8 @@ class FieldReader:
                 self._add(field)
             elif first >= 0x20:
                 self._limit = self._number(block, 0x1F)
-                if fields or self._limit > TABLE_BYTES:
+                self.changes += 1
+                if fields or at or self._limit > TABLE_BYTES:
                     raise _broken("a size of the table up to 4096, before the fields", str(self._limit))
                 self._evict(0)
                 continue
@@ -119,6 +122,7 @@ class FieldReader:
 
     def _add(self, field: Field) -> None:
         size = len(field[0]) + len(field[1]) + _ENTRY_BYTES
+        self.changes += 1
         self._evict(size)
         if size <= self._limit:
             self._table.appendleft(field)

@@ -40,6 +40,7 @@ _OF_CONNECTION: Final = frozenset(
 """Fields that no request has (RFC 9113 section 8.2.2)."""
 _MOST_KNOWN: Final = 256
 _LARGEST_KNOWN: Final = 4096
+_MOST_STARTS: Final = 32
 
 
 class Head:
@@ -68,6 +69,22 @@ class Head:
         """What gRPC derived from it."""
 
 
+class _Start:
+    """Fields out of the table with which blocks begin, and the head that they make.
+
+    Args:
+        head: the head.
+        fields: all of them.
+    """
+
+    __slots__ = ("fields", "head", "own")
+
+    def __init__(self, head: Head, fields: Headers) -> None:
+        self.head = head
+        self.fields = fields
+        self.own = [field for field in fields if field[0] in OWN]
+
+
 class HeadReader:
     """Reads the header blocks of one connection.
 
@@ -75,12 +92,14 @@ class HeadReader:
         most: limit for the bytes of a head.
     """
 
-    __slots__ = ("_known", "_most", "_reader", "kept", "own")
+    __slots__ = ("_changes", "_known", "_most", "_reader", "_starts", "kept", "own")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._reader = FieldReader(2 * most)
         self._known: dict[tuple[Field, ...], Head] = {}
+        self._starts: dict[bytes, _Start] = {}  # by the bytes, until the table changes
+        self._changes = 0
         self.own: Headers = ()
         """The fields of the last request alone, among `OWN`."""
         self.kept = 0
@@ -92,14 +111,39 @@ class HeadReader:
         Raises:
             BrokenError: it cannot be decompressed, so no later one could be.
         """
+        reader = self._reader
+        if self._changes != reader.changes:
+            self._changes = reader.changes
+            self._starts.clear()
+        start = 0
+        while start < len(block) and 0x80 <= block[start] < 0xFF:
+            start += 1
+        known = self._starts.get(block[:start])
+        if known is not None:
+            own = list(known.own)
+            rest = reader.read(block, start)
+            for field in rest:
+                if field[0] not in OWN or not is_value(field[1]):
+                    return self._find([*known.fields, *rest], block, start)
+                own.append(field)
+            return self._with_own(known.head, own)
+        return self._find(reader.read(block), block, start)
+
+    def _find(self, fields: list[Field], block: bytes, start: int) -> Head:
+        """Return a head by its fields.
+
+        Args:
+            fields: all of them.
+            block: they came in it.
+            start: its first bytes that are a field of the table each.
+        """
         shared: list[Field] = []
         own: list[Field] = []
-        size = own_size = 0
-        for field in self._reader.read(block):
+        size = at_start = 0
+        for index, field in enumerate(fields):
             name, value = field
             if name in OWN:
                 own.append(field)
-                own_size += len(name) + len(value)
                 if not is_value(value):
                     return Head(f"expected no control character or outer space in {name!r}")
             else:
@@ -107,11 +151,7 @@ class HeadReader:
                 size += FIELD_BYTES + len(name) + len(value)
                 if own and name[:1] == b":":
                     return Head(f"expected pseudo-headers before the fields, found {name!r}")
-        self.own = tuple(own)
-        if len(own) > 2 * len(OWN) or own_size > self._most:
-            return Head(
-                "", heads.fields_too_large(f"expected at most {2 * len(OWN)} fields of a request's own")
-            )
+                at_start = index + 1
         key = tuple(shared)
         head = self._known.get(key)
         if head is None:
@@ -120,9 +160,23 @@ class HeadReader:
             if not head.fault and head.error is None and size <= _LARGEST_KNOWN:
                 if len(self._known) >= _MOST_KNOWN:
                     self._known.clear()
+                    self._starts.clear()
                     self.kept = 0
                 self._known[key] = head
                 self.kept += 2 * size
+        elif at_start <= start and self._changes == self._reader.changes:
+            if len(self._starts) >= _MOST_STARTS:
+                self._starts.clear()
+            self._starts[block[:start]] = _Start(head, tuple(fields[:start]))
+        return self._with_own(head, own)
+
+    def _with_own(self, head: Head, own: list[Field]) -> Head:
+        """Return a head, or the refusal of the request's own fields."""
+        self.own = tuple(own)
+        if len(own) > 2 * len(OWN) or sum([len(name) + len(value) for name, value in own]) > self._most:
+            return Head(
+                "", heads.fields_too_large(f"expected at most {2 * len(OWN)} fields of a request's own")
+            )
         return head
 
     def read_trailers(self, block: bytes) -> bool:
@@ -136,6 +190,8 @@ class HeadReader:
 
 def is_value(value: bytes) -> bool:
     """Whether bytes can be a field's value."""
+    if value.isalnum():  # most are, and this is the faster check
+        return True
     outer = value[:1] in (b" ", b"\t") or value[-1:] in (b" ", b"\t")
     return not (outer or value.translate(None, IN_VALUES))
 
@@ -214,10 +270,13 @@ def literal(name: bytes, value: bytes) -> bytes:
     return b"\0" + _text(name) + _text(value)
 
 
+_SIZES: Final = [bytes([size]) for size in range(127)]
+
+
 def _text(text: bytes) -> bytes:
     size = len(text)
     if size < 127:
-        return bytes([size]) + text
+        return _SIZES[size] + text
     size -= 127
     prefix = bytearray(b"\x7f")
     while size >= 128:
