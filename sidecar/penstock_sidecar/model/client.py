@@ -325,6 +325,7 @@ class Model:
             )
             if calls is not None:
                 answer = health.read(answer)
+            deaf = await self._deaf_to_calls()
         except ConnectTimeout as error:
             if self._listener_identity.known or (self.ready and self._failures + 1 < FAILURES):
                 self._failed(str(error))
@@ -360,7 +361,9 @@ class Model:
             if life != self._life:  # it is unknown which of the two processes has answered
                 self._look.set()
                 return
-            if 200 <= answer.status <= self._ready_status:
+            if 200 <= answer.status <= self._ready_status and deaf:
+                self._failed(deaf)
+            elif 200 <= answer.status <= self._ready_status:
                 self._failures = 0
                 self._log_blindness()
                 self._cancellable = read_cancellable(get(answer.headers, CANCELLABLE))
@@ -373,6 +376,22 @@ class Model:
                 )
         if losses == self._losses:
             self._sure.set()
+
+    async def _deaf_to_calls(self) -> str:
+        """Why the model's second port takes no calls, "" if it does, or if there is none.
+
+        Whether it serves is what the ready path says: any answer is right.
+        """
+        port = self._grpc_port
+        if self._calls is None or port in (0, self._port):
+            return ""
+        try:
+            await send(self._calls, self._host, port, health.check(), timeout=PROBE_SECONDS)
+        except UpstreamTimeout as error:
+            return "" if self._busy() else f"no call can be sent to port {port}: {error}"
+        except UpstreamError as error:
+            return f"no call can be sent to port {port}: {error}"
+        return ""
 
     def _log_blindness(self) -> None:
         if not self._listener_identity.known and not self._blindness_logged:

@@ -53,6 +53,7 @@ from penstock_wire.http import (
     tunnel,
 )
 from penstock_wire.http.answer_stream import AnswerStream
+from penstock_wire.http2 import status as grpc_status
 from penstock_wire.process import log
 from penstock_wire.request_ids import RequestIds
 from penstock_wire.timers import TIMER_SLACK, EarliestTimer
@@ -548,21 +549,20 @@ class Passthrough:
     def _answer(self, call: _PassedRequest, answer: UpstreamAnswer) -> None:
         """Answer the client; a body that is not complete yet follows as it comes."""
         headers, lines = self._shared.of(from_model(answer.headers)), self._lines(call)
-        cause = model_reason(answer.status, answer.headers)
         body = answer.whole()
         if body is not None:
             response = Response(answer.status, headers, body)
             response.lines, response.trailers = lines, answer.trailers
             if call.exchange.request.method == "HEAD":
                 response.length = answer.length
-            self._ended(call, answer.status, None, cause)
+            self._answered(call, answer)
             call.exchange.answer(response)
             return
 
         def ended(error: Exception | None) -> None:
             self.open_streams -= 1
             if error is None:
-                self._ended(call, answer.status, None, cause)
+                self._answered(call, answer)
             elif isinstance(error, UpstreamError):
                 request_id = call.request_id.decode()
                 log("answer broke off", level="warning", error=str(error), request_id=request_id)
@@ -615,6 +615,15 @@ class Passthrough:
         self._release(call)
         if error is not None:
             self.refuse_call(call, error)
+
+    def _answered(self, call: _PassedRequest, answer: UpstreamAnswer) -> None:
+        """End a request whose answer is complete; that of a gRPC call says at its end how the call went."""
+        status = answer.status
+        if call.exchange.request.trailers and status == 200:
+            behind = () if answer.trailers is None else answer.trailers.fields
+            code = grpc_status.code_of((*answer.headers, *behind))
+            status = grpc_status.to_http(grpc_status.UNKNOWN if code < 0 else code)
+        self._ended(call, status, None, model_reason(status, answer.headers))
 
     def _ended(self, call: _PassedRequest, status: int, reason: Reason | None, cause: str = "") -> None:
         """End a request whose answer is complete, or broke off."""

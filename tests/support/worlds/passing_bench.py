@@ -16,6 +16,7 @@ from penstock_wire.http import (
     Tunnel,
     UpstreamTimeout,
 )
+from penstock_wire.http.messages import Trailers
 
 
 class Line:
@@ -52,7 +53,7 @@ class Answer:
         self.line = Line()
         self.stream = self.line
         self.tunnel: Tunnel | None = None
-        self.trailers = None
+        self.trailers: Trailers | None = None
         self.aborted = False
         self._body = body
 

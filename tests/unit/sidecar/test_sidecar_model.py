@@ -429,6 +429,25 @@ async def test_a_failed_call_says_nothing_of_the_model_s_other_port(error: Upstr
     assert world.model.begin(BATCH, 10, lambda _: None) is not None
 
 
+async def test_it_is_ready_only_while_its_second_port_takes_calls_as_well():
+    """Whatever is answered there: its ready path says whether it serves."""
+    world, calls = World(), World(ConnectFailed("refused"))
+    world.model._calls, world.model._grpc_port = calls, 2
+    await asyncio.sleep(1)
+    assert (world.model.ready, world.model.gone) == (False, False)
+    assert world.model.message == "no call can be sent to port 2: refused"
+    calls.answer = 404
+    await asyncio.sleep(0.5)
+    assert world.model.ready
+    calls.answer = UpstreamTimeout("slow")
+    world.busy = True
+    await asyncio.sleep(20)
+    assert world.model.ready
+    world.busy = False
+    await asyncio.sleep(20)
+    assert not world.model.ready
+
+
 def test_a_call_that_a_model_did_not_take_may_go_to_another_pod():
     error = failure(RequestNotTaken("goodbye"), executed=False)
     assert (error.reason, error.not_admitted) == (Reason.MOVED, True)

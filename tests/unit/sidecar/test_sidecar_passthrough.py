@@ -19,6 +19,7 @@ from penstock_wire.http import (
     Request,
     UpstreamTimeout,
 )
+from penstock_wire.http.messages import Trailers
 from tests.support.clocks.fake_loop import settle
 from tests.support.worlds.passing_bench import Answer, Asked, Bench, settings
 
@@ -277,6 +278,36 @@ class TestAnswers:
         assert (
             'requests_total{code="499",reason="client_gone"} 1.0' in generate_latest(bench.metrics).decode()
         )
+
+    @pytest.mark.parametrize(
+        ("behind", "counted"),
+        [
+            (b"0", 'code="200",reason=""'),
+            (b"5", 'code="404",reason="model_answer"'),
+            (b"13", 'code="500",reason="model_answer"'),
+            (None, 'code="500",reason="model_answer"'),
+        ],
+    )
+    @pytest.mark.parametrize("whole", [True, False])
+    async def test_a_call_counts_by_the_status_at_its_end(
+        self, behind: bytes | None, counted: str, *, whole: bool
+    ) -> None:
+        """Over HTTP each has 200; one that ends without a status is unknown to its client, too."""
+        bench = Bench()
+        bench.passthrough._takes_calls = True
+        asked = Asked("/its.Own/Method")
+        asked.request.trailers = True
+        bench.passthrough.begin(asked)
+        await settle()
+        answer = Answer(body=b"ok" if whole else None)
+        answer.trailers = Trailers(() if behind is None else ((b"grpc-status", behind),))
+        bench.model.answer(-1, answer)
+        await settle()
+        if not whole:
+            answer.line.inbox.put_nowait(b"")
+            async for _ in asked.answers[0].stream:  # type: ignore[union-attr]
+                pass
+        assert f"requests_total{{{counted}}} 1.0" in generate_latest(bench.metrics).decode()
 
     @pytest.mark.parametrize("turns", [0, 1, 5])
     async def test_who_leaves_while_it_is_with_the_model_ends_its_connection_there(self, turns: int) -> None:
