@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from bench import bodies, processes, proxies
@@ -134,14 +135,22 @@ class Counter:
             f"--callgrind-out-file={folder}/callgrind.%p",
         )
 
-    def count(self, server: Server, connections: int, fields: bytes = b"") -> float:
-        """Instructions a request, which so many connections send (raises DidNotStartError)."""
-        ask(server, connections, WARM, fields)
-        _control("--zero", server.pid, self._folder)
-        ask(server, connections, FEW, fields)
-        few = _since_zero(server.pid, self._folder)
-        ask(server, connections, 3 * FEW, fields)
-        return (_since_zero(server.pid, self._folder) - few) / (2 * FEW)
+    def count(self, pid: int, ask: Callable[[int], None]) -> float:
+        """Instructions a request.
+
+        Args:
+            pid: the server's.
+            ask: has so many requests answered.
+
+        Raises:
+            DidNotStartError: an answer was not right.
+        """
+        ask(WARM)
+        _control("--zero", pid, self._folder)
+        ask(FEW)
+        few = _since_zero(pid, self._folder)
+        ask(3 * FEW)
+        return (_since_zero(pid, self._folder) - few) / (2 * FEW)
 
 
 @contextlib.contextmanager
@@ -155,10 +164,15 @@ def count(behind: Server, *, core: int, fields: bytes = b"") -> Mapping[int, flo
     """Instructions a request of a router before a server, by connections (raises DidNotStartError)."""
     with (
         counter() as counting,
-        proxies.router({"router": behind}, core=core, under=counting.under, seconds=START_SECONDS) as router,
+        proxies.router(
+            {"router": [behind]}, core=core, under=counting.under, seconds=START_SECONDS
+        ) as router,
     ):
         server = router.endpoints["router"]
-        return {connections: counting.count(server, connections, fields) for connections in CONNECTIONS}
+        return {
+            connections: counting.count(server.pid, partial(ask, server, connections, fields=fields))
+            for connections in CONNECTIONS
+        }
 
 
 def main_of_sidecar(bench: Bench) -> int:
@@ -186,7 +200,7 @@ def main_of_sidecar(bench: Bench) -> int:
             for _ in range(TURNS):
                 for way, policy in ways.items():
                     sidecar.change(policy, seconds=60)
-                    counts[way].append(counting.count(sidecar, connections))
+                    counts[way].append(counting.count(sidecar.pid, partial(ask, sidecar, connections)))
             middle = [statistics.median(each) for each in counts.values()]
             spread = [
                 f"{value / 1000:.2f} ({min(each) / 1000:.2f} to {max(each) / 1000:.2f})"

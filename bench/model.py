@@ -1,8 +1,8 @@
-"""A model for benchmarks: `instances` in, `predictions` out, a + b·W ms a batch, one batch at a time.
+"""A model for benchmarks: it returns the items of a batch after a + b·W ms, one batch at a time.
 
 It sleeps, as a device does that computes beside the core: the core is the sidecar's. With 0 0 it answers at
-once. Usage: `python -m bench.model PORT A_MS B_MS`. `GET /-/batches` answers how often it ran each batch
-size.
+once. `instances` become `predictions`; of the Open Inference Protocol it takes one tensor of `INT64`. Usage:
+`python -m bench.model PORT A_MS B_MS`. `GET /-/batches` answers how often it ran each batch size.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ import uvloop
 
 from bench.timer import Timer, precise
 
-_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+_LENGTH = re.compile(rb"\ncontent-length: *(\d+)", re.IGNORECASE)
 # The plain case, which costs no parser: numbers alone, no other field.
 _PLAIN = re.compile(rb'\{"instances": ?\[([-+.0-9eE, ]+)\]\}')
 _DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
-_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_BINARY = re.compile(rb"inference-header-content-length: *(\d+)", re.IGNORECASE)
+_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_OCTETS = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: %d\r\n"
+    b"inference-header-content-length: %d\r\n\r\n%b%b"
+)
 
 
 class Device:
@@ -42,15 +47,15 @@ class Device:
         self.running: tuple[Connection, bytes, int] | None = None
         self.timer: Timer | None = None
 
-    def take(self, connection: Connection, items: bytes, count: int) -> None:
-        """Run a batch, or queue it."""
+    def take(self, connection: Connection, answer: bytes, count: int) -> None:
+        """Run a batch of so many items, or queue it."""
         if not self.a and not self.b:
             self.sizes[count] += 1
-            connection.answer(b'{"predictions":[%b]}' % items)
+            connection.send(answer)
         elif self.running:
-            self.waiting.append((connection, items, count))
+            self.waiting.append((connection, answer, count))
         else:
-            self.start((connection, items, count))
+            self.start((connection, answer, count))
 
     def start(self, batch: tuple[Connection, bytes, int]) -> None:
         """Begin a batch."""
@@ -63,11 +68,11 @@ class Device:
     def end(self) -> None:
         """Answer what ran, begin the next."""
         assert self.running
-        connection, items, _ = self.running
+        connection, answer, _ = self.running
         self.running = None
         if self.waiting:
             self.start(self.waiting.popleft())
-        connection.answer(b'{"predictions":[%b]}' % items)
+        connection.send(answer)
 
     def close(self) -> None:
         """Give the timer back."""
@@ -95,23 +100,48 @@ class Connection(asyncio.Protocol):
             if len(self.buffer) < end + 4 + length:
                 return
             body = self.buffer[end + 4 : end + 4 + length]
+            binary = _BINARY.search(self.buffer, 0, end)
             self.buffer = self.buffer[end + 4 + length :]
-            self.request(body)
+            self.request(body, int(binary[1]) if binary else 0)
 
-    def request(self, body: bytes) -> None:
-        """Take one request; one without a body asks for the batches."""
+    def request(self, body: bytes, text: int) -> None:
+        """Take one request; one without a body asks for the batches.
+
+        Args:
+            body: its body.
+            text: bytes of JSON before binary data, 0 without these.
+        """
         if not body:
-            self.answer(msgspec.json.encode(self.device.sizes))
+            self.send(_json(msgspec.json.encode(self.device.sizes)))
+        elif text or body.startswith(b'{"inputs"'):
+            document = msgspec.json.decode(body[:text] if text else body)
+            rows, data = document["inputs"][0]["shape"][0], body[text:] if text else b""
+            form = (
+                {"parameters": {"binary_data_size": 8 * rows}}
+                if text
+                else {"data": document["inputs"][0]["data"]}
+            )
+            output = {"name": "y", "datatype": "INT64", "shape": [rows], **form}
+            members = {"model_name": "bench", "id": document.get("id", ""), "outputs": [output]}
+            head = msgspec.json.encode(members)
+            answer = _OCTETS % (len(head) + len(data), len(head), head, data) if text else _json(head)
+            self.device.take(self, answer, rows)
         elif plain := _PLAIN.fullmatch(body):
-            self.device.take(self, plain[1], plain[1].count(b",") + 1)
+            answer = _json(b'{"predictions":[%b]}' % plain[1])
+            self.device.take(self, answer, plain[1].count(b",") + 1)
         else:
             items = _ITEMS.decode(_DECODER.decode(body)["instances"])
-            self.device.take(self, b",".join(bytes(item) for item in items), len(items))
+            predictions = b",".join(bytes(item) for item in items)
+            self.device.take(self, _json(b'{"predictions":[%b]}' % predictions), len(items))
 
-    def answer(self, text: bytes) -> None:
+    def send(self, answer: bytes) -> None:
         """Answer a request, if its client is still there."""
         if not self.transport.is_closing():
-            self.transport.write(_HEAD % (len(text), text))
+            self.transport.write(answer)
+
+
+def _json(text: bytes) -> bytes:
+    return _JSON % (len(text), text)
 
 
 async def main(port: int, a_ms: float, b_ms: float) -> None:

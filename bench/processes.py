@@ -21,6 +21,8 @@ from bench import bodies
 from bench.timer import precise
 
 ROOT = Path(__file__).parent.parent
+_ASKED = 12_345_678
+"""The item of a first request: as long as the numbers of `grpc_load`, so that costs do not seem to differ."""
 
 
 class DidNotStartError(Exception):
@@ -203,14 +205,14 @@ def asked(server: Server, *, seconds: float = 5) -> str:
     form = bodies.FORMS[server.form]
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=seconds)
     try:
-        connection.request("POST", server.path, form.body(7), {"content-type": "application/json"})
+        connection.request("POST", server.path, form.body(_ASKED), {"content-type": "application/json"})
         answer = connection.getresponse()
         body = answer.read()
     except (OSError, http.client.HTTPException) as failed:
         return type(failed).__name__
     finally:
         connection.close()
-    return "" if answer.status == 200 and form.holds(body, 7) else f"{answer.status} {body[:200]!r}"
+    return "" if answer.status == 200 and form.holds(body, _ASKED) else f"{answer.status} {body[:200]!r}"
 
 
 def await_answer(server: Server, process: subprocess.Popen[bytes], log: Path, *, seconds: float) -> None:
@@ -286,10 +288,12 @@ def sidecar(
         ]
         with running(command, core=core, env=without_ours()) as (process, log):
             server = Sidecar(port=port, pid=process.pid, settings=settings, admin=admin)
-            if protocol == "instances":
-                await_answer(server, process, log, seconds=seconds)
-            else:
+            if protocol == "none":
                 await_line(process, log, "ready ", seconds=seconds)
+            else:
+                if protocol == "v2":
+                    server = dataclasses.replace(server, path="/v2/models/bench/infer", form="v2")
+                await_answer(server, process, log, seconds=seconds)
             yield server
 
 

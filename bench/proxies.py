@@ -136,11 +136,11 @@ class Routed:
     endpoints: Mapping[str, Server]
 
 
-def settings(endpoints: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+def settings(endpoints: Mapping[str, tuple[int, Sequence[int]]]) -> dict[str, Any]:
     """Settings of a router that runs alone.
 
     Args:
-        endpoints: by name the port of each and that of its pod.
+        endpoints: by name the port of each and those of its pods.
     """
     return {
         "v": 1,
@@ -148,25 +148,25 @@ def settings(endpoints: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
             {
                 "name": name,
                 "port": port,
-                "backends": [{"name": f"{name}-backend", "targets": [f"127.0.0.1:{pod}"]}],
+                "backends": [{"name": f"{name}-backend", "targets": [f"127.0.0.1:{pod}" for pod in pods]}],
             }
-            for name, (port, pod) in endpoints.items()
+            for name, (port, pods) in endpoints.items()
         ],
     }
 
 
 @contextlib.contextmanager
 def router(
-    behind: Mapping[str, Server],
+    behind: Mapping[str, Sequence[Server]],
     *,
     core: int,
     under: Sequence[str] = (),
     seconds: float = 20,
 ) -> Iterator[Routed]:
-    """Our router with an endpoint before each of some servers.
+    """Our router.
 
     Args:
-        behind: what answers an endpoint, by its name.
+        behind: the pods of each endpoint, by its name.
         core: the router's.
         under: a command that runs it, as valgrind.
         seconds: how long it may take to start.
@@ -175,7 +175,9 @@ def router(
         DidNotStartError: It did not, or an endpoint gives no right answer.
     """
     listening = dict(zip(behind, free_ports(len(behind)), strict=True))
-    document = settings({name: (listening[name], server.port) for name, server in behind.items()})
+    document = settings(
+        {name: (listening[name], [pod.port for pod in pods]) for name, pods in behind.items()}
+    )
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         file = Path(folder) / "settings.json"
         file.write_text(json.dumps(document))
@@ -186,8 +188,8 @@ def router(
         with processes.running(command, core=core, env=processes.without_ours()) as (process, log):
             processes.await_line(process, log, "ready ", seconds=seconds)
             served = {
-                name: dataclasses.replace(server, port=listening[name], pid=process.pid)
-                for name, server in behind.items()
+                name: Server(port=listening[name], pid=process.pid, path=pods[0].path, form=pods[0].form)
+                for name, pods in behind.items()
             }
             # Of many, the first and the last: each answer makes a connection, which counts as memory.
             for name in list(served)[:: max(1, len(served) - 1)]:

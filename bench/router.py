@@ -67,9 +67,9 @@ def subjects(
     sidecar = processes.sidecar(origin, core=bench.server_core, batching=batching)
     servers["sidecar"] = stack.enter_context(sidecar)
     behind = stack.enter_context(processes.sidecar(origin, core=sidecar_core, batching=batching))
-    router = stack.enter_context(proxies.router({"router": origin}, core=bench.server_core))
+    router = stack.enter_context(proxies.router({"router": [origin]}, core=bench.server_core))
     servers["router"] = router.endpoints["router"]
-    router = stack.enter_context(proxies.router({BEHIND: behind}, core=bench.server_core))
+    router = stack.enter_context(proxies.router({BEHIND: [behind]}, core=bench.server_core))
     servers[BEHIND] = router.endpoints[BEHIND]
     return servers, {BEHIND: (behind.pid,)}
 
@@ -148,7 +148,7 @@ def memory(bench: Bench) -> None:
     """Resident memory of a router with many endpoints: ready, and after some load on one of them."""
     with processes.model(0, 0, core=bench.load_core) as origin:
         for count in ENDPOINTS:
-            behind = {f"endpoint-{number}": origin for number in range(count)}
+            behind = {f"endpoint-{number}": [origin] for number in range(count)}
             with proxies.router(behind, core=bench.server_core) as router, bench.counting(f"memory/{count}"):
                 bench.figures.add(f"memory/router/{count}/ready", processes.rss_mb(router.pid), "MB")
                 loads.wrk(router.endpoints["endpoint-0"], 32, 1, core=bench.load_core)

@@ -52,9 +52,24 @@ class Peer:
 
     @contextlib.contextmanager
     def serve(
-        self, a_ms: float, b_ms: float, *, core: int, max_batch: int = 32, objective_ms: float = 0
+        self,
+        a_ms: float,
+        b_ms: float,
+        *,
+        core: int,
+        max_batch: int = 32,
+        objective_ms: float = 0,
+        second: int = 0,
     ) -> Iterator[processes.Server]:
         """Serve the bench's model with it, on one core.
+
+        Args:
+            a_ms: of the model.
+            b_ms: of the model.
+            core: which.
+            max_batch: items.
+            objective_ms: for answers; 0 for none.
+            second: the port of its other protocol; 0 for one that nobody asks.
 
         Raises:
             NotInstalledError: Its environment could not be made.
@@ -64,7 +79,7 @@ class Peer:
         port = processes.free_port()
         settings = {
             "BENCH_PORT": str(port),
-            "BENCH_SECOND_PORT": str(processes.free_port()),
+            "BENCH_SECOND_PORT": str(second or processes.free_port()),
             "BENCH_A_MS": str(a_ms),
             "BENCH_B_MS": str(b_ms),
             "BENCH_MAX_BATCH": str(max_batch),

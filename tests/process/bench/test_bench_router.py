@@ -19,7 +19,9 @@ def test_a_router_serves_each_of_its_endpoints_and_requests_are_counted_by_right
     core = min(os.sched_getaffinity(0))
     with (
         processes.model(0, 0, core=core) as origin,
-        proxies.router({"one": origin, "two": origin, "three": origin}, core=core, seconds=60) as router,
+        proxies.router(
+            {"one": [origin], "two": [origin], "three": [origin]}, core=core, seconds=60
+        ) as router,
     ):
         assert len({server.port for server in router.endpoints.values()}) == 3
         for server in router.endpoints.values():
