@@ -147,6 +147,7 @@ MODULES: dict[str, Sequence[str]] = {
         "choice.match_rules",
         "choice.steering",
         "endpoints",
+        "forwarding.counting",
         "forwarding.forwarder",
         "forwarding.outcome",
         "forwarding.request",

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock_router.endpoints import EndpointState
+from penstock_router.forwarding.counting import CLIENT_GONE, Counting, cut_by
 from penstock_router.forwarding.error_log import ErrorLog
 from penstock_router.forwarding.outcome import answered, failed
 from penstock_router.forwarding.proxy import Proxy, Switched, carry
@@ -33,13 +34,11 @@ from penstock_router.mirroring.copy import Original
 from penstock_router.mirroring.eligibility import UPGRADE
 from penstock_router.pods.pod import Pod
 from penstock_router.pods.pool import Pods
-from penstock_router.series import Series
 from penstock_wire.access_log import AccessLog
 from penstock_wire.errors import MODEL_ANSWER, PenstockError, Reason
-from penstock_wire.headers import CALL_CHAIN, Headers, get
+from penstock_wire.headers import Headers, get
 from penstock_wire.hop.frames import PROTOCOL
 from penstock_wire.http import (
-    AnswerUnreadable,
     ClientGone,
     ConnectFailed,
     Exchange,
@@ -47,22 +46,14 @@ from penstock_wire.http import (
     Upstream,
     UpstreamAnswer,
     UpstreamError,
-    UpstreamTimeout,
 )
 from penstock_wire.http.answer_stream import AnswerStream
-from penstock_wire.http.messages import Trailers
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server.streams import close_in_background
-from penstock_wire.http.tunnel import TunnelIdle
-from penstock_wire.http2 import status as grpc_status
 from penstock_wire.process import log
 from penstock_wire.request_ids import RequestIds
-from penstock_wire.timers import TIMER_SLACK
 
 MAX_KNOWN: Final = 256
-CLIENT_GONE: Final = 499
-"""The status that is counted for a request if its client left."""
-_UNIMPLEMENTED: Final = grpc_status.to_http(grpc_status.UNIMPLEMENTED)
 _CLOSED: Final = "expected another path, found one that is a model's and its sidecar's own"
 
 
@@ -84,6 +75,7 @@ class Forwarder(Owner):
         access: AccessLog | None = None,
     ) -> None:
         self._access = AccessLog(0.0) if access is None else access
+        self._counting = Counting(clock)
         self._errors = ErrorLog(clock)
         self._pods = pods
         self._upstream = upstream
@@ -361,7 +353,7 @@ class Forwarder(Owner):
         try:
             error = await carry(proxied, switched, headers, begun)
             if opened and error is not None:
-                series.cut(_cut_by(error).value)
+                series.cut(cut_by(error).value)
         finally:
             series.tunnels -= opened
 
@@ -396,16 +388,18 @@ class Forwarder(Owner):
             out.headers = under_route(out.headers, route=proxied.route, host=host)
         status, stream, trailers = answer.status, answer.stream, answer.trailers
         if trailers is not None and stream is None:
-            status, reason = self._meaning(proxied, answer.headers + trailers.fields, status, reason)
+            status, reason = self._counting.meaning(proxied, answer.headers + trailers.fields, status, reason)
         self._log(proxied, out, status, reason)
         if not isinstance(stream, AnswerStream):
-            self._count(proxied, status, reason, now)
+            self._counting.count(proxied, status, reason, now)
         elif trailers is None:
-            self._draw(proxied, status, reason)
-            stream.then(functools.partial(self._ended, proxied, status, reason))
+            self._counting.at_head(proxied, status, reason)
+            stream.then(functools.partial(self._counting.ended, proxied, status, reason))
         else:
-            seconds = self._until_head(proxied)
-            stream.then(functools.partial(self._call_ended, proxied, trailers, status, reason, seconds))
+            seconds = self._counting.until_head(proxied)
+            stream.then(
+                functools.partial(self._counting.call_ended, proxied, trailers, status, reason, seconds)
+            )
         if out.stream is not None and proxied.ends is not None:
             out.stream = EndingStream(out.stream, proxied.ends)
         exchange.answer(out)
@@ -431,117 +425,7 @@ class Forwarder(Owner):
 
     def _note(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
         self._log(proxied, answer, status, reason)
-        self._count(proxied, status, reason, self._clock())
-
-    def _count(self, proxied: ProxiedRequest, status: int, reason: str, now: float) -> None:
-        """Count a request whose answer is sent at once, or not at all."""
-        if proxied.trace is not None:
-            proxied.trace.ended(proxied, now, status, reason, None)
-        drawn = proxied.steering is None and status < 400 and proxied.body is None and bool(proxied.backend)
-        if not drawn:
-            self._draw(proxied, status, reason)
-        proxied.state.series(proxied.backend).answered(status, reason, now - proxied.arrived, drawn)
-
-    def _draw(self, proxied: ProxiedRequest, status: int, reason: str) -> None:
-        """Count only the head of an answer, if the router drew the request's backend by chance.
-
-        Nothing counts that a client decides (docs/releases.md): not which backend gets a request, nor the
-        time that it allows, nor that in which it sends a body, nor a chain of calls that it states.
-        """
-        seconds = self._until_head(proxied)
-        if seconds is None:
-            return
-        if proxied.client_limits and _is_deadline(proxied, status, reason):
-            # It would have taken longer than its client allows, whoever found that out, and when.
-            allowed = (proxied.client_deadline or proxied.arrived) - proxied.arrived
-            seconds = max(self._clock() - proxied.arrived, allowed)
-        self._begun(proxied, status, reason, seconds)
-
-    def _begun(self, proxied: ProxiedRequest, status: int, reason: str, seconds: float) -> None:
-        """Count a request among those that were drawn by chance, without what its client decides.
-
-        Args:
-            seconds: until the head of its answer.
-        """
-        if reason == Reason.CALL_CYCLE.value and get(proxied.request.headers, CALL_CHAIN) is not None:
-            return
-        if proxied.client_limits and _is_deadline(proxied, status, reason):
-            status, reason = CLIENT_GONE, Reason.CLIENT_GONE.value
-        elif status == _UNIMPLEMENTED and reason == MODEL_ANSWER and proxied.request.trailers:
-            status = 404  # its client names the method, as one over HTTP names a path
-        self._drawn_series(proxied).begun(status, reason, seconds)
-
-    def _until_head(self, proxied: ProxiedRequest) -> float | None:
-        """The time of a request so far, without its client's; None if its backend was not drawn by chance."""
-        steering = proxied.steering
-        if not (proxied.backend or proxied.drawn) or (steering is not None and steering.chosen):
-            return None
-        now = self._clock()
-        return now - proxied.arrived - (0.0 if proxied.body is None else proxied.body.awaited(now))
-
-    @staticmethod
-    def _drawn_series(proxied: ProxiedRequest) -> Series:
-        return proxied.state.series(proxied.backend or proxied.drawn or "")
-
-    @staticmethod
-    def _meaning(proxied: ProxiedRequest, fields: Headers, status: int, reason: str) -> tuple[int, str]:
-        """The status and the reason that a gRPC call counts with: over HTTP, each has 200 (docs/releases.md).
-
-        Args:
-            fields: all fields of its answer.
-            status: the status over HTTP, which counts if there is no other.
-            reason: the reason, if Penstock has answered.
-        """
-        code = grpc_status.code_of(fields)
-        if code < 0:
-            if status != 200 or reason:
-                return status, reason
-            code = grpc_status.UNKNOWN  # as its client reads it
-        proxied.state.series(proxied.backend).called(code)
-        status = grpc_status.to_http(code)
-        return status, MODEL_ANSWER if status >= 400 else ""
-
-    def _call_ended(
-        self,
-        proxied: ProxiedRequest,
-        trailers: Trailers,
-        status: int,
-        reason: str,
-        seconds: float | None,
-        error: Exception | None,
-    ) -> None:
-        """Count a streamed gRPC call: only its end says how it went.
-
-        Args:
-            seconds: until its head, see `_until_head`.
-        """
-        error = self._cause(proxied, error)
-        if error is None:
-            status, reason = self._meaning(proxied, trailers.fields, status, reason)
-        elif not isinstance(error, ClientGone):  # its client gets UNAVAILABLE
-            cut = _cut_by(error)
-            status, reason = cut.status, cut.value
-        if seconds is not None:
-            self._begun(proxied, status, reason, seconds)
-        self._ended(proxied, status, reason, error)
-
-    def _ended(self, proxied: ProxiedRequest, status: int, reason: str, error: Exception | None) -> None:
-        """Count a request at the end of its long answer, with an error if that ended early."""
-        now, error = self._clock(), self._cause(proxied, error)
-        if proxied.trace is not None:
-            proxied.trace.ended(proxied, now, status, reason, error)
-        series = proxied.state.series(proxied.backend)
-        series.answered(status, reason, now - proxied.arrived)
-        if error is not None:
-            series.cut(_cut_by(error).value)
-
-    def _cause(self, proxied: ProxiedRequest, error: Exception | None) -> Exception | None:
-        """The error that ended a long answer early."""
-        ends = proxied.ends
-        if isinstance(error, ClientGone) and ends is not None and self._clock() >= ends - TIMER_SLACK:
-            # NB: the end of a request's time stops its stream in the same way as a client that leaves.
-            return UpstreamTimeout("the time of the request was over")
-        return error
+        self._counting.count(proxied, status, reason, self._clock())
 
     def _log(self, proxied: ProxiedRequest, answer: Response | None, status: int, reason: str) -> None:
         """Log a request when the head of its answer is sent, or its client has left."""
@@ -580,20 +464,6 @@ class Forwarder(Owner):
         lines = own_lines(identity, backend.encode())
         out.lines = lines + fields.lines if fields.lines else lines
         return out
-
-
-def _is_deadline(proxied: ProxiedRequest, status: int, reason: str) -> bool:
-    """Whether a request's time was over, by Penstock's clock or by a model's that has `grpc-timeout`."""
-    return reason == Reason.DEADLINE.value or (status == 504 and proxied.request.trailers)
-
-
-def _cut_by(error: Exception) -> Reason:
-    """The reason why a stream or a tunnel ended early."""
-    if isinstance(error, ClientGone):
-        return Reason.CLIENT_GONE
-    if isinstance(error, (UpstreamTimeout, TunnelIdle, TimeoutError)):
-        return Reason.DEADLINE
-    return Reason.BAD_ANSWER if isinstance(error, AnswerUnreadable) else Reason.MODEL_UNREACHABLE
 
 
 def _too_long(state: EndpointState, size: str) -> PenstockError:
