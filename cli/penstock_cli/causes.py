@@ -1,4 +1,4 @@
-"""Prints the causes in conditions, each once: in full where it arises, and as a reference elsewhere. Pure."""
+"""Finds the causes in conditions, each once: in full where it arises, and as a reference elsewhere. Pure."""
 
 from __future__ import annotations
 
@@ -36,8 +36,31 @@ class Shown:
     unready: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """What one or several conditions say.
+
+    Args:
+        reason: theirs.
+        kinds: each with its status, such as Ready=False.
+        message: theirs, or a reference; may be empty.
+    """
+
+    reason: str
+    kinds: list[str]
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({', '.join(self.kinds)})" + (f": {self.message}" if self.message else "")
+
+
 def lines(resource: Resource, name: str, shown: Shown, *, everything: bool) -> list[str]:
-    """Make the lines for the conditions of a resource, one for each cause.
+    """Make the lines for the conditions of a resource, one for each cause; as `found`."""
+    return [str(cause) for cause in found(resource, name, shown, everything=everything)]
+
+
+def found(resource: Resource, name: str, shown: Shown, *, everything: bool) -> list[Cause]:
+    """Find the causes in the conditions of a resource.
 
     Args:
         resource: as the API has it.
@@ -61,7 +84,7 @@ def lines(resource: Resource, name: str, shown: Shown, *, everything: bool) -> l
             message = f"see {where}"
         elif reason in _EFFECTS:
             message += _references(message, namespace, shown)
-        made.append(f"{reason} ({', '.join(kinds)})" + (f": {message}" if message else ""))
+        made.append(Cause(reason=reason, kinds=kinds, message=message))
     return made
 
 

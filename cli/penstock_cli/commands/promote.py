@@ -46,12 +46,40 @@ def goes_on(release: Release) -> str:
         return f"{release.candidate} gets all requests"
     here = f"step {step + 1} of {len(steps)}, {step_words(steps[step])}"
     following = step_words(steps[step + 1]) if step + 1 < len(steps) else release.last_words
+    place = f"goes on with {here}" if resumes(release) else f"leaves {here}, then {following}"
     if release.phase == PAUSED and release.reason == FAILED:
-        place = f"leaves {here}, then {following}" if release.granted else f"goes on with {here}"
-        return f"{place}; it is judged by the requests from then on, whatever was counted before"
-    if release.phase == PAUSED and steps[step].get("pause") != "Manual":
-        return f"goes on with {here}"
-    return f"leaves {here}, then {following}"
+        place += "; it is judged by the requests from then on, whatever was counted before"
+    return place
+
+
+def resumes(release: Release) -> bool:
+    """Whether a promotion goes on with the current step, and does not leave it.
+
+    Args:
+        release: the release now, at one of its steps.
+    """
+    if release.phase != PAUSED:
+        return False
+    if release.reason == FAILED:
+        return not release.granted
+    return bool(release.steps[release.step].get("pause") != "Manual")
+
+
+def label(release: Release) -> str:
+    """Name the effect of a promotion by one step in a few words, as on a button.
+
+    Args:
+        release: the release now.
+    """
+    if release.phase == ROLLED_BACK:
+        return "Begin again"
+    ahead = release.steps[release.step + 1 :]
+    if release.step < len(release.steps) and resumes(release):
+        return "Resume"
+    if ahead and "setWeight" in ahead[0]:
+        return f"Promote to {ahead[0]['setWeight']} %"
+    last = release.step >= len(release.steps) or release.promotes_itself
+    return f"Next: {step_words(ahead[0])}" if ahead else "Promote to 100 %" if last else "End the last step"
 
 
 def all_at_once(release: Release) -> str:

@@ -20,6 +20,7 @@ from kubernetes.client.api.authorization_v1_api import AuthorizationV1Api
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from penstock_cli import remedies
 from penstock_cli.cluster import GROUP, PLURALS, SECONDS, Cluster, CommandError, Resource, body, cause
 from penstock_cli.commands import Command, abort, pause, promote
 from penstock_cli.text import Screen
@@ -114,6 +115,8 @@ class Server:
                 return await self._news(int(since), lambda: self._rows(int(since)))
             case "GET", "view", kind, namespace, name:
                 return await self._news(int(since), lambda: self._view((kind, namespace, name)))
+            case "GET", "reasons":
+                return [(reason, *row) for reason, row in remedies.known().items()]
             case "GET", "schema", namespace, name:
                 asked = {"method": "GET", "path": "/openapi.json"}
                 return await _apart(lambda: self._call(namespace, name, asked))

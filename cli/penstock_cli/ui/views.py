@@ -1,19 +1,21 @@
 """What each view of the page shows, as JSON, of the resources and what was scraped. Pure.
 
-All words are those of `status`, `why` and `rollout`; the page lays them out and draws.
+All words are those of `status`, `why`, `rollout` and `remedies`; the page lays them out and draws.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from penstock_cli import causes, injected
+from penstock_cli import causes, injected, remedies
 from penstock_cli.cluster import PLURALS, CommandError, Resource, event_time
-from penstock_cli.commands import rollout, status, why
-from penstock_cli.release import Release
+from penstock_cli.commands import abort, pause, promote, rollout, status, why
+from penstock_cli.release import PAUSED, ROLLED_BACK, Release
 from penstock_cli.text import when
 from penstock_cli.ui.scrapes import Target
 from penstock_cli.ui.store import INJECTED, POD, Key, Store
@@ -44,7 +46,7 @@ def rows(store: Store, now: datetime) -> dict[str, View]:
             try:
                 made[key] = _row(kind, resource, key, shown)
             except Exception as error:  # of a CRD of another version: the others are shown
-                made[key] = _head(kind, {"metadata": resource["metadata"]}) | {
+                made[key] = _head(kind, {"metadata": resource["metadata"], "spec": {}}) | {
                     "details": [],
                     "notes": [f"cannot be shown: {error!r}"],
                 }
@@ -54,11 +56,36 @@ def rows(store: Store, now: datetime) -> dict[str, View]:
 
 
 def _row(kind: str, resource: Resource, key: str, shown: causes.Shown) -> View:
+    details = list(status.details(kind, resource))
+    if kind == "TrafficSplit" and (release := _release(resource)) is not None and release.stored:
+        details = [f"{resource['spec'].get('endpoint')}: {release.summary}"]  # the note says why
+    found = causes.found({"kind": kind, **resource}, key, shown, everything=False)
+    return {**_head(kind, resource), "details": details, "notes": [_note(each) for each in found]}
+
+
+def _release(split: Resource) -> Release | None:
+    return Release.of(split) if "strategy" in split["spec"] else None
+
+
+def _note(cause: causes.Cause) -> View:
+    """A cause, with what the documentation says of its reason."""
+    meaning, remedy = remedies.of(cause.reason)
     return {
-        **_head(kind, resource),
-        "details": list(status.details(kind, resource)),
-        "notes": causes.lines({"kind": kind, **resource}, key, shown, everything=False),
+        "reason": cause.reason,
+        "kinds": ", ".join(cause.kinds),
+        "message": cause.message or meaning,
+        "remedy": remedy,
     }
+
+
+def _pill(kind: str, resource: Resource, ready: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What is to be seen first of a resource: a colour, and words; None for whether it is Ready."""
+    reason = ready.get("reason", "")
+    if ready.get("status") == "False":
+        return ("wait", f"Not ready: {reason}") if remedies.in_progress(reason) else None
+    if kind == "TrafficSplit" and (release := _release(resource)) is not None:
+        return {PAUSED: ("wait", "Waits for a user"), ROLLED_BACK: ("bad", "Rolled back")}.get(release.phase)
+    return ("quiet", "Nothing follows it") if kind == "BatchPolicy" and reason == "Unused" else None
 
 
 def backend(store: Store, key: Key, scraped: Callable[[Iterable[Target]], Pods], now: datetime) -> View:
@@ -82,21 +109,23 @@ def backend(store: Store, key: Key, scraped: Callable[[Iterable[Target]], Pods],
     ]
     known = scraped(_targets(pods, contract.SIDECAR_ADMIN_PORT, _SIDECAR))
     inputs = recommendation.get("inputs") or {}
+    detailed = _detailed("ModelBackend", resource)
     return {
-        **_detailed("ModelBackend", resource),
+        **detailed,
+        "details": [],  # the view has more
+        "notes": [each for each in detailed["notes"] if each["reason"] != verdict],
         "replicas": {
             "wanted": spec.get("replicas", 1),
             "ready": state.get("readyReplicas") or 0,
             "recommended": state.get("desiredReplicas") if recommendation else None,
         },
-        "load": {
-            name: load.get(name, 0)
-            for name in ("queued", "ongoing", "arrivalsPerMinute", "requestsPerMinute", "oldestAgeMs")
-        }
+        "load": {name: load.get(name, 0) for name in ("queued", "ongoing", "requestsPerMinute")}
         | {"held": int(inputs.get("held", 0))},
+        "answers": _rate(known.values(), f"{_SIDECAR}requests_total"),
         "verdict": verdict,
-        "meaning": why.VERDICTS.get(verdict, ""),
+        "meaning": _released(store, key, state) or why.VERDICTS.get(verdict, ""),
         "why": recommendation.get("message", ""),
+        "remedy": remedies.of(verdict)[1],
         "terms": why.terms(inputs) if recommendation else [],
         "settings": why.limits(spec) if scaling is not None else [],
         "changes": [
@@ -114,6 +143,28 @@ def backend(store: Store, key: Key, scraped: Callable[[Iterable[Target]], Pods],
         "curve": measures.curve(known.values(), inputs, spec.get("batching") or {}),
         "users": _users(store, key),
     }
+
+
+def _released(store: Store, key: Key, state: Mapping[str, Any]) -> str:
+    """What a release has to do with a backend's number of pods, and why; empty for nothing."""
+    recommendation, name = state.get("recommendation") or {}, key[2]
+    if recommendation.get("verdict") != "Release":
+        return ""
+    least = (store.resources[key]["spec"].get("autoscaling") or {}).get("minReplicas", 1)
+    alone = max((recommendation.get("inputs") or {}).get("wanted", 0), least)
+    for each in store.of("TrafficSplit", key[1]):
+        release = _release(each)
+        if release is None or not release.stored or name not in (release.stable, release.candidate):
+            continue
+        whole = release.stored.get("replicas")
+        reason = f"all requests take {whole}, and can come back to it at any time"
+        if name == release.candidate:
+            reason = f"all requests take {whole}, and it is to have a part of them"
+        return (
+            f"kept at {state.get('desiredReplicas')} by the release of TrafficSplit "
+            f"{each['metadata']['name']}: {reason}; the load alone asks for {alone}"
+        )
+    return ""
 
 
 def endpoint(store: Store, key: Key, scraped: Callable[[Iterable[Target]], Pods]) -> View:
@@ -187,48 +238,76 @@ def split(
     """
     resource = store.resources[key]
     spec, state = resource["spec"], resource.get("status") or {}
+    release = _release(resource)
+    named = (release.stable, release.candidate) if release is not None else ()
+    weights = {each["name"]: dict(each) for each in state.get("weights") or ()}
     view = {
         **_detailed("TrafficSplit", resource),
         "endpoint": spec.get("endpoint", ""),
-        "weights": [dict(each) for each in state.get("weights") or ()],
+        "weights": [each for name, each in weights.items() if name not in named],
         "mirrors": [dict(each) for each in state.get("mirrors") or ()],
         "events": [] if isinstance(events, CommandError) else [_event(each) for each in reversed(events)],
         "eventsProblem": str(events) if isinstance(events, CommandError) else "",
     }
-    if "strategy" not in spec:
+    if release is None:
         return view
-    release = Release.of(resource)
-    pods = []
-    for name, role in ((release.stable, "stable"), (release.candidate, "candidate")):
+    backends = []
+    for name, role, needed in (
+        (release.stable, "stable", release.stored.get("replicas")),
+        (release.candidate, "candidate", release.needed if release.stored else None),
+    ):
         found = store.resources.get(("ModelBackend", key[1], name))
-        pods.append(
+        backends.append(
             {
                 "name": name,
                 "role": role,
                 "ready": ((found or {}).get("status") or {}).get("readyReplicas") or 0,
-                "wanted": ((found or {}).get("spec") or {}).get("replicas", 1) if found else None,
+                "needed": needed,
+                "missing": found is None,
+                **{which: weights.get(name, {}).get(which) for which in ("desired", "applied", "observed")},
             }
         )
+    # What the release says stands once, with the release.
+    notes = [each for each in view["notes"] if f"{each['reason']}: {each['message']}" != release.why]
     return view | {
+        "details": [],
+        "notes": notes if release.stored else view["notes"],
         "release": {
             "summary": release.summary,
-            "phase": release.phase,
             "why": release.why,
-            "current": release.current,
-            "ended": release.ended,
-            "begun": bool(release.stored),
+            "remedy": remedies.of(release.reason)[1],
             "started": release.stored.get("started"),
             "ended_at": release.stored.get("ended"),
             "steps": rollout.steps(release, now=now),
-            "shares": rollout.shares(release),
             "candidate": release.candidate,
-            "stable": release.stable,
-            "pods": pods,
+            "backends": backends,
+            "buttons": _buttons(release, unready=not backends[0]["ready"] and not backends[0]["missing"]),
             "verdicts": [dict(each) for each in rollout.judged(release)],
             "samples": list(store.samples.get(key, ())),
             "allowed": allowed,
-        }
+        },
     }
+
+
+def _buttons(release: Release, *, unready: bool) -> list[tuple[str, str, str, str]]:
+    """What a user may ask of a release: verb, name, what comes of it, and why nothing would."""
+    plans: list[tuple[str, str, Callable[[Release], str]]] = [
+        ("promote", promote.label(release), promote.goes_on),
+        ("promote-full", "Promote to 100 %", promote.all_at_once),
+        ("pause", "Pause", pause.stays),
+        ("abort", f"Abort: back to {release.stable}", functools.partial(abort.goes_back, unready=unready)),
+    ]
+    made: list[tuple[str, str, str, str]] = []
+    for verb, name, plan in plans:
+        if verb == "promote-full" and name == made[0][1]:
+            continue
+        will, problem = "", "" if release.stored else "the release has not begun"
+        try:
+            will = plan(release) if not problem else ""
+        except CommandError as error:
+            problem = str(error)
+        made.append((verb, name, will, problem))
+    return made
 
 
 def policy(store: Store, key: Key) -> View:
@@ -299,16 +378,17 @@ def _head(kind: str, resource: Resource) -> View:
         "created": metadata.get("creationTimestamp", ""),
         "ready": ready.get("status", "-"),
         "reason": ready.get("reason", "-"),
+        "pill": _pill(kind, resource, ready),
     }
 
 
 def _detailed(kind: str, resource: Resource) -> View:
     state = resource.get("status") or {}
-    notes = causes.lines({"kind": kind, **resource}, "", causes.Shown(), everything=False)
+    found = causes.found({"kind": kind, **resource}, "", causes.Shown(), everything=False)
     return {
         **_head(kind, resource),
         "details": list(status.details(kind, resource)),
-        "notes": notes,
+        "notes": [_note(each) for each in found],
         "behind": state.get("observedGeneration") != resource["metadata"].get("generation"),
         "conditions": [
             {
@@ -348,7 +428,7 @@ def _pod(pod: Resource, scraped: Scraped | None) -> View:
     return view | {
         "queued": total(latest, f"{_SIDECAR}queued_items", {}),
         "ongoing": total(latest, f"{_SIDECAR}ongoing_items", {}),
-        "batches": batches,
+        "answers": scraped.rate(f"{_SIDECAR}requests_total"),
         "size": items / batches if batches and items is not None else None,
     }
 
@@ -365,7 +445,7 @@ def _flow(
 
 
 def _answers(routers: Iterable[Scraped], name: str, of: str) -> View:
-    """What routers answered for an endpoint by one backend: rates a second, and milliseconds."""
+    """What routers answered for an endpoint by one backend: rates a second, and bounds in milliseconds."""
     routers = list(routers)
     errors: dict[str, float] = defaultdict(float)
     rate, known, durations_of, held = 0.0, False, defaultdict[float, float](float), 0.0
@@ -375,7 +455,7 @@ def _answers(routers: Iterable[Scraped], name: str, of: str) -> View:
         if len(scraped.values) < 2:
             continue
         known = True
-        (before, old), (now, new) = scraped.values[max(-len(scraped.values), -6)], scraped.values[-1]
+        (before, old), (now, new) = scraped.values[0], scraped.values[-1]
         seconds = max(now - before, 1e-3)
         for labels, count in new.get(f"{_ROUTER}requests_total", {}).items():
             pairs = dict(labels)
@@ -394,8 +474,12 @@ def _answers(routers: Iterable[Scraped], name: str, of: str) -> View:
         "rate": rate if known else None,
         "errors": sorted(errors.items(), key=lambda pair: -pair[1]),
         "held": held,
-        **{name: None if value is None else value * 1000 for name, value in halves.items()},
+        **{name: bounds and [_milliseconds(bound) for bound in bounds] for name, bounds in halves.items()},
     }
+
+
+def _milliseconds(seconds: float) -> float | None:
+    return None if seconds == math.inf else seconds * 1000
 
 
 def _rate(pods: Iterable[Scraped], metric: str, **labels: str) -> float | None:

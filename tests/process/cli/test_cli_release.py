@@ -14,6 +14,8 @@ import pytest
 
 from penstock_cli.commands import rollout
 from penstock_cli.release import Release
+from penstock_cli.ui import views
+from penstock_cli.ui.store import Store
 from penstock_operator.api import TrafficSplit
 from penstock_operator.kinds import BACKEND, EVENT, SPLIT
 from tests.support.clocks.waiting import until
@@ -496,3 +498,65 @@ def test_without_a_promotion_of_its_own_the_last_step_keeps_its_weight() -> None
     made = released(promotion="Manual")
     made["status"] = {"step": 6, "release": {"stable": "old", "candidate": "new", "phase": "Paused"}}
     assert Release.of(made).target == 50
+
+
+PAUSED = "nothing to pause: the release of new is paused"
+
+
+@pytest.mark.parametrize(
+    ("step", "stored", "pill", "buttons"),
+    [
+        (2, {}, None, {"Next: pause 5m": "", "Promote to 100 %": "", "Pause": "", "Abort: back to old": ""}),
+        (3, {}, None, {"Promote to 50 %": "", "Promote to 100 %": "", "Pause": "", "Abort: back to old": ""}),
+        (3, {"phase": "Paused"}, ("wait", "Waits for a user"),
+         {"Resume": "", "Promote to 100 %": "", "Pause": PAUSED, "Abort: back to old": ""}),
+        (5, {"phase": "Paused"}, ("wait", "Waits for a user"),
+         {"Promote to 100 %": "", "Pause": PAUSED, "Abort: back to old": ""}),
+        (6, {"phase": "Promoted"}, None,
+         {"Promote to 100 %": "nothing to promote: new has all requests already",
+          "Pause": "nothing to pause: the release of new is promoted",
+          "Abort: back to old": "nothing to abort: new is promoted; to go back, exchange stable and "
+          "candidate in the strategy"}),
+        (4, {"phase": "RolledBack"}, ("bad", "Rolled back"),
+         {"Begin again": "", "Promote to 100 %": "",
+          "Pause": "nothing to pause: the release of new is rolled back",
+          "Abort: back to old": "nothing to abort: old has all requests already"}),
+    ],
+)  # fmt: skip
+async def test_the_pages_buttons_say_what_they_do_or_why_they_do_nothing(
+    server: TinyApiserver, step: int, stored: Obj, pill: Any, buttons: dict[str, str]
+) -> None:
+    write(server.cluster, step=step, stored={"reason": "Analyzing", **stored})
+    store = Store()
+    for kind in (SPLIT, BACKEND):
+        store.replace(
+            kind.kind, [each for each in server.cluster.objects.values() if each["kind"] == kind.kind]
+        )
+    view = views.split(store, ("TrafficSplit", "n", "s"), [], "", datetime.now(UTC))
+    release = view["release"]
+    assert view["pill"] == pill
+    assert {name: problem for _, name, will, problem in release["buttons"] if will or problem} == buttons
+    assert view["notes"] == view["details"] == view["weights"] == [], "the release says it, once"
+    assert [(each["name"], each["ready"], each["observed"]) for each in release["backends"]] == [
+        ("old", 14, "90.4%"),
+        ("new", 1, "9.6%"),
+    ]
+
+
+async def test_the_page_says_why_a_release_keeps_pods(server: TinyApiserver) -> None:
+    store = Store()
+    store.replace("TrafficSplit", [server.cluster.find(SPLIT, "n", "s")])
+    for name, reason in (
+        ("old", "all requests take 14, and can come back to it at any time"),
+        ("new", "all requests take 14, and it is to have a part of them"),
+    ):
+        backend = server.cluster.find(BACKEND, "n", name)
+        backend["spec"]["autoscaling"] = {"minReplicas": 2, "maxReplicas": 20}
+        recommended = {"verdict": "Release", "message": "load 2 / targetLoad 2 = 1", "inputs": {"wanted": 1}}
+        backend["status"] |= {"desiredReplicas": 14, "recommendation": recommended}
+        store.replace("ModelBackend", [backend])
+        view = views.backend(store, ("ModelBackend", "n", name), lambda _: {}, datetime.now(UTC))
+        assert view["meaning"] == (
+            f"kept at 14 by the release of TrafficSplit s: {reason}; the load alone asks for 2"
+        )
+        assert view["remedy"] == "nothing: it ends with the release"

@@ -368,8 +368,8 @@ def test_a_histogram_between_two_scrapes() -> None:
     assert "x_s_sum" not in scraped(1, 1, 1), "JSON has no NaN"
     counts = buckets(scraped(5, 5, 5), scraped(6, 9, 9), "x_s", {"b": "a"})
     assert counts == [(1.0, 1.0), (2.0, 3.0), (float("inf"), 0.0)]
-    assert quantile(0.25, counts) == 1.0
-    assert quantile(0.625, counts) == 1.5
+    assert [quantile(share, counts) for share in (0.25, 0.625)] == [(0.0, 1.0), (1.0, 2.0)]
+    assert quantile(0.5, [(1.0, 0.0), (float("inf"), 3.0)]) == (1.0, float("inf"))
     assert quantile(0.5, buckets(scraped(5, 5, 5), scraped(5, 5, 5), "x_s", {"b": "a"})) is None
 
 

@@ -124,6 +124,7 @@ async def picture(call: Callable[..., Awaitable[dict[str, Any]]], width: int) ->
     await call(
         "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
     )
+    await call("Emulation.setScrollbarsHidden", hidden=True)
     said = await call("Page.captureScreenshot", captureBeyondViewport=True)
     return base64.b64decode(said["result"]["data"])
 

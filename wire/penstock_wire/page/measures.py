@@ -62,7 +62,7 @@ class Scraped:
         self.values.append((now, after))
 
     def rate(self, name: str, **labels: str) -> float | None:
-        """The rise of a counter a second, between the last two scrapes; None if there are not two.
+        """The rise of a counter a second, over the scrapes that are kept; None if there are not two.
 
         Args:
             name: the metric, whose series with these labels are added up.
@@ -70,7 +70,7 @@ class Scraped:
         """
         if len(self.values) < 2:
             return None
-        (before, old), (now, new) = self.values[-2], self.values[-1]
+        (before, old), (now, new) = self.values[0], self.values[-1]
         rise = total(new, name, labels) - total(old, name, labels)
         return max(rise, 0.0) / max(now - before, 1e-3)
 
@@ -131,8 +131,10 @@ def buckets(before: Values, after: Values, name: str, labels: dict[str, str]) ->
     return counts
 
 
-def quantile(share: float, counts: Sequence[tuple[float, float]]) -> float | None:
-    """The quantile of a histogram, linear within its bucket, as PromQL's `histogram_quantile`; None if empty.
+def quantile(share: float, counts: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """The bounds of a histogram's bucket that a quantile lies in; None if it is empty.
+
+    A number between them would look as if it had been measured.
 
     Args:
         share: from 0 to 1.
@@ -143,10 +145,10 @@ def quantile(share: float, counts: Sequence[tuple[float, float]]) -> float | Non
         return None
     for bound, count in counts:
         if count and rank <= count:
-            return low if bound == float("inf") else low + (bound - low) * (rank / count)
+            return low, bound
         rank -= count
-        low = bound if bound != float("inf") else low
-    return low
+        low = bound
+    return low, math.inf
 
 
 def batches(pods: Iterable[Scraped], now: datetime) -> dict[str, Any]:

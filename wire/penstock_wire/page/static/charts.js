@@ -12,6 +12,9 @@ function picture(width, height, label, ...children) {
   return svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label}, ...children);
 }
 
+// A picture is drawn as wide as it is shown, so that its words are as large on a phone.
+const room = () => Math.min(560, Math.max(300, innerWidth - 58));
+
 const text = (x, y, words, fields = {}) => svg("text", {x, y, ...fields}, words);
 
 // Round steps of an axis from 0 to at least `most`: 1, 2 or 5 times a power of ten.
@@ -32,9 +35,9 @@ export function short(value) {
 
 const clock = seconds => new Date(seconds * 1000).toLocaleTimeString([], {hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false});
 
-// Lines over time. `series`: {name, color, values, step}; `marks`: {at, words}.
-export function overTime({times, series, marks = [], from, to, unit, height = 170, axis = true, limit}) {
-  const width = 560, left = 46, right = 118, top = 24, bottom = axis ? 24 : 8;
+// Lines over time. `series`: {name, color, values, step}; `marks`: {at, name, words}, and `marked` says what they are.
+export function overTime({times, series, marks = [], marked, from, to, unit, height = 170, axis = true, limit}) {
+  const width = room(), left = 46, right = 118, top = marks.length ? 38 : 24, bottom = axis ? 24 : 8;
   const most = limit ?? Math.max(...series.flatMap(each => each.values), 1);
   const levels = ticks(most, 4), highest = levels.at(-1);
   const x = at => left + (at - from) / Math.max(to - from, 1) * (width - left - right);
@@ -51,9 +54,18 @@ export function overTime({times, series, marks = [], from, to, unit, height = 17
       parts.push(text(x(at), height - 6, clock(at), {class: "quiet", "text-anchor": anchor}));
     }
   }
-  for (const mark of marks.filter(each => each.at >= from && each.at <= to)) {
+  const seen = marks.filter(each => each.at >= from && each.at <= to).sort((one, other) => one.at - other.at);
+  if (seen.length) {
+    parts.push(svg("line", {class: "mark", x1: width - right - 150, x2: width - right - 150, y1: 3, y2: 15}));
+    parts.push(text(width - right - 144, 12, marked, {class: "quiet"}));
+  }
+  let free = left;
+  for (const mark of seen) {
     parts.push(svg("line", {class: "mark", x1: x(mark.at), x2: x(mark.at), y1: top, y2: height - bottom},
-      svg("title", {}, `${clock(mark.at)}: ${mark.words}`)));
+      svg("title", {}, `${clock(mark.at)}: ${mark.name}: ${mark.words}`)));
+    if (x(mark.at) - 20 < free) continue;
+    parts.push(text(x(mark.at), top - 5, mark.name, {"text-anchor": "middle"}));
+    free = x(mark.at) + 24;
   }
   const ends = [];
   for (const {name, color, values, step} of series) {
@@ -77,7 +89,7 @@ export function overTime({times, series, marks = [], from, to, unit, height = 17
 
 // Batches by size over time: the darker, the more.
 export function heat({bounds, columns, seconds, span = 60}) {
-  const width = 560, left = 62, right = 20, top = 20, bottom = 24, row = 16;
+  const width = room(), left = 62, right = 20, top = 20, bottom = 24, row = 16;
   const height = top + bottom + row * bounds.length;
   const most = Math.max(...columns.flatMap(([, counts]) => counts), 1);
   const cell = (width - left - right) / span;
@@ -108,7 +120,7 @@ export function heat({bounds, columns, seconds, span = 60}) {
 
 // Time of a batch by its size, with what the objective allows.
 export function curve({a, b, most, objective, allowed}) {
-  const width = 560, height = 220, left = 52, right = 24, top = 26, bottom = 34;
+  const width = room(), height = 220, left = 52, right = 24, top = 26, bottom = 34;
   const large = Math.max(most ?? 0, allowed ?? 0, 8);
   const highest = ticks(Math.max(a + b * large, objective ?? 0) * 1.02, 4, false);
   const x = items => left + items / large * (width - left - right);
@@ -140,8 +152,8 @@ export function curve({a, b, most, objective, allowed}) {
 
 // An endpoint's requests on their way to backends: as wide as their share.
 export function flows({name, shares}) {
-  const width = 560, row = 46, top = 8, height = top * 2 + row * Math.max(shares.length, 1);
-  const middle = height / 2, begin = 130, end = 250;
+  const width = room(), narrow = width < 480, row = narrow ? 76 : 46, top = 8, height = top * 2 + row * Math.max(shares.length, 1);
+  const middle = height / 2, begin = narrow ? 70 : 130, end = narrow ? 120 : 250;
   const served = shares.filter(each => !each.mirror), all = served.reduce((sum, each) => sum + each.share, 0) || 1;
   const thick = Math.min(34, height - 2 * top);
   const parts = [];
@@ -157,11 +169,17 @@ export function flows({name, shares}) {
       : `M${begin},${from - half}C${bend},${from - half} ${bend},${y - half} ${end},${y - half}`
         + `L${end},${y + half}C${bend},${y + half} ${bend},${from + half} ${begin},${from + half}Z`;
     parts.push(svg("path", {class: each.mirror ? "flow mirror" : "flow", d}, svg("title", {}, each.words)));
-    parts.push(text(end + 8, y - 2, each.name, {"font-weight": 600}));
-    parts.push(text(end + 8, y + 14, each.words, {class: "quiet"}));
+    const lines = [""];
+    for (const word of each.words.split(/(?<=,) /)) {
+      if (lines.at(-1) && lines.at(-1).length + word.length > (width - end) / 6.5) lines.push("");
+      lines.push(`${lines.pop()} ${word}`.trim());
+    }
+    parts.push(text(end + 8, y - 2 - 8 * (lines.length - 1), each.name, {"font-weight": 600}));
+    lines.forEach((words, line) => parts.push(text(end + 8, y + 14 + 16 * line - 8 * (lines.length - 1), words,
+      {class: each.bad ? "bad" : "quiet"})));
   });
   parts.push(svg("rect", {class: "node", x: 6, y: middle - 17, width: begin - 6, height: 34, rx: 6}));
-  const shown = name.length > 18 ? `${name.slice(0, 17)}…` : name;
+  const most = Math.floor(begin / 7), shown = name.length > most ? `${name.slice(0, most - 1)}…` : name;
   parts.push(text((begin + 6) / 2, middle + 4, shown, {"text-anchor": "middle", "font-weight": 600}));
   return picture(width, height, `${name}: ` + shares.map(each => `${each.name} ${each.words}`).join("; "), ...parts);
 }

@@ -32,7 +32,8 @@ setInterval(() => {
   for (const time of document.querySelectorAll("time")) time.textContent = age(time.dateTime);
 }, 1000);
 
-function badge(ready, reason) {
+function badge({ready, reason, pill}) {
+  if (pill) return el("span", {class: `badge ${pill[0]}`}, pill[1]);
   if (ready === "-") return null;
   const kind = ready === "True" ? "good" : ready === "False" ? "bad" : "wait";
   const words = {good: "Ready", bad: "Not ready", wait: "Unknown"}[kind];
@@ -51,7 +52,14 @@ function table(head, rows, numbers = []) {
 const tiles = pairs => el("div", {class: "tiles"}, pairs.map(([value, words, kind]) =>
   el("div", {class: "tile"}, el("b", {class: kind}, `${value}`), el("span", {}, words))));
 
-const notes = list => list.length ? el("ul", {class: "notes"}, list.map(each => el("li", {}, each))) : null;
+// A reason, which leads to what the documentation says of it.
+const cause = (reason, title) => el("a", {href: `#/reasons/${encodeURIComponent(reason)}`, title, "data-key": reason}, reason);
+
+const remedy = words => words ? el("div", {class: "remedy"}, el("b", {}, "What to do: "), words) : null;
+
+// Each is a sentence, or the cause that conditions have.
+const notes = list => list.length ? el("ul", {class: "notes"}, list.map(each => typeof each === "string" ? el("li", {}, each)
+  : el("li", {}, cause(each.reason, each.kinds), each.message ? `: ${each.message}` : "", remedy(each.remedy)))) : null;
 
 // A part of a view, made anew only if what it shows has changed; the focus stays where it was. A part without data is
 // there, hidden: so the parts have one order, whatever comes first.
@@ -141,23 +149,24 @@ function overview(signal) {
   const search = el("input", {type: "search", placeholder: "Find by name, namespace or words", "aria-label": "Find",
     oninput: () => arrange()});
   const bad = el("select", {"aria-label": "Which", onchange: () => arrange()},
-    el("option", {value: ""}, "All"), el("option", {value: "bad"}, "What is not ready"));
+    el("option", {value: ""}, "All"), el("option", {value: "bad"}, "What is not well"));
   const summary = el("div"), lists = el("div");
   main.replaceChildren(el("h1", {}, "Overview"), summary, el("div", {class: "find"}, search, bad), lists);
 
   function row(data) {
     return el("li", {}, el("span", {class: "name"}, link(data.kind, data.namespace, data.name,
-      spread ? `${data.namespace}/${data.name}` : data.name)), el("span", {}, badge(data.ready, data.reason) ?? ""),
+      spread ? `${data.namespace}/${data.name}` : data.name)), el("span", {}, badge(data) ?? ""),
       el("span", {class: "words"}, data.details.join(", ")), el("span", {class: "age"}, since(data.created)),
       data.notes.length ? el("div", {class: "notes"}, notes(data.notes)) : null);
   }
   let spread = false, whole = false;
+  const state = ({kind, ready, pill}) => pill ? {bad: 0, wait: 1}[pill[0]] ?? 2
+    : ready === "False" ? 0 : ready === "True" || kind === "BatchPolicy" ? 2 : 1;
 
   function arrange() {
     const words = search.value.toLowerCase();
-    const wanted = [...rows.values()].filter(each => (!bad.value || each.ready !== "True" && each.kind !== "BatchPolicy")
-      && (!words || `${each.namespace}/${each.name} ${each.reason} ${each.details} ${each.notes}`.toLowerCase().includes(words)));
-    const state = each => each.ready === "False" ? 0 : each.ready === "True" || each.kind === "BatchPolicy" ? 2 : 1;
+    const wanted = [...rows.values()].filter(each => (!bad.value || state(each) < 2)
+      && (!words || JSON.stringify(each).toLowerCase().includes(words)));
     wanted.sort((one, other) => state(one) - state(other) || one.namespace.localeCompare(other.namespace)
       || one.name.localeCompare(other.name));
     for (const [kind, title] of Object.entries(KINDS)) {
@@ -198,11 +207,11 @@ function overview(signal) {
     }
     const all = [...rows.values()], count = (kind, ready) =>
       all.filter(each => each.kind === kind && (!ready || each.ready === "True")).length;
-    panel(summary, "tiles", "", ["ModelEndpoint", "ModelBackend"].map(kind => [count(kind, true), count(kind)]), () =>
-      tiles([["ModelEndpoint", "endpoints ready"], ["ModelBackend", "backends ready"]].map(([kind, words]) => {
-        const [well, of] = [count(kind, true), count(kind)];
-        return [`${well} of ${of}`, words, well < of ? "bad" : "good"];
-      })));
+    const steered = colour => all.filter(each => each.kind === "TrafficSplit" && each.pill?.[0] === colour).length;
+    panel(summary, "tiles", "", [["ModelEndpoint", "endpoints ready"], ["ModelBackend", "backends ready"]].map(([kind, words]) =>
+      [`${count(kind, true)} of ${count(kind)}`, words, ["bad", "wait", "good"][Math.min(2, ...all.filter(each => each.kind === kind).map(state))]]).concat(
+      [[steered("wait"), "waiting for a user", "wait"], [steered("bad"), "rolled back", "bad"]].filter(([releases]) => releases)
+        .map(([releases, words, colour]) => [releases, `${releases > 1 ? "releases" : "release"} ${words}`, colour])), tiles);
     arrange();
   }, signal);
 }
@@ -211,28 +220,40 @@ function overview(signal) {
 
 function head(view) {
   return [el("p", {class: "crumbs"}, el("a", {href: "#/"}, "Overview"), ` › ${view.namespace} › ${view.kind}`),
-    el("h1", {}, view.name, badge(view.ready, view.reason), view.created ? el("small", {}, "age ", since(view.created)) : null),
+    el("h1", {}, view.name, badge(view), view.created ? el("small", {}, "age ", since(view.created)) : null),
     view.details.length ? el("p", {}, view.details.join(", ")) : null,
     view.behind ? el("p", {class: "wait"}, "The status is older than the last change of the spec.") : null,
     notes(view.notes)].filter(Boolean);
 }
 
-const conditions = list => el("details", {}, el("summary", {"data-key": "conditions"}, `${list.length} conditions`),
+const conditions = list => el("details", {}, el("summary", {"data-key": "conditions"}, `${list.length} ${list.length === 1 ? "condition" : "conditions"}`),
   table(["CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"], list.map(each =>
-    [each.type, each.status, each.reason, each.lastTransitionTime ? since(each.lastTransitionTime) : "-", each.message])));
+    [each.type, each.status, cause(each.reason), each.lastTransitionTime ? since(each.lastTransitionTime) : "-", each.message])));
 
 function pods(list, load) {
   if (!list.length) return el("p", {class: "quiet"}, "There are no pods.");
-  const names = ["POD", "STATE", "AGE", "RESTARTS", "NODE", ...load ? ["QUEUED", "ONGOING", "BATCHES/S", "ITEMS A BATCH"] : []];
+  const names = ["POD", "STATE", "AGE", "RESTARTS", "NODE", ...load ? ["QUEUED", "ONGOING", "ANSWERS/S", "ITEMS A BATCH"] : []];
   const problem = list.find(each => each.problem)?.problem;
   return [table(names, list.map(each => [each.name, el("span", {class: each.ready ? "good" : "wait"}, each.state),
-    since(each.created), `${each.restarts}`, each.node || "-", ...load ? ["queued", "ongoing", "batches", "size"].map(name =>
+    since(each.created), `${each.restarts}`, each.node || "-", ...load ? ["queued", "ongoing", "answers", "size"].map(name =>
       each[name] == null ? "-" : short(each[name])) : []]), [3, 5, 6, 7, 8]),
     problem ? el("p", {class: "quiet"}, `Metrics of pods cannot be read: ${problem}`) : null].filter(Boolean);
 }
 
 const rate = value => value == null ? "-" : `${short(value)}/s`;
-const ms = value => value == null ? "-" : `${short(value)} ms`;
+// The bucket that a time lies in, in milliseconds: nothing finer was measured.
+function span(bounds) {
+  if (!bounds) return "-";
+  const [low, high] = bounds, unit = high > 1000 || high == null ? 1000 : 1, name = unit > 1 ? "s" : "ms";
+  return high == null ? `> ${short(low / unit)} ${name}` : low ? `${short(low / unit)}–${short(high / unit)} ${name}` : `≤ ${short(high)} ms`;
+}
+
+// Two stacks side by side, so that none of their parts leaves a hole; one on a narrow screen.
+function stacks(place) {
+  let grid = place.querySelector(":scope > .grid");
+  if (!grid) place.append(grid = el("div", {class: "grid"}, el("div"), el("div")));
+  return grid.children;
+}
 
 // ---- the views of one resource
 
@@ -240,34 +261,37 @@ const VIEWS = {
   ModelBackend(view, place) {
     // Of a laptop's processes there is less: neither pods nor an autoscaler.
     const {wanted, ready, recommended} = view.replicas ?? {}, load = view.load;
-    panel(place, "tiles", "", [view.replicas, load, view.refused, view.failed], () => tiles([
+    const answers = view.answers != null ? [short(view.answers), "answers a second"]
+      : [load.requestsPerMinute, "answers in the last minute"];
+    panel(place, "tiles", "", [view.replicas, load, answers, view.refused, view.failed], () => tiles([
       ...view.replicas ? [[`${ready} of ${wanted}`, "pods ready", ready < wanted ? "wait" : "good"]] : [],
-      ...recommended != null ? [[recommended, "pods recommended"]] : [],
-      [load.queued, "items queued"], [load.ongoing, "items with the model"], [load.held, "requests held by routers"],
-      [load.requestsPerMinute, "answers a minute"], [view.refused, "refused a minute", view.refused ? "wait" : null],
-      [view.failed, "failed a minute", view.failed ? "bad" : null]].filter(([value]) => value != null)));
-    panel(place, "artifact", "Download", view.artifact || null, words => el("p", {}, words));
+      ...recommended != null && recommended !== wanted ? [[recommended, "pods recommended", "wait"]] : [],
+      [load.queued, "items queued"], [load.ongoing, "items with the model"], [load.held, "requests held by routers"], answers,
+      ...view.refused || view.failed || view.failed == null ? [] : [[0, "refused or failed in the last minute"]],
+      [view.refused || null, "refused in the last minute", "wait"],
+      [view.failed || null, "failed in the last minute", "bad"]].filter(([value]) => value != null)));
+    const [left, right] = stacks(place);
+    panel(left, "artifact", "Download", view.notes.some(each => each.reason === "Downloading") ? null : view.artifact || null, words => el("p", {}, `A pod gets the model's files: ${words}`));
+    panel(left, "why", "Why this number of pods", view.terms?.length ? [view.verdict, view.meaning, view.why, view.terms,
+      view.settings, view.remedy] : null, () => [el("p", {}, el("b", {}, `${view.verdict}: `), view.meaning),
+      el("p", {}, view.why), remedy(view.remedy), table(["TERM", "VALUE", "MEANING"], view.terms, [1]),
+      ...view.settings.map(each => el("p", {class: "quiet"}, each))].filter(Boolean));
+    panel(left, "batches", "Batch sizes", view.batches.bounds.length ? view.batches : null, heat);
     const times = view.samples.map(each => each[0]), column = index => view.samples.map(each => each[index]);
-    panel(place, "time", view.replicas ? "Load and pods over time" : "Load over time", times.length ? [view.samples, view.changes, tick()] : null, () => {
+    panel(right, "time", view.replicas ? "Load and pods over time" : "Load over time", times.length ? [view.samples, view.changes, tick()] : null, () => {
       const to = Math.max(times.at(-1), Date.now() / 1000), from = Math.min(times[0], to - 60);
-      const marks = view.changes.map(each => ({at: Date.parse(each.time) / 1000, words: `${each.from} → ${each.to}: ${each.reason}`}));
+      const marks = view.changes.map(each => ({at: Date.parse(each.time) / 1000, name: `${each.from} → ${each.to}`, words: each.reason}));
       return [overTime({times, from, to, unit: "items", series: [
         {name: "queued", color: "blue", values: column(1)}, {name: "with the model", color: "orange", values: column(2)},
-        ...view.replicas ? [{name: "held", color: "purple", values: column(3)}] : []], marks, axis: !view.replicas}),
-      view.replicas && overTime({times, from, to, unit: "pods", height: 110, series: [
+        ...view.replicas ? [{name: "held", color: "purple", values: column(3)}] : []], axis: !view.replicas}),
+      view.replicas && overTime({times, from, to, unit: "pods", marked: "the autoscaler's changes", height: 130, series: [
         {name: "wanted", color: "purple", values: column(4), step: true},
         {name: "ready", color: "green", values: column(5), step: true}], marks})].filter(Boolean);
     });
-    panel(place, "why", "Why this number of pods", view.terms?.length ? [view.verdict, view.meaning, view.why, view.terms,
-      view.settings] : null, () => [el("p", {}, el("b", {}, `${view.verdict}: `), view.meaning),
-      el("p", {}, view.why), table(["TERM", "VALUE", "MEANING"], view.terms, [1]),
-      ...view.settings.map(each => el("p", {class: "quiet"}, each))]);
-    panel(place, "changes", "Last changes of the autoscaler", view.changes.length ? view.changes : null, list =>
+    panel(right, "changes", "Last changes of the autoscaler", view.changes.length ? view.changes : null, list =>
       table(["AGO", "PODS", "WHY"], list.map(each => [since(each.time), `${each.from} → ${each.to}`, each.reason])));
-    const batches = view.batches;
-    panel(place, "batches", "Batch sizes", batches.bounds.length ? batches : null, heat);
-    panel(place, "curve", "Time of a batch", view.curve, curve);
-    panel(place, "errors", "Errors of the last minute", view.errors?.length ? view.errors : null, list =>
+    panel(right, "curve", "Time of a batch", view.curve, curve);
+    panel(right, "errors", "Errors of the last minute", view.errors?.length ? view.errors : null, list =>
       table(["REASON", "REQUESTS", "MEANING"], list, [1]));
     panel(place, "pods", "Pods", view.pods, list => pods(list, true));
     panel(place, "users", "Named by and follows", view.users?.length ? view.users : null, list =>
@@ -277,17 +301,19 @@ const VIEWS = {
   ModelEndpoint(view, place) {
     const served = view.flows.filter(each => !each.mirror), known = served.every(each => each.rate != null);
     const total = served.reduce((sum, each) => sum + (each.rate ?? 0), 0), live = known && total > 0;
-    panel(place, "flows", "Where requests go", view.flows.length ? view.flows : null, () => flows({name: view.name,
+    const [left, right] = stacks(place);
+    panel(left, "flows", "Where requests go", view.flows.length ? view.flows : null, () => flows({name: view.name,
       shares: view.flows.map(each => ({name: each.name, mirror: each.mirror, share: live ? each.rate ?? 0 : each.weight ?? 0,
-        words: spoken(each)}))}));
-    panel(place, "about", "About it", [view.url, view.split], () => el("dl", {},
+        words: spoken(each), bad: each.errors?.length > 0}))}));
+    panel(left, "about", "About it", [view.url, view.split], () => el("dl", {},
       el("dt", {}, "Address in the cluster"), el("dd", {}, el("code", {}, view.url || "-")),
       el("dt", {}, "Split"), el("dd", {}, view.split ? link("TrafficSplit", view.namespace, view.split) : "none")));
+    panel(right, "try", "Try it", {namespace: view.namespace, name: view.name}, tryIt);
     panel(place, "table", "Backends", served, list => table(
       ["BACKEND", "WEIGHT", "READY PODS", "RATE", "P50", "P99", "HELD", "ERRORS"], list.map(each => [
         link("ModelBackend", view.namespace, each.name), `${each.weight}`, each.readyPods == null ? "there is none"
-          : `${each.readyPods}`, rate(each.rate), ms(each.p50), ms(each.p99), short(each.held),
-        each.errors.map(([reason, one]) => `${reason} ${rate(one)}`).join(", ") || "none"]), [1, 2, 3, 4, 5, 6]));
+          : `${each.readyPods}`, rate(each.rate), span(each.p50), span(each.p99), short(each.held),
+        each.errors.length ? el("span", {class: "bad"}, each.errors.map(([reason, one]) => `${reason} ${rate(one)}`).join(", ")) : "none"]), [1, 2, 3, 4, 5, 6]));
     panel(place, "none", "Refused before a backend was chosen", view.none.errors.length ? view.none.errors : null, list =>
       el("p", {}, list.map(([reason, one]) => `${reason} ${rate(one)}`).join(", ")));
     const mirrors = view.flows.filter(each => each.mirror);
@@ -296,20 +322,20 @@ const VIEWS = {
         link("ModelBackend", view.namespace, each.name), each.percent == null ? "-" : `${each.percent} %`,
         rate(each.rate), each.summary || "-", each.difference || "none"]), [1, 2]));
     panel(place, "pods", "Routers", view.routers, list => pods(list, false));
-    panel(place, "try", "Try it", {namespace: view.namespace, name: view.name}, tryIt);
   },
 
   TrafficSplit(view, place) {
     const release = view.release;
-    panel(place, "release", "Release", release ? [release, view.namespace, view.name] : null, () => steering(view, release));
-    panel(place, "weights", "Weights", view.weights.length ? view.weights : null, list => table(
+    panel(place, "release", release ? `Release: ${release.summary}` : "Release", release ? [release, view.namespace, view.name] : null, () => steering(view, release));
+    panel(place, "weights", release ? "Other weights" : "Weights", view.weights.length ? view.weights : null, list => table(
       ["BACKEND", "DESIRED", "APPLIED", "OBSERVED"], list.map(each => [link("ModelBackend", view.namespace, each.name),
         `${each.desired}`, each.applied == null ? "-" : `${each.applied}`, each.observed ?? "no requests"]), [1, 2, 3]));
-    panel(place, "verdicts", "What the metrics say of the candidate", release?.verdicts?.length ? release.verdicts : null,
+    const [left, right] = stacks(place);
+    panel(left, "verdicts", "What the metrics say of the candidate", release?.verdicts?.length ? release.verdicts : null,
       list => table(["METRIC", "VERDICT", "EVIDENCE"], list.map(each => [each.metric, el("span",
         {class: {Pass: "good", Fail: "bad"}[each.verdict] ?? "wait"}, each.verdict), each.message ?? ""])));
     const samples = (release?.samples ?? []).filter(([, ...metrics]) => metrics.some(([, fails]) => fails != null));
-    panel(place, "evidence", "Evidence towards a verdict", samples.length ? [samples, tick()] : null, () => {
+    panel(right, "evidence", "Evidence towards a verdict", samples.length ? [samples, tick()] : null, () => {
       const times = samples.map(([at]) => at), to = Math.max(times.at(-1), Date.now() / 1000), from = Math.min(times[0], to - 60);
       return samples.at(-1).slice(1).filter(([, fails]) => fails != null).map(([metric]) => {
         const of = index => samples.map(([, ...each]) => each.find(([name]) => name === metric)?.[index] ?? 0);
@@ -317,10 +343,10 @@ const VIEWS = {
           {name: "for Fail", color: "orange", values: of(1), step: true}, {name: "for Pass", color: "green", values: of(2), step: true}]});
       });
     });
-    panel(place, "mirrors", "Mirrors", view.mirrors.length ? view.mirrors : null, list => table(
+    panel(left, "mirrors", "Mirrors", view.mirrors.length ? view.mirrors : null, list => table(
       ["MIRROR", "SENT", "DIFFER", "IN WORDS", "FIRST DIFFERENCE"], list.map(each => [each.name, `${each.sent ?? 0}`,
         each.mismatchedPercent == null ? "-" : `${each.mismatchedPercent} %`, each.summary ?? "-", each.firstDifference ?? "none"]), [1, 2]));
-    panel(place, "endpoint", "Endpoint", view.endpoint || null, name => el("p", {}, link("ModelEndpoint", view.namespace, name)));
+    panel(place, "endpoint", "Endpoint", view.endpoint && !release ? view.endpoint : null, name => el("p", {}, link("ModelEndpoint", view.namespace, name)));
     panel(place, "events", "Events", view.eventsProblem || view.events, events => typeof events === "string"
       ? el("p", {class: "quiet"}, events) : events.length ? table(["AGO", "REASON", "MESSAGE"], events.map(each =>
         [since(each.time), each.reason, each.message])) : el("p", {class: "quiet"}, "There are none."));
@@ -349,7 +375,10 @@ const tick = () => Math.floor(Date.now() / 5000);
 function spoken(share) {
   const parts = share.mirror ? [`copies of ${share.percent ?? 100} %`] : [`weight ${share.weight}`];
   if (share.rate != null) parts.push(rate(share.rate));
-  if (share.p50 != null) parts.push(`p50 ${ms(share.p50)}`, `p99 ${ms(share.p99)}`);
+  if (share.p50) {
+    const [half, nearly] = [span(share.p50), span(share.p99)];
+    parts.push(...half === nearly ? [`p50 and p99 ${half}`] : [`p50 ${half}`, `p99 ${nearly}`]);
+  }
   if (share.errors?.length) parts.push(`errors ${rate(share.errors.reduce((sum, [, one]) => sum + one, 0))}`);
   return parts.join(", ");
 }
@@ -358,9 +387,9 @@ const followed = each => Object.entries(each).filter(([name]) => name !== "name"
 
 function steering(view, release) {
   const said = el("span", {role: "status"});
-  const steer = (verb, words, question) => el("button", {disabled: Boolean(release.allowed), title: release.allowed || null,
-    "data-key": verb, onclick: async () => {
-      if (!confirm(question)) return;
+  const steer = ([verb, words, will, problem]) => el("button", {disabled: Boolean(release.allowed || problem),
+    title: release.allowed || problem || will, "data-key": verb, onclick: async () => {
+      if (!confirm(`${words}? ${will}.`)) return;
       try {
         said.textContent = (await ask("POST", `/api/steer/${encodeURIComponent(view.namespace)}/${encodeURIComponent(view.name)}`, {verb})).said;
       } catch (error) { said.textContent = error.message; }
@@ -368,20 +397,15 @@ function steering(view, release) {
   const steps = el("ol", {class: "steps"}, release.steps.map(([mark, number, words, time]) => el("li",
     {class: {"✓": "done", "▶": "here", "✗": "failed"}[mark] ?? null, "aria-current": mark === "▶" ? "step" : null},
     `${mark} ${number ? `${number}. ` : ""}${words}${time ? ` (${time})` : ""}`)));
-  const shares = Object.entries(release.shares).map(([name, percent]) => [name, percent == null ? "-" : `${short(percent)} %`,
-    percent == null ? "" : el("progress", {max: 100, value: percent, "aria-label": `${name} share of ${release.candidate}`})]);
-  return [el("p", {}, el("b", {}, release.summary)), release.why ? el("p", {}, release.why) : null,
-    release.started ? el("p", {class: "quiet"}, "began ", since(release.started), " ago",
-      ...release.ended_at ? [", ended ", since(release.ended_at), " ago"] : []) : null, steps,
-    table([`SHARE OF ${release.candidate}`, "", ""], shares, [1]),
-    table(["BACKEND", "ROLE", "READY", "WANTED"], release.pods.map(each => [link("ModelBackend", view.namespace, each.name),
-      each.role, `${each.ready}`, each.wanted == null ? "there is none" : `${each.wanted}`]), [2, 3]),
-    el("div", {class: "acts"},
-      steer("promote", "Promote", `Let ${release.candidate} go on by one step?`),
-      steer("promote-full", "Promote in full", `Give ${release.candidate} all requests at once?`),
-      steer("pause", "Pause", `Hold the release of ${release.candidate} where it is?`),
-      steer("abort", "Abort", `Give all requests back to ${release.stable}?`), said),
-    release.allowed ? el("p", {class: "quiet"}, `To steer the release ${release.allowed}.`) : null].filter(Boolean);
+  const percent = value => value == null ? "-" : `${parseFloat(value)} %`;
+  return [el("p", {}, release.why), remedy(release.remedy), steps,
+    el("div", {class: "acts"}, release.buttons.map(steer), said),
+    release.allowed ? el("p", {class: "quiet"}, `To steer the release ${release.allowed}.`) : null,
+    table(["BACKEND", "ROLE", "READY PODS", "NEEDED", "SHARE ASKED FOR", "AT THE ROUTERS", "OBSERVED"], release.backends.map(each => [
+      link("ModelBackend", view.namespace, each.name), each.role, each.missing ? "there is none" : `${each.ready}`, each.needed,
+      percent(each.desired), percent(each.applied), percent(each.observed)]), [2, 3, 4, 5, 6]),
+    el("p", {class: "quiet"}, "Of endpoint ", link("ModelEndpoint", view.namespace, view.endpoint), ...release.started
+      ? ["; began ", since(release.started), " ago"] : [], ...release.ended_at ? [", ended ", since(release.ended_at), " ago"] : [])].filter(Boolean);
 }
 
 // An example of what a schema describes; `left` bounds its parts, since the schema is the model's.
@@ -409,7 +433,7 @@ function example(schema, all, depth = 0, left = {parts: 1000}) {
 function tryIt({namespace, name}) {
   const where = `${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
   const path = el("input", {value: "/", "aria-label": "Path", "data-key": "path"});
-  const body = el("textarea", {rows: 5, spellcheck: "false", "aria-label": "Body", "data-key": "body"});
+  const body = el("textarea", {rows: 9, spellcheck: "false", "aria-label": "Body", "data-key": "body"});
   body.value = '{"instances": [1]}';
   const shown = el("pre", {"aria-live": "polite"});
   const send = el("button", {"data-key": "send", onclick: async () => {
@@ -437,6 +461,21 @@ function tryIt({namespace, name}) {
   return [el("div", {class: "find"}, paths, path, send), body, shown];
 }
 
+// What the documentation says of the reasons of conditions.
+async function reasons(reason) {
+  document.title = "Reasons - Penstock";
+  let list = [];
+  try { list = await ask("GET", "/api/reasons"); } catch (error) { state(error.message, true); }
+  const groups = Map.groupBy(list, each => each[1]);
+  main.replaceChildren(el("p", {class: "crumbs"}, el("a", {href: "#/"}, "Overview"), " › Reasons"),
+    el("h1", {}, "Reasons of conditions, and what to do"), ...[...groups].map(([group, rows]) =>
+      el("section", {"aria-label": group}, el("h2", {}, group), table(["REASON", "MEANING", "WHAT TO DO"],
+        rows.map(([name, , meaning, words]) => [el("b", {id: name}, name), meaning, words || "-"])))));
+  const wanted = document.getElementById(reason);
+  wanted?.closest("tr").classList.add("wanted");
+  wanted?.scrollIntoView({block: "center"});
+}
+
 // ---- the address
 
 let leave = new AbortController();
@@ -448,8 +487,9 @@ async function route() {
   const {signal} = leave;
   let parts = [];
   try { parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent); } catch { /* not an address of ours */ }
+  if (parts[0] === "reasons") { await reasons(parts[1]); return; }
   if (parts.length !== 3 || !Object.hasOwn(VIEWS, parts[0])) { overview(signal); return; }
-  const [kind, , name] = parts, top = el("div"), place = el("div", {class: kind === "ModelBackend" || kind === "ModelEndpoint" ? "grid" : ""});
+  const [kind, , name] = parts, top = el("div"), place = el("div");
   main.replaceChildren(top, place);
   document.title = `${name} - Penstock`;
   main.focus({preventScroll: true});
@@ -459,7 +499,7 @@ async function route() {
       el("a", {href: "#/"}, "Overview")), el("p", {}, `There is no ${kind} ${parts[1]}/${name}.`)]);
     place.hidden = !view;
     if (!view) { panel(top, "head", "", null); return; }
-    panel(top, "head", "", [view.name, view.ready, view.reason, view.details, view.notes, view.behind], () => head(view));
+    panel(top, "head", "", [view.name, view.ready, view.reason, view.pill, view.details, view.notes, view.behind], () => head(view));
     VIEWS[kind](view, place);
     panel(place, "conditions", "Conditions", view.conditions?.length ? view.conditions : null, conditions);
   }, signal);
