@@ -26,7 +26,7 @@ from penstock_cli.commands import Command, abort, pause, promote
 from penstock_cli.text import Screen
 from penstock_cli.ui import views
 from penstock_cli.ui.scrapes import Scrapes
-from penstock_cli.ui.store import KINDS, Key, Store
+from penstock_cli.ui.store import KINDS, Key, Store, plural
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request
 
@@ -135,7 +135,8 @@ class Server:
         with store.lock:
             said = {
                 "revision": store.revision,  # of before: what changes meanwhile is news once more
-                "problems": list(store.problems.values()),
+                "problems": _problems(store.problems),
+                "unread": list(store.problems),
                 "listed": store.listed | store.problems.keys() >= set(KINDS),
             }
         return said | await _apart(make)
@@ -284,6 +285,14 @@ class Server:
             "body": said.decode(errors="replace"),
             "whole": whole,
         }
+
+
+def _problems(problems: dict[str, str]) -> list[str]:
+    """What cannot be read, and why, each cause once."""
+    kinds: dict[str, list[str]] = {}
+    for kind, why in problems.items():
+        kinds.setdefault(why, []).append(plural(kind))
+    return [f"cannot read {', '.join(sorted(names))}: {why}" for why, names in kinds.items()]
 
 
 async def _apart(call: Callable[[], T]) -> T:

@@ -108,7 +108,7 @@ class Store:
 
         Args:
             kind: such as ModelBackend.
-            problem: in words; empty once it can be read again.
+            problem: the cause, in words; empty once it can be read again.
         """
         with self.lock:
             if self.problems.get(kind, "") != problem:
@@ -248,7 +248,9 @@ class Watches:
             except Exception as error:  # a thread that ends unseen would leave old data that look new
                 if isinstance(error, ApiException) and error.status == 410:
                     continue
-                self._store.failed(kind, f"cannot read {_plural(kind)}: {cause(error)}")
+                again = isinstance(error, ApiException) and error.status == 401
+                hint = "; log in again, then start this command anew" if again else ""
+                self._store.failed(kind, cause(error) + hint)
                 self._closed.wait(AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS) - 1)])
                 failures += 1
 
@@ -296,7 +298,12 @@ class Watches:
         return api.list_namespaced_custom_object(*where, self._cluster.namespace, PLURALS[kind], **arguments)
 
 
-def _plural(kind: str) -> str:
+def plural(kind: str) -> str:
+    """Name the resources of a kind.
+
+    Args:
+        kind: such as ModelBackend.
+    """
     return PLURALS.get(kind, "pods" if kind == POD else f"pods with the label {injected.LABEL}")
 
 

@@ -256,14 +256,12 @@ def split(
         (release.stable, "stable", release.stored.get("replicas")),
         (release.candidate, "candidate", release.needed if release.stored else None),
     ):
-        found = store.resources.get(("ModelBackend", key[1], name))
         backends.append(
             {
                 "name": name,
                 "role": role,
-                "ready": ((found or {}).get("status") or {}).get("readyReplicas") or 0,
+                "ready": _ready_pods(store, key[1], name),
                 "needed": needed,
-                "missing": found is None,
                 **{which: weights.get(name, {}).get(which) for which in ("desired", "applied", "observed")},
             }
         )
@@ -281,7 +279,7 @@ def split(
             "steps": rollout.steps(release, now=now),
             "candidate": release.candidate,
             "backends": backends,
-            "buttons": _buttons(release, unready=not backends[0]["ready"] and not backends[0]["missing"]),
+            "buttons": _buttons(release, unready=backends[0]["ready"] == 0),
             "verdicts": [dict(each) for each in rollout.judged(release)],
             "samples": list(store.samples.get(key, ())),
             "allowed": allowed,

@@ -115,12 +115,14 @@ async def run_in(call: Callable[..., Awaitable[dict[str, Any]]], script: str) ->
     return await call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
 
 
-async def picture(call: Callable[..., Awaitable[dict[str, Any]]], width: int) -> bytes:
+async def picture(call: Callable[..., Awaitable[dict[str, Any]]], width: int, scheme: str = "light") -> bytes:
     """A picture (PNG) of a whole page of `devtools`.
 
     Args:
         width: of the page, in pixels.
+        scheme: light or dark.
     """
+    await call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     await call(
         "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
     )

@@ -2,7 +2,7 @@
 import {curve, flows, heat, overTime, short} from "./charts.js";
 
 const main = document.querySelector("#main");
-let token = "";
+let token = "", unread = [];
 
 // ---- elements
 
@@ -77,6 +77,9 @@ function panel(parent, id, title, data, make) {
   const key = section.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   section.replaceChildren(...[title ? el("h2", {}, title) : null, make(data)].flat().filter(Boolean));
   if (key) section.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
+  // What is wider than its place is scrolled by keys, too.
+  section.toggleAttribute("tabindex", false);
+  if (section.scrollWidth > section.clientWidth) section.tabIndex = 0;
 }
 
 // ---- the server
@@ -110,7 +113,8 @@ async function follow(path, show, signal) {
       if (signal.aborted) return;
       revision = said.revision;
       tries = 0;
-      state("live", false);
+      unread = said.unread ?? [];
+      state(unread.length ? "not all is live" : "live", unread.length > 0);
       problems(said.problems);
       try { show(said); } catch (error) { state(`cannot show this: ${error.message}`, true); }
       await new Promise(done => setTimeout(done, 250));
@@ -144,6 +148,8 @@ function problems(list) {
 const KINDS = {ModelEndpoint: "Endpoints", ModelBackend: "Backends", TrafficSplit: "Splits and releases",
   BatchPolicy: "Batch policies", Workload: "Workloads with the label"};
 
+const {compare} = new Intl.Collator();
+
 function overview(signal) {
   const rows = new Map(), shown = new Map();
   const search = el("input", {type: "search", placeholder: "Find by name, namespace or words", "aria-label": "Find",
@@ -167,8 +173,8 @@ function overview(signal) {
     const words = search.value.toLowerCase();
     const wanted = [...rows.values()].filter(each => (!bad.value || state(each) < 2)
       && (!words || JSON.stringify(each).toLowerCase().includes(words)));
-    wanted.sort((one, other) => state(one) - state(other) || one.namespace.localeCompare(other.namespace)
-      || one.name.localeCompare(other.name));
+    wanted.sort((one, other) => state(one) - state(other) || compare(one.namespace, other.namespace)
+      || compare(one.name, other.name));
     for (const [kind, title] of Object.entries(KINDS)) {
       const own = wanted.filter(each => each.kind === kind);
       let section = lists.querySelector(`[data-kind="${kind}"]`);
@@ -185,7 +191,7 @@ function overview(signal) {
       });
       while (list.children.length > own.length) list.lastChild.remove();
     }
-    if (!rows.size && whole) lists.replaceChildren(el("p", {class: "quiet"}, "There are no resources of Penstock here."));
+    if (!rows.size && whole && !unread.length) lists.replaceChildren(el("p", {class: "quiet"}, "There are no resources of Penstock here."));
   }
 
   follow("/api/overview", said => {
@@ -231,7 +237,7 @@ const conditions = list => el("details", {}, el("summary", {"data-key": "conditi
     [each.type, each.status, cause(each.reason), each.lastTransitionTime ? since(each.lastTransitionTime) : "-", each.message])));
 
 function pods(list, load) {
-  if (!list.length) return el("p", {class: "quiet"}, "There are no pods.");
+  if (!list.length) return el("p", {class: "quiet"}, unread.includes("Pod") ? "Pods cannot be read." : "There are no pods.");
   const names = ["POD", "STATE", "AGE", "RESTARTS", "NODE", ...load ? ["QUEUED", "ONGOING", "ANSWERS/S", "ITEMS A BATCH"] : []];
   const problem = list.find(each => each.problem)?.problem;
   return [table(names, list.map(each => [each.name, el("span", {class: each.ready ? "good" : "wait"}, each.state),
@@ -239,6 +245,9 @@ function pods(list, load) {
       each[name] == null ? "-" : short(each[name])) : []]), [3, 5, 6, 7, 8]),
     problem ? el("p", {class: "quiet"}, `Metrics of pods cannot be read: ${problem}`) : null].filter(Boolean);
 }
+
+// How many pods of a backend are ready; null for a backend that is not known.
+const readyPods = count => count != null ? `${count}` : unread.includes("ModelBackend") ? "unknown" : "there is none";
 
 const rate = value => value == null ? "-" : `${short(value)}/s`;
 // The bucket that a time lies in, in milliseconds: nothing finer was measured.
@@ -311,8 +320,7 @@ const VIEWS = {
     panel(right, "try", "Try it", {namespace: view.namespace, name: view.name}, tryIt);
     panel(place, "table", "Backends", served, list => table(
       ["BACKEND", "WEIGHT", "READY PODS", "RATE", "P50", "P99", "HELD", "ERRORS"], list.map(each => [
-        link("ModelBackend", view.namespace, each.name), `${each.weight}`, each.readyPods == null ? "there is none"
-          : `${each.readyPods}`, rate(each.rate), span(each.p50), span(each.p99), short(each.held),
+        link("ModelBackend", view.namespace, each.name), `${each.weight}`, readyPods(each.readyPods), rate(each.rate), span(each.p50), span(each.p99), short(each.held),
         each.errors.length ? el("span", {class: "bad"}, each.errors.map(([reason, one]) => `${reason} ${rate(one)}`).join(", ")) : "none"]), [1, 2, 3, 4, 5, 6]));
     panel(place, "none", "Refused before a backend was chosen", view.none.errors.length ? view.none.errors : null, list =>
       el("p", {}, list.map(([reason, one]) => `${reason} ${rate(one)}`).join(", ")));
@@ -344,7 +352,7 @@ const VIEWS = {
       });
     });
     panel(left, "mirrors", "Mirrors", view.mirrors.length ? view.mirrors : null, list => table(
-      ["MIRROR", "SENT", "DIFFER", "IN WORDS", "FIRST DIFFERENCE"], list.map(each => [each.name, `${each.sent ?? 0}`,
+      ["MIRROR", "SENT", "DIFFER", "IN WORDS", "FIRST DIFFERENCE"], list.map(each => [link("ModelBackend", view.namespace, each.name), `${each.sent ?? 0}`,
         each.mismatchedPercent == null ? "-" : `${each.mismatchedPercent} %`, each.summary ?? "-", each.firstDifference ?? "none"]), [1, 2]));
     panel(place, "endpoint", "Endpoint", view.endpoint && !release ? view.endpoint : null, name => el("p", {}, link("ModelEndpoint", view.namespace, name)));
     panel(place, "events", "Events", view.eventsProblem || view.events, events => typeof events === "string"
@@ -402,7 +410,7 @@ function steering(view, release) {
     el("div", {class: "acts"}, release.buttons.map(steer), said),
     release.allowed ? el("p", {class: "quiet"}, `To steer the release ${release.allowed}.`) : null,
     table(["BACKEND", "ROLE", "READY PODS", "NEEDED", "SHARE ASKED FOR", "AT THE ROUTERS", "OBSERVED"], release.backends.map(each => [
-      link("ModelBackend", view.namespace, each.name), each.role, each.missing ? "there is none" : `${each.ready}`, each.needed,
+      link("ModelBackend", view.namespace, each.name), each.role, readyPods(each.ready), each.needed,
       percent(each.desired), percent(each.applied), percent(each.observed)]), [2, 3, 4, 5, 6]),
     el("p", {class: "quiet"}, "Of endpoint ", link("ModelEndpoint", view.namespace, view.endpoint), ...release.started
       ? ["; began ", since(release.started), " ago"] : [], ...release.ended_at ? [", ended ", since(release.ended_at), " ago"] : [])].filter(Boolean);
