@@ -126,8 +126,9 @@ def seen_by_a_browser(namespace: Namespace, tmp_path: Path, folder: Path) -> Non
             return copied and len(flows) == 2 and all(each["rate"] and each["p50"] for each in flows.values())
 
         def paused() -> bool:
-            release = page.view("TrafficSplit", where, "s")["release"]
-            return release["phase"] == "Paused" and release["verdicts"][0]["passPercent"] is not None
+            view = page.view("TrafficSplit", where, "s")
+            waits = view["pill"] == ["wait", "Waits for a user"]
+            return waits and view["release"]["verdicts"][0]["passPercent"] is not None
 
         wait_for("all kinds to be read", lambda: page.ask("api/overview")["listed"])
         wait_for("batches, a service curve, the autoscaler's terms and a queue of a pod", backend)

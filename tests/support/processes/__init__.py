@@ -5,5 +5,5 @@ and `hanging_sidecar` (sidecars with a hook), `protocol_pair`, `router_process`,
 `stalling_router` (the same for routers), `router_sidecar`, `composed` (all together), `rendered` (as the
 operator writes them), `handle_calls`, `penstock_run`, `foreign_servers`; around the operator `tiny_apiserver`
 and `fake_apiserver`, `control_server`, `operator_process`, `terminal`; and `collector`, `browser`,
-`web_page`, `s3_server`, `artifact_step`, `artifact_pods`, `tiny_wheel`.
+`web_page`, `s3_server`, `slow_bucket`, `artifact_step`, `artifact_pods`, `tiny_wheel`.
 """
