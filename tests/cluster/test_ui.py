@@ -175,4 +175,5 @@ async def looked_at(url: str, namespace: str, profile: Path) -> dict[str, bytes]
             made[f"{name}-phone"] = await picture(call, 390, scheme="dark")
             wide = await run_in(call, "return document.documentElement.scrollWidth")
             assert wide["result"]["result"]["value"] == 390, name
+            await call("Emulation.clearDeviceMetricsOverride")
     return made

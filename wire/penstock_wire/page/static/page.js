@@ -64,7 +64,7 @@ const notes = list => list.length ? el("ul", {class: "notes"}, list.map(each => 
 // A part of a view, made anew only if what it shows has changed; the focus stays where it was. A part without data is
 // there, hidden: so the parts have one order, whatever comes first.
 function panel(parent, id, title, data, make) {
-  const shown = JSON.stringify(data ?? null);
+  const shown = JSON.stringify([data ?? null, innerWidth < 620]);  // charts are drawn as wide as they are shown
   let section = parent.querySelector(`:scope > [data-panel="${id}"]`);
   if (!section) {
     section = el(title ? "section" : "div", {"data-panel": id, "aria-label": title || null});
@@ -253,7 +253,7 @@ const rate = value => value == null ? "-" : `${short(value)}/s`;
 // The bucket that a time lies in, in milliseconds: nothing finer was measured.
 function span(bounds) {
   if (!bounds) return "-";
-  const [low, high] = bounds, unit = high > 1000 || high == null ? 1000 : 1, name = unit > 1 ? "s" : "ms";
+  const [low, high] = bounds, unit = high >= 1000 || high == null ? 1000 : 1, name = unit > 1 ? "s" : "ms";
   return high == null ? `> ${short(low / unit)} ${name}` : low ? `${short(low / unit)}–${short(high / unit)} ${name}` : `≤ ${short(high)} ms`;
 }
 
@@ -351,7 +351,7 @@ const VIEWS = {
           {name: "for Fail", color: "orange", values: of(1), step: true}, {name: "for Pass", color: "green", values: of(2), step: true}]});
       });
     });
-    panel(left, "mirrors", "Mirrors", view.mirrors.length ? view.mirrors : null, list => table(
+    panel(place, "mirrors", "Mirrors", view.mirrors.length ? view.mirrors : null, list => table(
       ["MIRROR", "SENT", "DIFFER", "IN WORDS", "FIRST DIFFERENCE"], list.map(each => [link("ModelBackend", view.namespace, each.name), `${each.sent ?? 0}`,
         each.mismatchedPercent == null ? "-" : `${each.mismatchedPercent} %`, each.summary ?? "-", each.firstDifference ?? "none"]), [1, 2]));
     panel(place, "endpoint", "Endpoint", view.endpoint && !release ? view.endpoint : null, name => el("p", {}, link("ModelEndpoint", view.namespace, name)));
