@@ -85,11 +85,12 @@ def ensure_packages(*needs: Mapping[str, str]) -> None:
             f"missing: {names} (Debian's names); this machine does not have apt-get, so install them by hand"
         )
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+    waits = ("-o", "DPkg::Lock::Timeout=300")  # another may install something
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *waits, *packages]
     with step(f"installing Debian packages: {names}"):
         first = subprocess.run(install, capture_output=True, text=True, check=False, env=environment)
-        if first.returncode:  # most often: no package lists yet
-            for command in (["apt-get", "update", "-qq"], install):
+        if first.returncode:  # most often: no package lists yet; or an installation was killed
+            for command in (["dpkg", "--configure", "-a"], ["apt-get", "update", "-qq"], install):
                 last = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
             if last.returncode:
                 raise DevclusterError(f"apt-get could not install {names}:\n{last.stderr.strip()[-2000:]}")
