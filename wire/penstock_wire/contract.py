@@ -105,6 +105,8 @@ GRACE_BEYOND_DRAIN_S: Final = 30
 the sidecar plans its drain by it."""
 REQUEST_ID: Final = re.compile(rb"[!-~]{1,128}")
 """An `x-request-id` that routers and sidecars keep: visible ASCII. They replace any other."""
+COST_PATH: Final = r"^\$(\.[A-Za-z0-9_-]+)*$"
+"""The form of the path to an item's cost."""
 
 
 def backend_service(name: str) -> str:

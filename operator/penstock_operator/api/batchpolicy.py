@@ -20,7 +20,7 @@ from penstock_operator.api.fields import (
     map_list,
     rules,
 )
-from penstock_wire.control import settings
+from penstock_wire import contract
 
 _HEADER = Form(
     r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$",
@@ -77,7 +77,7 @@ class Fairness(Part):
 
 
 _COST_PATH = Form(
-    settings.COST_PATH,
+    contract.COST_PATH,
     "expected a path into an item: $, or members of objects, such as $.text or $.input.tokens",
 )
 

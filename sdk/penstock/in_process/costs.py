@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
-from penstock_wire.control.settings import COST_PATH
+from penstock_wire.contract import COST_PATH
 
 Cost = Callable[[Any], float] | str
 """A function of an item, or a path as in a BatchPolicy: `$`, or members as in `$.input.text`."""

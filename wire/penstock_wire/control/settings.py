@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from penstock_wire.contract import COST_PATH
 from penstock_wire.control import documents
 from penstock_wire.control.artifact import ArtifactDemand
 from penstock_wire.durations import format_ms
@@ -15,8 +16,6 @@ UNKNOWN_QUEUE = 1024
 """Items that can wait by default while the rate of answers is unknown."""
 MOST_QUEUED = 1_000_000
 """Upper bound of the items that can wait by default."""
-COST_PATH = r"^\$(\.[A-Za-z0-9_-]+)*$"
-"""The form of the path to an item's cost."""
 
 
 class Priority(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
