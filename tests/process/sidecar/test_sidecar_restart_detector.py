@@ -26,7 +26,12 @@ def listens(host: str = "127.0.0.1", port: int = 0, *, shared: bool = False) -> 
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind((host, port or free_port()))
+        try:
+            made.bind((host, port or free_port()))
+        except OSError:
+            if port:
+                raise
+            made.bind((host, free_port()))  # the first one was taken at another address of this machine
         made.listen()
         yield made.getsockname()[1]
 

@@ -138,6 +138,7 @@ async def test_what_a_request_costs_is_counted_once_whichever_pods_it_comes_to()
         await world.close()
 
 
+@pytest.mark.interpreted
 async def test_a_fault_of_ours_is_logged_with_its_requests_id(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -55,6 +55,44 @@ def test_what_is_not_one_whole_request_goes_to_the_parser(pieces: list[bytes]) -
     assert taken[0].headers is not kept
 
 
+BEFORE, BODY = POST[:-2], b"hello"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [BEFORE, BODY],
+        [BEFORE, b"he", b"llo"],
+        [BEFORE, BODY + GET % b"x"],
+        [BEFORE, BODY + BEFORE, BODY],
+        [BEFORE, BODY + BEFORE + BODY, GET % b"x"],
+    ],
+    ids=["two pieces", "three", "another behind", "a head behind", "a whole one behind"],
+)
+def test_a_head_whose_body_comes_later_is_kept_too(pieces: list[bytes]) -> None:
+    """As `requests` sends; requests around it are what they were."""
+    known = HeadCache()
+    plain = run(*pieces, known=HeadCache()).taken
+    first = run(BEFORE, BODY, known=known).taken[0]
+    assert len(known) == 1
+    taken = run(*pieces, known=known).taken
+    assert [(r.method, r.target, r.headers, r.body) for r in taken] == [
+        (r.method, r.target, r.headers, r.body) for r in plain
+    ]
+    assert taken[0].headers is first.headers, "the parser read it again"
+    assert run(POST % BODY, known=known).taken[0].headers is first.headers
+
+
+def test_a_head_is_not_kept_by_the_bytes_of_another() -> None:
+    """Behind the first head come as many bytes as the second one's body has."""
+    known = HeadCache()
+    second = b"POST /second HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    second = second % len(second)
+    assert len(second) == int(second.split(b": ")[-1])
+    run(GET % b"first" + second, b"x" * len(second), known=known)
+    assert len(known) == 0
+
+
 @pytest.mark.parametrize(
     "request_bytes",
     [
@@ -109,14 +147,14 @@ def test_a_connection_whose_trailers_may_have_ended_it_looks_no_more() -> None:
 def test_memory_is_bounded() -> None:
     known = HeadCache()
     for number in range(3 * MAX_HEADS):
-        known.learn(GET % b"%d" % number, RequestHead("GET", f"/{number}", (), 0))
+        known.learn(GET % b"%d" % number, RequestHead("GET", f"/{number}", (), 0), whole=True)
         assert 1 <= len(known) <= MAX_HEADS
 
 
 def test_looking_in_vain_rests_and_is_taken_up_again() -> None:
     """Clients that send no head twice pay for it once in a while only."""
     known = HeadCache()
-    known.learn(GET % b"x", RequestHead("GET", "/x", (), 0))
+    known.learn(GET % b"x", RequestHead("GET", "/x", (), 0), whole=True)
     for _ in range(MISSES):
         assert known.awake()
         assert known.find(GET % b"y", None) is None
@@ -126,7 +164,7 @@ def test_looking_in_vain_rests_and_is_taken_up_again() -> None:
 
 def test_one_hit_pays_for_three_misses() -> None:
     known = HeadCache()
-    known.learn(GET % b"x", RequestHead("GET", "/x", (), 0))
+    known.learn(GET % b"x", RequestHead("GET", "/x", (), 0), whole=True)
     for _ in range(MISSES):
         for target in (b"x", b"y", b"y", b"y"):
             assert known.awake()

@@ -2,8 +2,8 @@
 
 Most clients send the same head with each of their requests, and the heads of one program are alike; so are
 the answers of one service. The result of parsing and checking a head is kept by its bytes. A head is kept
-only if it does not end its connection and its whole message came in one piece, so that nothing depends on
-what the parser has seen before.
+only if it does not end its connection and came in one piece, alone or with its whole message, so that nothing
+depends on what the parser has seen before.
 
 If heads are all different (each with a request id), lookups are useless: after some misses the cache rests.
 """
@@ -104,35 +104,38 @@ class HeadCache:
         return False
 
     def find(self, data: bytes, last: CachedHead | None) -> CachedHead | None:
-        """Look up the head of a whole message.
+        """Look up the head of a message.
 
         Args:
             data: received bytes at a place where a message can begin.
             last: the head that came last on the same connection, which is likely to come again.
 
         Returns:
-            The head if `data` is exactly it and its body; else None.
+            The head if `data` is exactly it, with its body or without (many clients send that in a piece of
+            its own); else None.
         """
         if last is not None and len(data) - len(last.raw) == last.length and data.startswith(last.raw):
             return last
         end = data.find(_END) + 4
         known = self._heads.get(data[:end]) if 4 <= end <= MAX_HEAD_BYTES else None
-        if known is not None and len(data) - end == known.length:
+        if known is not None and (len(data) == end or len(data) - end == known.length):
             if self._credit < MISSES:
                 self._credit += 3
             return known
         self._credit -= 1
         return None
 
-    def learn(self, data: bytes, head: CachedHead) -> None:
+    def learn(self, data: bytes, head: CachedHead, *, whole: bool) -> None:
         """Keep a parsed head.
 
         Args:
             data: received bytes.
-            head: the last head parsed from it; kept only if it and its body are all of `data`.
+            head: the last head parsed from it; kept only if it and what came of its body are all of `data`.
+            whole: its body came whole; else it is kept only if nothing of its body came.
         """
         end = data.find(_END) + 4
-        if not 4 <= end <= MAX_HEAD_BYTES or len(data) - end != head.length or len(head.fields) > MAX_FIELDS:
+        behind = head.length if whole else 0
+        if not 4 <= end <= MAX_HEAD_BYTES or len(data) - end != behind or len(head.fields) > MAX_FIELDS:
             return
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()
@@ -168,6 +171,9 @@ class KnownAnswers:
         if not isinstance(head, ResponseHead):
             return None
         self._last = head
+        if len(data) - len(head.raw) != head.length:  # its body is to come
+            self._learning = False
+            return None
         return head
 
     def learn(
@@ -177,6 +183,8 @@ class KnownAnswers:
         length: int | None,
         framing: list[tuple[bytes, bytes]],
         fields: list[tuple[bytes, bytes]],
+        *,
+        whole: bool,
     ) -> None:
         """Keep the parsed head of an answer, if `find` has looked for it.
 
@@ -186,10 +194,11 @@ class KnownAnswers:
             length: bytes of its body; None if its head has no length.
             framing: its fields that concern the connection.
             fields: its other fields.
+            whole: its body came whole, see `HeadCache.learn`.
         """
         if not self._learning or length is None or status == 204:
             return
         for name, value in framing:
             if name != b"content-length" and (name != b"connection" or value not in _KEEPS):
                 return
-        self._cache.learn(data, ResponseHead(status, tuple(fields), length))
+        self._cache.learn(data, ResponseHead(status, tuple(fields), length), whole=whole)

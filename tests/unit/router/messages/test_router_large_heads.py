@@ -130,7 +130,7 @@ def _listeners() -> Callable[[int], object]:
 
     def take(number: int) -> None:
         raw = b"GET /p HTTP/1.1\r\nn: %d\r\n" % number + b"x:\r\n" * 190 + b"\r\n"
-        known[number % 20].learn(raw, RequestHead("GET", "/p", _many_fields(number), 0))
+        known[number % 20].learn(raw, RequestHead("GET", "/p", _many_fields(number), 0), whole=True)
 
     return take
 

@@ -363,11 +363,13 @@ class Connection(Carrier):
                 self.fail(AnswerUnreadable(f"{self.where} gave no HTTP/1.1 answer: {error}"))
             else:
                 self.reusable = False  # garbage after a complete answer
-        if self._over:
-            if blank_lines_follow(data, self._length or 0):
-                self.reusable = False
-            if first and self._is_common and self.reusable and not self._head_only and not self._streamed:
-                self._known.learn(data, self._status, self._length, self._framing, self._fields)
+        over = self._over
+        if over and blank_lines_follow(data, self._length or 0):
+            self.reusable = False
+        common = first and self._is_common and self.reusable and not self._head_only and not self._streamed
+        if common and (over or self._state == _BODY):
+            self._known.learn(data, self._status, self._length, self._framing, self._fields, whole=over)
+        if over:
             self._release()
             return
         if self._bytes_since_progress > MAX_HEAD_BYTES:

@@ -315,7 +315,10 @@ class RequestReader:
         if look and known is not None:
             head = known.find(data, self._last_head)
             if isinstance(head, RequestHead):
-                self._take(head, data)
+                if len(data) - len(head.raw) == head.length:
+                    self._take(head, data)
+                else:  # as `http.client` sends, and so `requests`
+                    self._await_body(head)
                 return
             self._learning = True
         self._bytes_since_progress += len(data)
@@ -326,10 +329,10 @@ class RequestReader:
         except httptools.HttpParserError as error:
             self._unreadable(error, data)
         else:
+            if known is not None and self._candidate is not None:
+                known.learn(data, self._candidate, whole=not self.phase)
             if self.phase:
                 self._unfinished()
-            elif known is not None and self._candidate is not None:
-                known.learn(data, self._candidate)
         if look:
             self._learning = False
             self._candidate = None
@@ -346,6 +349,18 @@ class RequestReader:
         exchange.complete = True
         exchange.plain = head.plain
         self._connection.enqueue(exchange)
+
+    def _await_body(self, head: RequestHead) -> None:
+        """Begin a request with a head that came before; its body comes in the next pieces."""
+        self._last_head = head
+        self.fresh = False
+        self.since = self._front.now
+        self._memory.room -= head.size
+        request = Request(head.method, head.target, head.fields, b"", self.peer)
+        self.incoming = H1Exchange(self._connection, request, keep=True)
+        self.left = head.length
+        self.phase = BODY
+        self._unfinished()
 
     def _unreadable(self, error: Exception, data: bytes) -> None:
         http2 = self._front.http2
