@@ -283,13 +283,15 @@ class LatencyModel:
     def beyond(self, cls: str, items: int, seconds: float, cost: int, longest: int) -> float:
         """By how much the work of a batch was more than what its items' costs say; 0 where they do not count.
 
-        Arguments as for `observe`. A stall counts as a few of the largest batches at most.
+        Arguments as for `observe`. A stall counts as a few of the largest batches at most, and claims as
+        twice the work that was done: those that are absurd must not outweigh what flows were found to add.
         """
         known = self._classes.get(cls)
         if known is None or (formula := known.formula) is None or known.b <= 0.0:
             return 0.0
         work = formula.of(items, cost, longest)
-        return min((seconds - known.a) / known.b, BELIED * max(work, known.largest)) - work
+        done = min((seconds - known.a) / known.b, BELIED * max(work, known.largest))
+        return max(done - work, -max(done, float(items)))
 
     def trial(self, cls: str) -> WorkFormula | None:
         """A formula to group the next batch by, as a trial; None for nearly all batches.

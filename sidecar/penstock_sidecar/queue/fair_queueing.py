@@ -122,7 +122,8 @@ class Flows:
         adds = self._adds
         off = beyond - sum([adds.get(share, 0.0) for share in shares])
         for share in shares:
-            added = adds.pop(share, 0.0) + _STEP * off / len(shares)
+            # Nobody is owed anything for claiming too much: those beside it would pay for that.
+            added = max(0.0, adds.pop(share, 0.0) + _STEP * off / len(shares))
             adds[share] = added
             if added > 0.0:
                 self.charge(share, added)

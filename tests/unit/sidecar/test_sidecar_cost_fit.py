@@ -220,7 +220,7 @@ def test_the_model_says_what_batches_are_and_how_far_its_prediction_is_off():
 
 
 def test_what_a_batch_took_beyond_what_its_items_claim():
-    """A stall counts as a few of the largest batches."""
+    """A stall counts as a few of the largest batches, and absurd claims as twice what was done."""
     model = LatencyModel()
     assert model.beyond("/m", 4, 1.0, 400, 100) == 0.0
     for moment, items, seconds, cost, longest in samples(TIMES["sum"], batches(1, size=None)):
@@ -232,3 +232,5 @@ def test_what_a_batch_took_beyond_what_its_items_claim():
     assert model.beyond("/m", 4, honest, 400, 100) == pytest.approx(0.0, abs=0.15 * more)
     assert model.beyond("/m", 4, lied, 400, 100) == pytest.approx(more, rel=0.15)
     assert model.beyond("/m", 4, 1e6, 400, 100) < 1e3
+    done = formula.of(4, 400, 100)
+    assert model.beyond("/m", 4, honest, 10**6, 10**6) == pytest.approx(-max(done, 4.0), rel=0.15)

@@ -54,6 +54,26 @@ def test_the_flow_that_claims_too_little_is_charged_and_not_those_beside_it():
     assert max(honest) < 0.1 * tags[b"liar"]
 
 
+def test_those_beside_a_flow_that_claimed_too_much_do_not_pay_for_it():
+    """Whether it did so while nobody waited, or does so beside one that claims too little: that one pays."""
+    flows, draw = Flows(), random.Random(1)
+    for _ in range(5):
+        flows.measured([b"vain"], -3625.0)
+    names = [b"vain", b"liar", *(b"honest-%d" % number for number in range(4))]
+    for name in (b"waits", *names):
+        flows.enter(name)
+    for _ in range(50):
+        flows.measured([b"vain", b"honest-0"], 0.0)
+    assert {flows.enter(name).tag for name in names} == {0.0}
+    for _ in range(300):
+        some = draw.sample(names, 2)
+        added = (20.0 if b"liar" in some else 0.0) - (20.0 if b"vain" in some else 0.0)
+        flows.measured(some, added + draw.gauss(0.0, 1.0))
+    tags = {name: flows.enter(name).tag for name in names}
+    assert tags.pop(b"liar") > 0.5 * 20.0 * 100
+    assert max(tags.values()) < 0.1 * 20.0 * 100
+
+
 def test_what_flows_add_is_remembered_within_bounds():
     flows = Flows()
     for number in range(2 * MAX_IDLE):
