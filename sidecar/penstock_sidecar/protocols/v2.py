@@ -188,7 +188,7 @@ class _V2:
             own, rest = None, text
             if binary is not None:
                 if (match := _ID.match(text)) is not None:
-                    own, rest = match[1], text[match.end() :]
+                    own, rest = match[1], b"{" + text[match.end() :]
                 known = _known.get(rest)
                 if known is not None and known.size == len(binary):
                     return known.parsed(own, binary)

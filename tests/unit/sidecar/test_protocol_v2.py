@@ -226,6 +226,25 @@ def test_an_id_behind_the_inputs_is_not_lost_nor_one_of_two(name: bytes):
             assert parsed.items[0].id == b'"c"'
 
 
+@pytest.mark.parametrize("good", ["{", '{"id":"a",'])
+@pytest.mark.parametrize("bad", ["", ",", "{{", '{"id":"a",{', '{"id":"a",,'])
+def test_json_that_came_before_makes_no_other_json_good(good: str, bad: str):
+    v2._known.clear()
+    tensor = json.dumps(binary_input("FP32", [1], 4))
+
+    def is_read(start: str) -> bool:
+        text = f'{start}"inputs":[{tensor}]}}'.encode()
+        request = Request("POST", "/v2/models/m/infer", ((LENGTH, b"%d" % len(text)),), text + b"\0" * 4)
+        try:
+            return V2_PROTOCOL.parse(request) is not None
+        except PenstockError:
+            return False
+
+    assert is_read(good)
+    assert len(v2._known) == 1
+    assert not is_read(bad)
+
+
 def test_what_describes_a_body_is_not_sent_with_another():
     """A batch has JSON of another length."""
     read = Keys(key_fields=True, batching=Batching()).read(((LENGTH, b"99"), (b"user-agent", b"x")))
