@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_wire.headers import IN_VALUES
-from penstock_wire.http2 import head
+from penstock_wire.http2 import call, head
 from penstock_wire.http2.fields import FieldReader
 from penstock_wire.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, BrokenError
 
@@ -86,6 +86,34 @@ def test_heads_that_came_before_are_found_again_without_what_differs() -> None:
     too_large = read(("x", "y" * 1000))
     assert too_large.error is not None
     assert too_large.error.status == 431
+
+
+def test_what_is_remembered_of_blocks_is_bounded_and_counted() -> None:
+    """One of thousands of own fields is refused, and leaves nothing behind."""
+    reader, encoder = head.HeadReader(100_000), hpack.Encoder()
+    first = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "a")]
+    block = encoder.encode([*first, ("content-type", "application/grpc"), ("traceparent", "1")])
+    reader.read(block)
+    block = encoder.encode([*first, ("content-type", "application/grpc"), ("traceparent", "1")])
+    before = reader.kept
+    for number in range(3):
+        refused = reader.read(block + block[-1:] * (2700 + number)).error
+        assert refused is not None
+        assert refused.status == 431
+    assert (len(reader._starts), reader.kept) == (0, before)
+    one = reader.read(block)
+    assert len(reader._starts) == 1
+    assert reader.kept > before
+    assert call.Call.is_one(one)
+    before, derived = reader.kept, one.derived
+    assert isinstance(derived, call.CallHead)
+    for length in range(100):
+        derived.sized(length, one)
+    assert reader.read(block) is one
+    kept = reader.kept
+    assert 16 * 200 < kept - before < 16 * 1000
+    assert reader.read(block) is one
+    assert reader.kept == kept
 
 
 @given(

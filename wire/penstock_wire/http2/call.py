@@ -13,6 +13,7 @@ from typing import Final
 from penstock_wire.errors import Reason
 from penstock_wire.headers import INFERENCE_HEADER_LENGTH, PER_CONNECTION, REASON, TIMEOUT_MS, Headers, get
 from penstock_wire.http import ClientGone, Response, UpstreamError
+from penstock_wire.http.head_cache import FIELD_BYTES
 from penstock_wire.http.memory import does_not_fit
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import streams
@@ -78,13 +79,19 @@ class CallHead:
         self.error = error
         self._sized: dict[int, Headers] = {}
 
-    def sized(self, length: int) -> Headers:
-        """The fields of a request with so many bytes of JSON before its tensors, one object for many."""
+    def sized(self, length: int, head: Head) -> Headers:
+        """The fields of a request with so many bytes of JSON before its tensors, one object for many.
+
+        Args:
+            length: the bytes.
+            head: what this was derived from, which grows by what is remembered.
+        """
         fields = self._sized.get(length)
         if fields is None:
             fields = (*self.fields, (INFERENCE_HEADER_LENGTH, b"%d" % length))
             if len(self._sized) < _MOST_SIZES:
                 self._sized[length] = fields
+                head.grown += 2 * FIELD_BYTES + 8 * len(fields)
         return fields
 
 
@@ -222,9 +229,10 @@ class Call(H2Exchange):
         request, method = self.request, self._method
         if method == _INFER:
             request.target, size, request.body = inference.read_request(body, _PREFIX_BYTES)
-            derived, own = self.head.derived, request.headers[len(request.shared or ()) :]
+            head, own = self.head, request.headers[len(request.shared or ()) :]
+            derived = head.derived
             if isinstance(derived, CallHead):
-                request.headers = request.shared = derived.sized(size)
+                request.headers = request.shared = derived.sized(size, head)
                 if own:
                     request.headers += own
         elif method == _CHECK:

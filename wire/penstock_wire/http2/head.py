@@ -34,6 +34,7 @@ OWN: Final = frozenset(
     }
 )
 """Fields that usually differ from request to request."""
+_MOST_OWN: Final = 2 * len(OWN)
 _OF_CONNECTION: Final = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
 )
@@ -41,6 +42,7 @@ _OF_CONNECTION: Final = frozenset(
 _MOST_KNOWN: Final = 256
 _LARGEST_KNOWN: Final = 4096
 _MOST_STARTS: Final = 32
+_START_BYTES: Final = 512
 
 
 class Head:
@@ -55,7 +57,7 @@ class Head:
         length: announced bytes of the body, -1 if none.
     """
 
-    __slots__ = ("derived", "error", "fault", "fields", "length", "method", "size", "target")
+    __slots__ = ("derived", "error", "fault", "fields", "grown", "length", "method", "size", "target")
 
     def __init__(self, fault: str, error: PenstockError | None = None) -> None:
         self.fault = fault
@@ -67,6 +69,8 @@ class Head:
         self.size = 0
         self.derived: object = None
         """What gRPC derived from it."""
+        self.grown = 0
+        """Bytes of that which the reader has not counted yet."""
 
 
 class _Start:
@@ -92,7 +96,7 @@ class HeadReader:
         most: limit for the bytes of a head.
     """
 
-    __slots__ = ("_changes", "_known", "_most", "_reader", "_starts", "kept", "own")
+    __slots__ = ("_changes", "_kept", "_known", "_most", "_reader", "_starts", "own")
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -102,8 +106,12 @@ class HeadReader:
         self._changes = 0
         self.own: Headers = ()
         """The fields of the last request alone, among `OWN`."""
-        self.kept = 0
+        self._kept = 0
+
+    @property
+    def kept(self) -> int:
         """Bytes of the heads that came before."""
+        return self._kept + _START_BYTES * len(self._starts)
 
     def read(self, block: bytes) -> Head:
         """Read a request's block.
@@ -161,10 +169,10 @@ class HeadReader:
                 if len(self._known) >= _MOST_KNOWN:
                     self._known.clear()
                     self._starts.clear()
-                    self.kept = 0
+                    self._kept = 0
                 self._known[key] = head
-                self.kept += 2 * size
-        elif at_start <= start and self._changes == self._reader.changes:
+                self._kept += 2 * size
+        elif at_start <= start and len(own) <= _MOST_OWN and self._changes == self._reader.changes:
             if len(self._starts) >= _MOST_STARTS:
                 self._starts.clear()
             self._starts[block[:start]] = _Start(head, tuple(fields[:start]))
@@ -173,10 +181,11 @@ class HeadReader:
     def _with_own(self, head: Head, own: list[Field]) -> Head:
         """Return a head, or the refusal of the request's own fields."""
         self.own = tuple(own)
-        if len(own) > 2 * len(OWN) or sum([len(name) + len(value) for name, value in own]) > self._most:
-            return Head(
-                "", heads.fields_too_large(f"expected at most {2 * len(OWN)} fields of a request's own")
-            )
+        if head.grown:
+            self._kept += head.grown
+            head.grown = 0
+        if len(own) > _MOST_OWN or sum([len(name) + len(value) for name, value in own]) > self._most:
+            return Head("", heads.fields_too_large(f"expected at most {_MOST_OWN} fields of a request's own"))
         return head
 
     def read_trailers(self, block: bytes) -> bool:
