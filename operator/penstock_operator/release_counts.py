@@ -110,6 +110,10 @@ class ReleaseCounts:
         if not here:
             self._followed.pop(namespace, None)
 
+    def follows(self, namespace: str) -> bool:
+        """Whether an endpoint of a namespace is followed."""
+        return namespace in self._followed
+
     def record(self, namespace: str, report: RouterReport, now: float) -> None:
         """Take a router's counters."""
         for name, followed in self._followed.get(namespace, {}).items():

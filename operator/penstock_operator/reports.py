@@ -144,7 +144,8 @@ class Reports:
     def _says_nothing_new(self, namespace: str, report: RouterReport, version: int) -> bool:
         """Whether all that a report could change in a namespace is the time of the last one; if so, it does.
 
-        Most namespaces of a shared router sleep, and it reports on all of them.
+        Most namespaces of a shared router sleep, and it reports on all of them. A release needs all reports,
+        as it counts only what came since the last one, and not after a silence.
 
         Args:
             version: of the settings, as the namespace counts it.
@@ -157,6 +158,7 @@ class Reports:
             or (last.uid, last.state, last.settings_version) != (report.uid, report.state, version)
             or now - at > self._fresh_for.get(report.uid, FRESH)
             or held_by_backend(last)
+            or self.releases.follows(namespace)
         ):
             return False
         known[report.pod] = (now, last)

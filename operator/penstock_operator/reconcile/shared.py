@@ -81,8 +81,11 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     desired: list[Obj] = []
     news: frozenset[str] = frozenset()
     again: float | None = None
+    unserved: list[str] = []
     if made is not None:
         _allocate(ctx, found)
+        unserved = [name for name, each in found.items() if each is not None and _lacks_port(ctx, name, each)]
+        memory.stale.update(unserved)
         news = made.update(
             {name: _part(ctx, name, each) for name, each in found.items()},
             reported=ctx.reports.shared_version,
@@ -103,7 +106,8 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     memory.pods = pods
     _enqueue_users(ctx, news | (made.parts.keys() if everybody and made is not None else frozenset()))
     left = [stop + LINGER_SECONDS - now for each in memory.left.values() for stop in each.values()]
-    waits = [each for each in (requeue_after(problems), again, *left) if each is not None]
+    retry = QUARANTINE_SECONDS if unserved else None
+    waits = [each for each in (requeue_after(problems), again, retry, *left) if each is not None]
     return min(waits, default=None)
 
 
@@ -181,6 +185,11 @@ def part_is_current(ctx: ReconcileContext, namespace: str) -> bool:
     if now is None or part is None:
         return now is None and part is None
     return memory.served.get(namespace) is now and part == _part(ctx, namespace, now)
+
+
+def _lacks_port(ctx: ReconcileContext, namespace: str, served: Tenant) -> bool:
+    """Whether there was no port left for something of a namespace."""
+    return not {"", *served.served} <= ctx.memory.shared.ports.get(namespace, {}).keys()
 
 
 def _allocate(ctx: ReconcileContext, found: Mapping[str, Tenant | None]) -> None:

@@ -14,7 +14,14 @@ from penstock_operator.kinds import CONFIG_MAP, DEPLOYMENT, ENDPOINT, ENDPOINT_S
 from penstock_operator.reconcile import shared
 from penstock_operator.reconcile.shared import LINGER_SECONDS, QUARANTINE_SECONDS
 from penstock_operator.reports import SHARED, Reports
-from penstock_wire.control.report import BackendTotals, EndpointReport, RouterReport, State, TenantReport
+from penstock_wire.control.report import (
+    FIRST_BYTE_BUCKETS,
+    BackendTotals,
+    EndpointReport,
+    RouterReport,
+    State,
+    TenantReport,
+)
 from tests.support.clocks.hand_clock import HandClock
 from tests.support.worlds.operator_harness import Harness, backend, endpoint, settings
 
@@ -265,9 +272,11 @@ async def test_where_no_port_is_left_others_are_served_on(monkeypatch: pytest.Mo
     assert tenants(harness) == {"a": ["e"]}
     assert shared_settings(harness)["tenants"]["a"]["endpoints"][0]["timeoutMs"] == 7000
     assert any(message == "the shared router has no port left" for message, _ in harness.log)
+    looked = sum("no port left" in message for message, _ in harness.log)
+    await harness.turn(QUARANTINE_SECONDS / 2)
+    assert sum("no port left" in message for message, _ in harness.log) == looked
     monkeypatch.undo()
-    await harness.turn(QUARANTINE_SECONDS + 1)
-    await harness.applied(of("b", endpoint(timeout="8s")))
+    await harness.turn(QUARANTINE_SECONDS / 2 + 1)
     assert tenants(harness) == {"a": ["e"], "b": ["e"]}
 
 
@@ -340,3 +349,27 @@ async def test_a_report_that_says_the_same_of_a_namespace_keeps_what_it_said_and
     await clock.advance(60)
     assert reports.of_router("a", SHARED) == {}
     assert say(16, 0, state="draining") == {"a": True, "b": True}
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_release_on_shared_routers_counts_sparse_requests_too(late: bool) -> None:
+    """A request every 40 s; also of an endpoint that is followed only after the first report."""
+    clock = HandClock()
+    reports = Reports(clock)
+
+    def say(seq: int, requests: int) -> None:
+        seconds = (requests, *[0] * (FIRST_BYTE_BUCKETS - 1))
+        served = EndpointReport(backends={"m": BackendTotals(requests=requests, seconds=seconds)})
+        sent = RouterReport(
+            pod="r", uid="u", seq=seq, state="ready", tenants={"a": TenantReport(endpoints={"e": served})}
+        )
+        reports.shared_router(sent)
+
+    if late:
+        say(1, 0)
+    reports.releases.follow("a", "e", "m", "other")
+    for second in range(1, 401):
+        await clock.advance(1)
+        say(1 + second, second // 40)
+    assert reports.releases.take("a", "e").stable.requests == 10
+    assert reports.answered_lately("a", "e", "other") == 0
