@@ -403,12 +403,12 @@ class ControlServer:
         if news is not None and news.taken:
             self._reported(caller.namespace, caller.backend, news.notable)
         current = self._settings(caller.namespace, caller.record)
-        behind = current is not None and lacks(report, current.version, current.digest)
+        document = None if current is None else _document(current, report)
         known, authorities = self._authorities
         present = get(request.headers, HEADER) if authorities else None
         answer = wire.ReportAnswer(
             next_report_ms=round(every * 1000),
-            settings=msgspec.Raw(_document(current, report)) if current is not None and behind else None,
+            settings=None if document is None else msgspec.Raw(document),
             authorities=authorities if present is not None and present != known else None,
             routers=self._routers.of(caller.namespace) if kind == "sidecar" and self._own_addresses else (),
             artifact=turn or msgspec.UNSET,
@@ -427,9 +427,17 @@ class ControlServer:
         return _text(200 if wrong is None else 503, wrong or "ok")
 
 
-def _document(current: Versioned | TenantSettings, report: wire.SidecarReport | wire.RouterReport) -> bytes:
-    """The settings for a pod: all, or what has changed of those that it has."""
-    if isinstance(current, TenantSettings) and isinstance(report, wire.RouterReport) and report.changes:
+def _document(
+    current: Versioned | TenantSettings, report: wire.SidecarReport | wire.RouterReport
+) -> bytes | None:
+    """The settings for a pod: all, or what has changed of those that it has; None if it has these."""
+    name, follows = current.digest, False
+    if isinstance(current, TenantSettings) and isinstance(report, wire.RouterReport):
+        follows = report.changes
+        name = name if follows else current.bytes_digest
+    if not lacks(report, current.version, name):
+        return None
+    if follows and isinstance(current, TenantSettings):
         return current.since(report.settings_digest)
     return current.document
 

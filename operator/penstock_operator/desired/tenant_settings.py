@@ -2,7 +2,8 @@
 
 A router that has lately got these settings gets the changed parts alone. The ConfigMap from which a router
 starts while no operator answers has all of them, compressed, and at most a megabyte: so the largest can be
-missing there (`settings.configmap`).
+missing there (`settings.configmap`). It then has no name, so that the next operator makes another one: a
+router that still has what is missing would else count as one that has all.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class TenantSettings:
         self._changes: deque[tuple[str, frozenset[str]]] = deque(maxlen=CHANGES)
         """The name of earlier settings, and what the change that followed them has changed."""
         self._document: tuple[str, bytes] | None = None
+        self._bytes_digest: tuple[str, str] | None = None
 
     def ports(self) -> dict[str, dict[str, int]]:
         """The ports of each namespace, by endpoint and, of the front door, ""."""
@@ -78,6 +80,13 @@ class TenantSettings:
             whole = encode_tenants(self.version, self.parts, digest=self.digest)
             self._document = (self.digest, whole)
         return self._document[1]
+
+    @property
+    def bytes_digest(self) -> str:
+        """What a router reports that has the settings as a whole, and does not know that they have a name."""
+        if self._bytes_digest is None or self._bytes_digest[0] != self.digest:
+            self._bytes_digest = (self.digest, digest(self.document))
+        return self._bytes_digest[1]
 
     def since(self, name: str) -> bytes:
         """Return what a router with earlier settings is to get: the parts that changed since, or all."""

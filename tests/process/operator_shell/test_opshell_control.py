@@ -16,11 +16,13 @@ from penstock_operator.control import pki
 from penstock_operator.control.certificates import server_context, show
 from penstock_operator.control.rotation import DAY
 from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT, PER_SECOND
+from penstock_operator.desired.tenant_settings import TenantSettings
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.reconcile.context import Scaled
 from penstock_operator.reports import FRESH
 from penstock_operator.store import ObjectKey
 from penstock_wire.control.ca_trust import client_context, digest
+from penstock_wire.control.documents import digest as digest_of
 from penstock_wire.control.report import (
     BackendTotals,
     EndpointReport,
@@ -28,6 +30,7 @@ from penstock_wire.control.report import (
     RouterReport,
     encode,
 )
+from penstock_wire.control.router_settings import Tenant, encode_tenant
 from tests.support.processes.control_server import (
     DOCUMENT,
     MADE,
@@ -211,6 +214,35 @@ async def test_a_sidecar_does_not_speak_as_a_router_nor_the_other_way(server: Ha
     assert (await server.post(sidecar(pod="r-1", uid="uid-r"), bearer=token(mark="r")))[1][
         "reason"
     ] == "wrong_role"
+
+
+async def test_a_router_gets_shared_settings_once_by_their_name_or_as_an_older_one_by_their_bytes(
+    server: Harness,
+) -> None:
+    made = TenantSettings()
+    server.made["n", "penstock-router-settings"] = made
+    server.status = verdict(name="r-1", uid="uid-r")
+    sent: list[tuple[str, str]] = []
+    for seq, port in enumerate((1, 1, 2, 2), 1):
+        made.update({"a": encode_tenant(Tenant(port=port, endpoints=()))}, reported=0)
+        for changes in (False, True):
+            known = dict(sent).get(f"{changes}", "")
+            report = RouterReport(
+                pod="r-1",
+                uid="uid-r",
+                seq=2 * seq + changes,
+                state="ready",
+                settings_digest=known,
+                changes=changes,
+            )
+            server.clock.turn(1)
+            status, answer = await server.post(encode(report), kind="router", bearer=token(mark="r"))
+            assert status == 200
+            news = answer.get("settings")
+            assert (news is None) == (seq % 2 == 0)
+            if news is not None:
+                assert ("base" in news) == (changes and seq == 3)
+                sent.append((f"{changes}", made.digest if changes else digest_of(made.document)))
 
 
 @pytest.mark.parametrize("checked", [True, False])

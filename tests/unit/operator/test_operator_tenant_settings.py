@@ -7,6 +7,7 @@ import json
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,6 +138,19 @@ def test_what_is_too_large_is_left_out_and_the_others_stay(shared: bool) -> None
     assert kept.version == 3
     names = [each.name for _, endpoints in kept.scopes for each in endpoints]
     assert names == [each.name for each in small]
+
+
+def test_settings_from_a_configmap_that_had_no_room_for_all_are_others_than_those_that_routers_have() -> None:
+    """What was left out may be gone by now, and the routers still serve it."""
+    large = Endpoint(name="large", route="/" + random.Random(7).randbytes(1200 * 1024).hex())
+    parts = {"x": router_settings.encode_tenant(Tenant(port=1, endpoints=(large,))), "a": part(3, "e")}
+    made = TenantSettings()
+    made.update(parts, reported=0)
+    again = tenant_settings.recorded(settings.configmap(METADATA, made.document))
+    again.update({"a": parts["a"]}, reported=made.version)
+    assert again.parts.keys() == {"a"}
+    assert again.digest != made.digest
+    assert router_settings.decode(again.since(made.digest)).base is msgspec.UNSET
 
 
 def test_a_configmap_that_somebody_has_filled_counts_as_none() -> None:

@@ -367,7 +367,7 @@ class _Whole(msgspec.Struct, frozen=True):
 
 
 def smaller(document: bytes, share: float) -> bytes:
-    """Return settings without their largest endpoints or, of a shared router, namespaces.
+    """Return settings without their largest endpoints or, of a shared router, namespaces, and without name.
 
     Args:
         document: of `encode` or `encode_tenants`.
@@ -388,6 +388,7 @@ def smaller(document: bytes, share: float) -> bytes:
             whole,
             endpoints=tuple(part for place, part in enumerate(whole.endpoints) if place in kept),
             tenants=msgspec.UNSET if whole.tenants is msgspec.UNSET else some,
+            digest=msgspec.UNSET,
         )
     )
 
