@@ -188,7 +188,7 @@ def by_cost(reports: Collection[SidecarReport]) -> ByCostStatus | None:
         items=round(fit.batch.items),
         cost=round(fit.batch.cost),
         milliseconds=round(a_ms + b_ms * (fit.items or 0.0)),
-        terms=tuple(sorted(name[:64] for name in fit.work)),
+        terms=tuple(sorted({name[:64] for name in fit.work})),
         error_percent=round(100 * fit.batch.error),
         error_by_items_percent=round(100 * fit.batch.error_by_items),
     )

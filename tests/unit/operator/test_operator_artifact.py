@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock_operator.api import ModelBackend, ResourceError
@@ -46,6 +47,13 @@ def shown(of: ModelBackend, *states: dict[str, Any]) -> dict[str, Any]:
     status = artifact_status(of, reports(of, *states))
     assert status is not None
     return status.document()
+
+
+def test_a_digest_that_no_status_has_room_for_is_refused() -> None:
+    """Else the apiserver would refuse the whole status."""
+    sent = {"source": "s", "digest": "sha256:" + 65 * "a"}
+    with pytest.raises(msgspec.ValidationError, match="length <= 71"):
+        msgspec.convert(sent, ArtifactState)
 
 
 DONE = {"here": 1000, "total": 1000}

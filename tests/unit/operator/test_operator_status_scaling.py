@@ -11,6 +11,7 @@ from penstock_operator import status
 from penstock_operator.api.backendstatus import LoadStatus, ModelBackendStatus, ScalingEntry, ScalingInputs
 from penstock_operator.autoscaling import Recommendation
 from penstock_operator.status import BackendObserved
+from penstock_wire.control.report import ByCost, Fit, SidecarReport
 from tests.support.worlds.observed import LATER, NOW, WELL, backend, by_type, deployment, message, pod
 
 
@@ -215,3 +216,12 @@ def test_a_load_has_moved_where_a_number_has_changed_by_more_than_a_tenth(
     """From nothing and to nothing always."""
     before = None if old is None else LoadStatus(queued=old)
     assert status.load_moved(before, LoadStatus(queued=new)) == moved
+
+
+def test_terms_that_a_sidecar_makes_up_do_not_stand_twice() -> None:
+    """They are a set in the CRD: the apiserver would refuse the whole status."""
+    batch = ByCost(items=1, cost=1, error=0, error_by_items=0)
+    fit = Fit(a_ms=1, b_ms=1, n=1, work={f"{'x' * 64}{end}": 1.0 for end in "ab"}, batch=batch)
+    shown = status.by_cost([SidecarReport(pod="m-1", uid="u", seq=1, state="ready", fit={"/": fit})])
+    assert shown is not None
+    assert shown.terms == ("x" * 64,)

@@ -12,6 +12,8 @@ import msgspec
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=253)]
+Digest = Annotated[str, msgspec.Meta(max_length=71)]
+"""`sha256:` and 64 hexadecimal digits: no more fits into a status."""
 
 _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
@@ -43,7 +45,7 @@ class ArtifactState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     here: Count = 0
     total: Count = 0
     rate: Count = 0
-    digest: Name = ""
+    digest: Digest = ""
 
     @property
     def left(self) -> float:
