@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from penstock_sidecar.interfaces import RequestPath
 from penstock_wire.build import BUILD
-from penstock_wire.control.report import Fit, Totals
+from penstock_wire.control.report import MOST_WORK, Fit, Totals
 from penstock_wire.errors import Reason
 from penstock_wire.exposition import memory_families
 from penstock_wire.http.memory import MemoryBound
@@ -178,7 +178,7 @@ class Metrics:
             refused=refused,
             batches=batches,
             batch_items=batch_items,
-            arrived_work=max(0.0, self._arrived + work_beyond) if work_beyond else UNSET,
+            arrived_work=min(MOST_WORK, max(0.0, self._arrived + work_beyond)) if work_beyond else UNSET,
         )
 
     def collect(self) -> Iterator[Metric]:

@@ -63,6 +63,7 @@ def _held(type_: Any) -> list[tuple[Any, Any]]:
 
 def _least(kind: Any) -> dict[str, Any]:
     values: dict[Any, Any] = {"version": 1, "ok": True, "aMs": 1, "bMs": 1, "n": 1, "source": "s"}
+    values |= dict.fromkeys(("items", "cost", "error", "errorByItems"), 1)
     return {
         field.encode_name: values[field.encode_name]
         for field in msgspec.structs.fields(kind)

@@ -200,8 +200,10 @@ async def test_a_restart_writes_nothing(server: TinyApiserver, operators: Any) -
     second = await operators("op-2")
     await until(lambda: second.said("synced") == 1, "the second leads")
     await until(lambda: server.watches >= watched + KINDS, "the second watches")
-    server.cluster.user_applies(policy("other"))
-    await until(lambda: "status" in server.cluster.find(POLICY, "n", "other"), "the second works")
+    elsewhere = policy("other")  # policies of a namespace name each other
+    elsewhere["metadata"]["namespace"] = "m"
+    server.cluster.user_applies(elsewhere)
+    await until(lambda: "status" in server.cluster.find(POLICY, "m", "other"), "the second works")
     ours = [write for write in server.cluster.writes if write[1] not in ("Lease", "EndpointSlice", "Event")]
     assert [write for write in ours if write[3] != "other"] == []
 

@@ -94,6 +94,20 @@ async def _pod(harness: Harness, **status: Any) -> Harness:
     return harness
 
 
+async def _evicted(harness: Harness) -> Harness:
+    """A pod that the kubelet evicted, and the one that took its place."""
+    old, new = harness.pods_ready("m-backend", 2)
+    at = harness.cluster.find(POD, "n", new)["metadata"]["creationTimestamp"]
+    conditions = [{"type": "DisruptionTarget", "status": "True", "lastTransitionTime": at}]
+    gone = {"phase": "Failed", "reason": "Evicted", "message": "disk", "conditions": conditions}
+    harness.cluster.edit(POD, "n", old, lambda live: live.update(status=gone))
+    waits = {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}]}
+    harness.cluster.edit(POD, "n", new, lambda live: live.update(status=waits))
+    harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live["status"].update(readyReplicas=0))
+    await harness.run()
+    return harness
+
+
 async def _deaf() -> Harness:
     """A model that runs for as long as a rollout may take, and whose readyPath is not there."""
     harness = await _pod(await _started(), phase="Running", containerStatuses=[container(running={})])
@@ -255,6 +269,7 @@ _STAGES: list[tuple[str, Callable[[], Awaitable[Harness]], Kind, str, str, tuple
     ("a Secret of its container is not there",
      lambda: _then(_started, lambda h: _pod(h, containerStatuses=[CONFIG])), BACKEND, "m",
      "ContainerNotCreated", FAILED),
+    ("its pod was evicted", lambda: _then(_started, _evicted), BACKEND, "m", "PodEvicted", UNDER_WAY),
     ("its pods cannot be made", lambda: _then(_started, lambda h: _changed(h, _no_pods)), BACKEND, "m",
      "PodsRefused", FAILED),
     ("its batches cannot be full", lambda: _then(lambda: _started(batching=_TOO_FEW), _backend_ready),

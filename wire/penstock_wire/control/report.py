@@ -19,7 +19,8 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Extent = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Measure = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-Work = Annotated[float, msgspec.Meta(ge=0, le=2**53)]
+MOST_WORK = float(2**53 - 1)
+Work = Annotated[float, msgspec.Meta(ge=0, le=MOST_WORK)]
 """What items cost, in items of the usual cost."""
 Name = Annotated[str, msgspec.Meta(max_length=253)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
