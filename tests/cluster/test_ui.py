@@ -25,7 +25,7 @@ STEPS = [{"setWeight": 30}, {"pause": "Manual"}, {"setWeight": 60}]
 PICTURES = {
     "overview": ("#/", ".rows > li"),
     "backend": ("#/ModelBackend/{}/stable", "[data-panel=batches]:not([hidden])"),
-    "endpoint": ("#/ModelEndpoint/{}/e", "[data-panel=flows]:not([hidden])"),
+    "endpoint": ("#/ModelEndpoint/{}/e", "svg[aria-label*=p99]"),
     "release": ("#/TrafficSplit/{}/s", ".steps"),
 }
 

@@ -122,11 +122,11 @@ async def picture(call: Callable[..., Awaitable[dict[str, Any]]], width: int, sc
         width: of the page, in pixels.
         scheme: light or dark.
     """
+    await call("Emulation.setScrollbarsHidden", hidden=True)
     await call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     await call(
         "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
     )
-    await call("Emulation.setScrollbarsHidden", hidden=True)
     said = await call("Page.captureScreenshot", captureBeyondViewport=True)
     return base64.b64decode(said["result"]["data"])
 
