@@ -30,7 +30,7 @@ from penstock.handles.arguments import Options
 from penstock.handles.handle import Handle
 from penstock.in_process.settings import MAX_CONCURRENT, count
 from penstock.near_names import did_you_mean
-from penstock.target import find_default
+from penstock.target import find_default, served_names
 from penstock_wire.durations import parse_ms
 from penstock_wire.process import log
 
@@ -371,15 +371,23 @@ def _cost_path(kind: Callable[..., Any]) -> str | None:
     Raises:
         CompositionError: it is not of all methods: a sidecar refuses items without it, whatever their method.
     """
-    marks = [mark for each in _methods(kind) if (mark := mark_of(each)) is not None]
-    paths = {mark.cost if isinstance(mark.cost, str) else None for mark in marks}
-    if not paths - {None}:
-        return None
-    if len(paths) > 1:
-        found = ", ".join(sorted(str(path) for path in paths))
-        expected = "expected one cost path for all methods with @penstock.batched"
-        raise CompositionError(f"{kind.__qualname__}: {expected}, found {found}")
-    return paths.pop()
+    paths = {_path_of(each) for each in _methods(kind)} - {None}
+    if not paths or not isinstance(kind, type):
+        return next(iter(paths), None)
+    named = {each: _path_of(getattr(kind, each)) for each in served_names(kind.__qualname__, kind)}
+    if len({*named.values()}) > 1:
+        found = ", ".join(f"{path or 'none'} of {each}" for each, path in named.items())
+        raise CompositionError(
+            f"{kind.__qualname__}: expected one cost path for all methods that clients can name, "
+            f"found {found}: mark each with @penstock.batched and that cost, begin a helper's name with an "
+            'underscore, or say what holds for all in @penstock.backend(batching={"cost": {"path": …}})'
+        )
+    return next(iter(named.values()))
+
+
+def _path_of(method: Any) -> str | None:
+    mark = mark_of(method)
+    return mark.cost if mark is not None and isinstance(mark.cost, str) else None
 
 
 def _methods(kind: Callable[..., Any]) -> list[Any]:

@@ -170,7 +170,7 @@ def deploy(documents: Sequence[Mapping[str, Any]], cluster: Kubectl, *, seconds:
     try:
         _apply(cluster, documents, backends)
     except ClusterError as error:
-        if "NotFound" not in str(error):
+        if f'configmaps "{code["name"]}" not found' not in str(error):
             raise
         for name in backends:
             _still(cluster, name, code["name"])
@@ -250,4 +250,8 @@ def _delete_unused(cluster: Kubectl, front: str, *, keep: str) -> None:
         if f'"{each["name"]}"' not in used:
             path = f"/api/v1/namespaces/{each['namespace']}/configmaps/{each['name']}"
             as_listed = {"preconditions": {"resourceVersion": each["resourceVersion"]}}
-            cluster("delete", f"--raw={path}", "--filename=-", document=as_listed)
+            try:
+                cluster("delete", f"--raw={path}", "--filename=-", document=as_listed)
+            except ClusterError as error:  # another deploy deleted it, or deploys it again
+                if "(NotFound)" not in str(error) and "(Conflict)" not in str(error):
+                    raise

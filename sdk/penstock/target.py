@@ -146,6 +146,20 @@ def find_default(name: str, located: Any) -> Shape:
     return _shape(name, located, default or names[0])
 
 
+def served_names(name: str, kind: type[Any]) -> list[str]:
+    """The methods of a class that a request can name.
+
+    Args:
+        name: the target's name in messages.
+        kind: the class.
+
+    Raises:
+        LoadError: as for `find_default`.
+    """
+    _, names, beside = _choose(name, kind)
+    return [*names, *_readable(name, kind, beside)]
+
+
 def _class(name: str, kind: type[Any], init_kwargs: dict[str, Any]) -> Target:
     default, names, beside = _choose(name, kind)
     shapes = {each: _shape(name, kind, each) for each in names}

@@ -123,9 +123,20 @@ def test_a_path_reaches_the_sidecar_and_a_function_does_not() -> None:
         @penstock.batched
         def score(self, items: list[str]) -> list[int]: ...
 
-    specs = [bound(kind, {}).nodes[-1].spec.get("batching", {}) for kind in (Text, Length)]
-    assert specs == [{"cost": {"path": "$.text"}}, {}]
-    with pytest.raises(CompositionError, match=r"Both: expected one cost path .*, found \$.text, None"):
-        _ = bound(Both, {}).nodes[-1].spec
+    class Beside(Text):
+        def predict(self, image: str) -> int: ...
+
+    class Helped(Text):
+        def _scaled(self, image: str) -> int: ...
+
+    specs = [bound(kind, {}).nodes[-1].spec.get("batching", {}) for kind in (Text, Length, Helped)]
+    assert specs == [{"cost": {"path": "$.text"}}, {}, {"cost": {"path": "$.text"}}]
+    for kind, found in (
+        (Both, r"\$.text of embed, none of score"),
+        (Beside, r"none of predict, \$.text of embed"),
+    ):
+        with pytest.raises(CompositionError, match=rf"{kind.__name__}: .* one cost path .*, found {found}:"):
+            _ = bound(kind, {}).nodes[-1].spec
+        assert bound(penstock.backend(batching={"cost": {"path": "$.text"}})(kind), {}).nodes
     own = penstock.backend(batching={"cost": {"path": "$.query"}})(Text)
     assert bound(own, {}).nodes[-1].spec["batching"]["cost"] == {"path": "$.query"}

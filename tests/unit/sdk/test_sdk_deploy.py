@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -127,6 +128,39 @@ def test_code_that_went_before_a_backend_named_it_is_applied_again() -> None:
     cluster = Cluster(other)
     deploy(documents("a"), cluster, seconds=1)
     assert cluster.codes() == {"a"}
+
+
+def test_another_thing_that_is_not_there_is_the_error_that_is_shown() -> None:
+    """Such as the namespace: there is no backend to look at, either."""
+    missing = 'Error from server (NotFound): namespaces "n" not found'
+
+    def none(arguments: tuple[str, ...]) -> None:
+        if arguments[0] == "apply":
+            raise ClusterError(missing)
+
+    with pytest.raises(ClusterError, match=re.escape(missing)):
+        deploy(documents("a"), Cluster(none), seconds=1)
+
+
+@pytest.mark.parametrize("other", ["deletes", "deploys"])
+def test_code_that_another_changes_meanwhile_ends_no_clean_up(other: str) -> None:
+    """What comes after it goes all the same."""
+    began = False
+
+    def meanwhile(arguments: tuple[str, ...]) -> None:
+        nonlocal began
+        if arguments[0] == "delete" and not began:
+            began = True
+            if other == "deletes":
+                del cluster.objects["configmap", "a"]
+            else:
+                cluster("patch", "configmap", "a")
+
+    cluster = Cluster(meanwhile)
+    for name in ("a", "b"):
+        cluster("apply", document={"items": documents(name)})
+    deploy(documents("c"), cluster, seconds=1)
+    assert cluster.codes() - {"a"} == {"c"}
 
 
 def test_unused_code_goes() -> None:
