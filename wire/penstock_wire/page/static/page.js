@@ -470,11 +470,17 @@ function tryIt({namespace, name}) {
 }
 
 // What the documentation says of the reasons of conditions.
-async function reasons(reason) {
+async function reasons(reason, signal) {
   document.title = "Reasons - Penstock";
   let list = [];
-  try { list = await ask("GET", "/api/reasons"); } catch (error) { state(error.message, true); }
-  const groups = Map.groupBy(list, each => each[1]);
+  try {
+    list = await ask("GET", "/api/reasons", undefined, signal);
+  } catch (error) {
+    if (!signal.aborted) state(error.message, true);
+  }
+  if (signal.aborted) return;
+  const groups = new Map();  // browsers before 2024 have no Map.groupBy
+  for (const each of list) groups.set(each[1], [...groups.get(each[1]) ?? [], each]);
   main.replaceChildren(el("p", {class: "crumbs"}, el("a", {href: "#/"}, "Overview"), " › Reasons"),
     el("h1", {}, "Reasons of conditions, and what to do"), ...[...groups].map(([group, rows]) =>
       el("section", {"aria-label": group}, el("h2", {}, group), table(["REASON", "MEANING", "WHAT TO DO"],
@@ -495,7 +501,7 @@ async function route() {
   const {signal} = leave;
   let parts = [];
   try { parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent); } catch { /* not an address of ours */ }
-  if (parts[0] === "reasons") { await reasons(parts[1]); return; }
+  if (parts[0] === "reasons") { await reasons(parts[1], signal); return; }
   if (parts.length !== 3 || !Object.hasOwn(VIEWS, parts[0])) { overview(signal); return; }
   const [kind, , name] = parts, top = el("div"), place = el("div");
   main.replaceChildren(top, place);
