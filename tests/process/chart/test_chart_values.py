@@ -195,6 +195,15 @@ def test_only_a_cluster_that_serves_the_api_injects_and_never_by_the_operator() 
         *("penstock-inject", "penstock-injectable", "penstock-injectable-pods", "penstock-past-sidecar"),
         *("penstock-known-policy", "penstock-known-policy-pods"),
     }
+    for values, actions in (((), ["Warn", "Audit"]), (("--set", "injection.unknownPolicy=Deny"), ["Deny"])):
+        bindings = [
+            each["spec"]["validationActions"]
+            for each in rendered("--api-versions", api, *values)
+            if each["kind"] == "ValidatingAdmissionPolicyBinding"
+            and each["spec"]["policyName"] == "penstock-known-policy"
+        ]
+        assert bindings == [actions, actions]
+    assert "unknownPolicy" in refused_by_helm({"injection.unknownPolicy": "Refuse"})
     one = rendered("--api-versions", api, "--set-string", "operator.watchNamespace=12")
     matched = [
         each["spec"]["matchConstraints"]
