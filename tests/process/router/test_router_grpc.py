@@ -150,8 +150,11 @@ async def test_a_call_waits_for_a_pod_and_is_tried_again_where_nothing_ran(
     assert len(well.seen) == 48
     process.settle(endpoint("e", backend("b", refusing.target), port=port, timeoutMs=300))
     await process.until_routes(lambda routes: routes[0]["backends"][0]["readyPods"] == 1)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await infer(calling, 1.0)
+    for _ in range(20):  # a last try may have some milliseconds, and end with them on a busy machine
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await infer(calling, 1.0)
+        if caught.value.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            break
     trailing = dict(caught.value.trailing_metadata() or ())
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert trailing["grpc-retry-pushback-ms"] == "7000"
