@@ -42,8 +42,11 @@ def marks(cluster: Cluster) -> Marks:
     """Read the marks of a running cluster."""
     record = cluster.require_alive()
     pids = [record.pid, *(node.pid for _, node in nodes.running(cluster.state))]
+    paths = [path for pid in pids for path in _namespaces(pid)]
+    # NB: the kernel shows a PID namespace once it has a process: one that was just made has none.
+    shown = [path for path in paths if path.name != "pid_for_children" or path.exists()]
     # NB: a namespace that a file holds open keeps its number, also when its last process has ended.
-    files = [os.open(path, os.O_RDONLY) for pid in pids for path in _namespaces(pid)]
+    files = [os.open(path, os.O_RDONLY) for path in shown]
     ours = {str(path.readlink()) for path in _namespaces("self")}
     made = Marks(
         state=cluster.state,
