@@ -490,7 +490,26 @@ async def test_what_a_connection_keeps_is_counted(server: Server) -> None:
         client.head((*GET, ("X-Bad", f"{index}" + "y" * 1_000)))
     await until(lambda: len(server.exchanges) == 40)
     assert sum(keeper.kept() for keeper in connection.keepers()) - before > 20 * 17_000
-    assert 20 * 2_000 < connection.kept() < 20 * 6_000
+    heads = connection.keepers()[1]
+    assert 20 * 2_000 < heads.kept() < 20 * 6_000
+    assert [heads.give_way(), heads.kept(), heads.give_way()] == [True, 0, False]
+
+
+async def test_heads_that_came_before_give_way_to_requests() -> None:
+    """Idle connections that have sent many heads cost nobody an answer, and keep within the bound."""
+    async with serving(memory=500_000) as server:
+        client = await H2Client.begun(server)
+        waits = client.head(POST, ended=False)
+        client.data(waits, bytes(50_000), ended=False)
+        for _ in range(3):
+            other = await H2Client.begun(server)
+            for index in range(60):
+                last = other.head((*GET, ("x", f"{index}" + "y" * 3_000)))
+            assert (await other.answer(last)).status == 200
+        assert server.front.memory.gave_way
+        assert server.front.memory.kept() < 500_000
+        client.data(waits, b"")
+        assert (await client.answer(waits)).status == 200
 
 
 async def test_fields_of_a_request_s_own_have_limits_too(server: Server) -> None:

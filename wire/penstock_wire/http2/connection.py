@@ -180,7 +180,7 @@ class H2Connection(Carrier, H2End, Served):
             self._count_reset()
             return
         self._cheap = 0
-        self.memory.room -= REQUEST_BYTES + head.size
+        self.memory.room -= REQUEST_BYTES + self._heads.size
         own, window = self._heads.own, self._stream_window
 
         if not Call.is_one(head):
@@ -347,11 +347,11 @@ class H2Connection(Carrier, H2End, Served):
 
     def keepers(self) -> Sequence[Keeper]:
         """See `memory.Connection.keepers`: clients of a gateway share it; requests give way one by one."""
-        return [self, *self._exchanges.values()]
+        return [self, self._heads, *self._exchanges.values()]
 
     def kept(self) -> int:
         own = super().kept()
-        return own + self._block_bytes + self._heads.kept if own else 0
+        return own + self._block_bytes if own else 0
 
     # -- time and the end -----------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ _OF_CONNECTION: Final = frozenset(
 """Fields that no request has (RFC 9113 section 8.2.2)."""
 _MOST_KNOWN: Final = 256
 _LARGEST_KNOWN: Final = 4096
+_MOST_KEPT: Final = 256 * 1024
 _MOST_STARTS: Final = 32
 _START_BYTES: Final = 512
 
@@ -57,7 +58,7 @@ class Head:
         length: announced bytes of the body, -1 if none.
     """
 
-    __slots__ = ("derived", "error", "fault", "fields", "grown", "length", "method", "size", "target")
+    __slots__ = ("derived", "error", "fault", "fields", "grown", "length", "method", "target")
 
     def __init__(self, fault: str, error: PenstockError | None = None) -> None:
         self.fault = fault
@@ -66,7 +67,6 @@ class Head:
         self.target = ""
         self.fields: Headers = ()
         self.length = -1
-        self.size = 0
         self.derived: object = None
         """What gRPC derived from it."""
         self.grown = 0
@@ -90,13 +90,13 @@ class _Start:
 
 
 class HeadReader:
-    """Reads the header blocks of one connection.
+    """Reads the header blocks of one connection. What it remembers of them is a `memory.Keeper`.
 
     Args:
         most: limit for the bytes of a head.
     """
 
-    __slots__ = ("_changes", "_kept", "_known", "_most", "_reader", "_starts", "own")
+    __slots__ = ("_changes", "_kept", "_known", "_most", "_reader", "_starts", "own", "size")
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -106,12 +106,24 @@ class HeadReader:
         self._changes = 0
         self.own: Headers = ()
         """The fields of the last request alone, among `OWN`."""
+        self.size = 0
+        """Bytes of memory that the last request's head takes, be its block ever so short."""
         self._kept = 0
 
-    @property
     def kept(self) -> int:
-        """Bytes of the heads that came before."""
+        """See `memory.Keeper.kept`: the heads that came before."""
         return self._kept + _START_BYTES * len(self._starts)
+
+    def kept_since(self) -> float:
+        """See `memory.Keeper.kept_since`: it goes before requests that are as large."""
+        return 0.0
+
+    def give_way(self) -> bool:
+        """See `memory.Keeper.give_way`."""
+        self._known.clear()
+        self._starts.clear()
+        kept, self._kept = self._kept, 0
+        return kept > 0
 
     def read(self, block: bytes) -> Head:
         """Read a request's block.
@@ -119,6 +131,7 @@ class HeadReader:
         Raises:
             BrokenError: it cannot be decompressed, so no later one could be.
         """
+        self.size = 0
         reader = self._reader
         if self._changes != reader.changes:
             self._changes = reader.changes
@@ -164,14 +177,13 @@ class HeadReader:
         head = self._known.get(key)
         if head is None:
             head = _head(shared, self._most)
-            head.size = len(block)
+            self.size = size
             if not head.fault and head.error is None and size <= _LARGEST_KNOWN:
-                if len(self._known) >= _MOST_KNOWN:
-                    self._known.clear()
-                    self._starts.clear()
-                    self._kept = 0
+                if len(self._known) >= _MOST_KNOWN or self._kept >= _MOST_KEPT:
+                    self.give_way()
                 self._known[key] = head
                 self._kept += 2 * size
+                self.size += size
         elif at_start <= start and len(own) <= _MOST_OWN and self._changes == self._reader.changes:
             if len(self._starts) >= _MOST_STARTS:
                 self._starts.clear()
@@ -184,7 +196,10 @@ class HeadReader:
         if head.grown:
             self._kept += head.grown
             head.grown = 0
-        if len(own) > _MOST_OWN or sum([len(name) + len(value) for name, value in own]) > self._most:
+        size = sum([len(name) + len(value) for name, value in own])
+        self.size += size + FIELD_BYTES * len(own)
+        if len(own) > _MOST_OWN or size > self._most:
+            self.own = ()
             return Head("", heads.fields_too_large(f"expected at most {_MOST_OWN} fields of a request's own"))
         return head
 
@@ -269,7 +284,9 @@ def _head(fields: list[Field], most: int) -> Head:
         kept.insert(0, (b"host", hosts[0]))
         heads.check_size(pseudo[b":path"], kept, most)
     except PenstockError as error:
-        head.error, target = error, ""
+        # NB: the client can put off its answer: of thousands of fields, only what its form depends on stays.
+        kept = [field for field in kept if field[0] == b"content-type"][:1]
+        head.error, target = error.with_traceback(None), ""  # which would keep the fields, too
     head.method, head.target, head.fields, head.length = method.decode("latin-1"), target, tuple(kept), length
     return head
 
