@@ -16,10 +16,11 @@ _REQUEST_LINE = re.compile(rb"(" + TOKEN + rb") +([!-~\x80-\xff]+) +HTTP/(1\.[01
 _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-5][0-9]{2})(?: [^\r\n]*)?\r\n")
 _FIELD = re.compile(rb"(" + TOKEN + rb"):[ \t]*([\t -~\x80-\xff]*)\r\n")
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
-# NB: names and values of extensions may be empty here, which RFC 9112 section 7.1.1 does not say: llhttp
-# takes that, we ignore extensions, and they cannot pass for data as long as they do not contain CR or LF.
+# NB: names and values of extensions may be empty here, and a quoted text can be behind a token, which RFC
+# 9112 section 7.1.1 does not say: llhttp takes that, we ignore extensions, and they cannot pass for data as
+# long as they do not contain CR or LF.
 _WORD = rb"(?:" + TOKEN + rb")?"
-_EXTENSION = rb"[ \t]*;[ \t]*" + _WORD + rb"(?:[ \t]*=[ \t]*(?:" + _QUOTED + rb"|" + _WORD + rb"))?"
+_EXTENSION = rb"[ \t]*;[ \t]*" + _WORD + rb"(?:[ \t]*=[ \t]*" + _WORD + rb"(?:" + _QUOTED + rb")?)?"
 _CHUNK = re.compile(rb"([0-9A-Fa-f]+)((?:" + _EXTENSION + rb")*)\r\n")
 _CLOSES = re.compile(rb"(?:^|,)[ \t]*close[ \t]*(?:,|$)", re.IGNORECASE)
 
@@ -90,8 +91,7 @@ def answer(data: bytes, method: str, *, ended: bool) -> AnswerReading:
     for name, value in fields:
         values.setdefault(name, []).append(value)
     lengths, codings = values.get(b"content-length", []), values.get(b"transfer-encoding", [])
-    tokens = b",".join(values.get(b"connection", []))
-    keep = (version == b"1.1" or _KEEPS.search(tokens) is not None) and _CLOSES.search(tokens) is None
+    keep = _keeps(version, values)
     if codings and (lengths or version == b"1.0" or [coding.lower() for coding in codings] != [b"chunked"]):
         raise Unreadable
     if len(lengths) > 1 or (lengths and re.fullmatch(rb"[0-9]+", lengths[0]) is None):
@@ -134,6 +134,12 @@ def _match(pattern: re.Pattern[bytes], data: bytes, at: int) -> re.Match[bytes]:
     return match
 
 
+def _keeps(version: bytes, values: dict[bytes, list[bytes]]) -> bool:
+    """Whether a message lets its connection stay (RFC 9112 section 9.3)."""
+    tokens = b",".join(values.get(b"connection", []))
+    return (version == b"1.1" or _KEEPS.search(tokens) is not None) and _CLOSES.search(tokens) is None
+
+
 def _fields(data: bytes, at: int) -> tuple[list[tuple[bytes, bytes]], int]:
     fields = []
     while not data.startswith(b"\r\n", at):
@@ -173,8 +179,7 @@ def _request(data: bytes, at: int) -> tuple[Reading, int]:
         body, at = data[at:end], end
     else:
         body = b""
-    keep = version == b"1.1" and not any(_CLOSES.search(option) for option in values.get(b"connection", []))
-    return Reading(method, target, tuple(fields), body, keep), at
+    return Reading(method, target, tuple(fields), body, _keeps(version, values)), at
 
 
 def _chunks(data: bytes, at: int) -> tuple[bytes, int]:

@@ -74,7 +74,12 @@ PIECES = [
         b"Transfer-Encoding:\x0bchunked\r\n",
     ),
     *(b"Transfer-Encoding: chunked, identity\r\n", b"transfer-encoding: identity\r\n", b"Host: b\r\n"),
-    *(b"Connection: close\r\n", b"Connection: keep-alive\r\n", b"Upgrade: x\r\nConnection: upgrade\r\n"),
+    *(
+        b"Connection: close\r\n",
+        b"Connection: keep-alive\r\n",
+        b"Proxy-Connection: keep-alive\r\n",
+        b"Upgrade: x\r\nConnection: upgrade\r\n",
+    ),
     *(
         b"HTTP/1.1",
         b"HTTP/1.0",

@@ -93,6 +93,7 @@ async def test_connections_are_kept_and_pipelined_requests_answered_in_order(ser
         (b"GET / HTTP/1.0\r\n\r\n", False),
         (b"GET / HTTP/1.0\r\nconnection: Keep-Alive\r\n\r\n", True),
         (b"GET / HTTP/1.0\r\nconnection: keep-alive\r\nconnection: close\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\nproxy-connection: keep-alive\r\n\r\n", False),
         (b"POST / HTTP/1.0\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nab", True),
         (b"GET / HTTP/1.0\r\nconnection: keep-alive, upgrade\r\nupgrade: x\r\n\r\n", True),
     ],

@@ -12,6 +12,9 @@ SEEDS = 1500
 SWITCH = b"HTTP/1.1 101"
 
 FOUND = {
+    "a connection that HTTP/1.0 both keeps and closes went back to the pool": (
+        b"HTTP/1.0 200 OK\r\nConnection: close, keep-alive\r\nContent-Length: 2\r\n\r\nab"
+    ),
     "trailers that end the connection made its next exchange fail": (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n"
         b"Transfer-Encoding: chunked, identity\r\n\r\n"

@@ -46,6 +46,7 @@ from penstock_wire.http.client.head import (
     body_length,
     encode_head,
     forwarded,
+    old_keeps,
     switches_to,
 )
 from penstock_wire.http.client.interfaces import Pool
@@ -427,7 +428,7 @@ class Connection(Carrier):
             length, chunked = body_length(self._framing, old=old)
         except ValueError as error:
             raise AnswerUnreadable(f"{self.where}: {error}") from error
-        if not parser.should_keep_alive():
+        if not parser.should_keep_alive() or (old and not old_keeps(self._framing)):
             self.reusable = False
         # NB: many servers end the connection some ms after an answer to an exception (uvicorn logs it first)
         # or to a body that they have not read (hyper), without a sign in it. Ours are reliable in this.

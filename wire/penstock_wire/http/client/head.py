@@ -160,6 +160,17 @@ def body_length(framing: list[tuple[bytes, bytes]], *, old: bool) -> tuple[int |
     return length, chunked
 
 
+def old_keeps(framing: list[tuple[bytes, bytes]]) -> bool:
+    """Whether an answer of HTTP/1.0 keeps its connection (RFC 9112 section 9.3): the parser ignores `close`.
+
+    Args:
+        framing: its fields that concern the connection.
+    """
+    values = b",".join([value for name, value in framing if name == b"connection"])
+    named = {token.strip(b" \t").lower() for token in values.split(b",")}
+    return b"keep-alive" in named and b"close" not in named
+
+
 def forwarded(framing: list[tuple[bytes, bytes]], fields: list[tuple[bytes, bytes]]) -> Headers:
     """Return the end-to-end fields of an answer.
 

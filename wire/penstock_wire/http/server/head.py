@@ -109,8 +109,9 @@ def framing(version: str, special: Fields, *, keep: bool) -> Framing:
         raise PenstockError(Reason.BAD_REQUEST, f"expected one Host field, found {hosts}")
     # NB: `Connection: host` would remove a field that every request must have.
     parsed.named = frozenset(named - {b"", b"host"})
-    # NB: in HTTP/1.0 the parser lets `keep-alive` beat a `close` (RFC 9112 section 9.3: it must not).
-    parsed.keep = keep and b"close" not in named
+    # NB: in HTTP/1.0 the parser lets `keep-alive` beat a `close` (RFC 9112 section 9.3: it must not), and
+    # takes it from `Proxy-Connection`, too (appendix C.2.2: a proxy passed that on, and waits for the end).
+    parsed.keep = keep and b"close" not in named and (not parsed.old or b"keep-alive" in named)
     if b"upgrade" not in named or parsed.length or parsed.chunked or _WHOLE_CONNECTION.search(parsed.upgrade):
         # NB: before its whole body has come, no request can switch (RFC 9110 section 7.8); a request with a
         # body is answered as if it had not asked.
