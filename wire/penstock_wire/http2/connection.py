@@ -37,8 +37,8 @@ _CHEAP_FRAMES: Final = 10_000
 _RESETS: Final = 4 * frames.MAX_STREAMS
 """Most unanswered streams that the client resets in a second."""
 _PING: Final = frames.header(8, frames.PING, 0, 0) + b"alive?\0\0"
-_REMEMBERED: Final = 1000
-"""Streams that were reset here, for which frames may be on the way."""
+_REMEMBERED: Final = 128
+"""Streams that were reset here, for which frames may be on the way: a client can have as many as it likes."""
 
 
 class H2Connection(Carrier, H2End, Served):
