@@ -344,6 +344,27 @@ async def test_what_costs_nothing_may_not_come_without_end(
     await until(lambda: server.gone == len(server.exchanges))
 
 
+async def test_pings_may_come_for_what_an_answer_sends(server: Server) -> None:
+    """A client of Go sends one for each piece that it gets: its stream ends by no limit."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield bytes(12_000)
+        await asyncio.Event().wait()
+
+    async def work(exchange: Exchange) -> None:
+        exchange.answer(Response(200, (), stream=pieces()))
+
+    server.work = work
+    client = await H2Client.begun(server)
+    client.head(GET)
+    await client.until(lambda each: each.kind == frames.DATA)
+    ping = frame(frames.PING, 0, 0, bytes(8))
+    client.send(20_000 * ping, frame(frames.PING, 0, 0, b"the last"))
+    await client.until(lambda each: each.payload == b"the last")
+    client.send(10_000 * ping)
+    assert (await client.goodbye()).code == frames.ENHANCE_YOUR_CALM
+
+
 @pytest.mark.interpreted
 async def test_more_streams_than_allowed_are_refused_unread(
     server: Server, monkeypatch: pytest.MonkeyPatch

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock_wire.http.server.interfaces import ListenerState, Server
 
 _CHEAP_FRAMES: Final = 10_000
-"""Most frames in a row that are no part of a request."""
+"""Most frames in a row that are no part of a request; one more for each byte of an answer."""
 _RESETS: Final = 4 * frames.MAX_STREAMS
 """Most unanswered streams that the client resets in a second."""
 _PING: Final = frames.header(8, frames.PING, 0, 0) + b"alive?\0\0"
@@ -70,6 +70,7 @@ class H2Connection(Carrier, H2End, Served):
         self._heads = HeadReader(front.max_head_bytes)
         self._first = NO_TABLE
         self._cheap = 0
+        self._sent = 0  # bytes of answers' bodies when `_cheap` was too large last
         self._resets = 0
         self._resets_since = front.now
         self._heard = 0  # frames that had come when it was looked at last
@@ -111,8 +112,13 @@ class H2Connection(Carrier, H2End, Served):
     def _count_cheap(self) -> None:
         self._cheap += 1
         if self._cheap > _CHEAP_FRAMES:
+            # NB: clients of Go send a PING, and credit, for each frame of an answer that they receive.
+            sent, self._sent = self._sent, self._granted - self.window
+            self._cheap -= min(self._cheap, self._sent - sent)
+        if self._cheap > _CHEAP_FRAMES:
             raise frames.BrokenError(
-                frames.ENHANCE_YOUR_CALM, f"expected a request within {_CHEAP_FRAMES} frames"
+                frames.ENHANCE_YOUR_CALM,
+                f"expected a request, or progress of one, within {_CHEAP_FRAMES} frames",
             )
 
     def _reset(self, stream: int, size: int, code: int) -> None:
@@ -153,6 +159,7 @@ class H2Connection(Carrier, H2End, Served):
         if exchange is not None or stream <= self._last:
             well_formed = self._heads.read_trailers(block)
             if exchange is None:
+                self._count_cheap()
                 if stream not in self._cut:
                     raise frames.BrokenError(
                         frames.STREAM_CLOSED, f"expected no head of the ended stream {stream}"

@@ -31,11 +31,12 @@ class H2End:
     _max_head_bytes: int
     _stream_window: int  # of each body sent, by the peer's settings
     _most_streams: int  # that the peer takes
+    _granted: int  # bytes of bodies that the peer has taken, or takes, in all
     _receives: int  # bytes of bodies that the peer may send
     _due: int
 
     def _begin_end(self, max_head_bytes: int) -> None:
-        self.window = frames.USUAL_WINDOW
+        self.window = self._granted = frames.USUAL_WINDOW
         self.max_frame = frames.USUAL_FRAME_BYTES
         self._begun = False
         self._block_of = 0
@@ -198,6 +199,7 @@ class H2End:
             if not size:
                 raise frames.BrokenError(frames.PROTOCOL_ERROR, "expected a WINDOW_UPDATE above 0")
             self.window += size
+            self._granted += size
             if self.window > frames.LARGEST_WINDOW:
                 raise frames.BrokenError(frames.FLOW_CONTROL_ERROR, "expected a window below 2^31")
             self._pump()
