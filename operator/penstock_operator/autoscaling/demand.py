@@ -143,7 +143,9 @@ def demand(asking: Asking, *, panic_until: float, rates: Rates, now: float) -> D
     load = math.ceil(look.load - 1e-9)
     terms: dict[str, Any] = {"load": load, "refused": refused}
     if asking.target_load is not None:
-        words = f"load {load} / targetLoad {asking.target_load} = {by_load}"
+        exactly = f"{load / asking.target_load:.4f}".rstrip("0").rstrip(".")
+        rounded = f", rounded up to {by_load}" if load % asking.target_load else ""
+        words = f"load {load} / targetLoad {asking.target_load} = {exactly}{rounded}"
         if asking.held:
             words += f", {asking.held} of it held by routers"
     else:

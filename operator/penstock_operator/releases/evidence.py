@@ -192,7 +192,9 @@ def _errors(metric: ReleaseMetric, evidence: Evidence, interval: Interval) -> li
             compare(candidate.bad, of, stable.bad, whole, ERRORS, RISES),
             compare(candidate.bad, of, stable.bad, whole, ERRORS, FALLS),
         )
-    findings = [against_stable(trial, candidate, stable, ERRORS, ("requests failed", "the stable's rate"))]
+    findings = [
+        against_stable(trial, candidate, stable, ERRORS, ("requests failed", "the stable's error rate"))
+    ]
     if metric.threshold is not None:
         _scatter(evidence.threshold, [(o.bad, o.requests, 0.0, 0.0) for o, _ in parts])
         findings.append(

@@ -49,19 +49,19 @@ def against_stable(
     """Judge a candidate against the stable, after the interval was bet on.
 
     Args:
-        words: names of the bad requests, and of the stable's share that they are compared with.
+        words: what makes a request bad, and the stable's share of such requests.
     """
     if candidate.requests > 0 and stable.requests > 0:
         _remember(trial, candidate, candidate.requests * stable.bad / stable.requests)
     most = percent(margin)
     if trial.requests:
-        seen = f"{_bad(trial, words[0])}; at {words[1]} in the same intervals {trial.expected:.3g} would"
+        seen = f"{_bad(trial, words[0])}; at {words[1]} it would be {trial.expected:.3g}"
     else:
         seen = "too little evidence"
     if trial.against >= FAIL:
-        return Finding(verdict="Fail", message=f"{seen}: worse by more than {most}")
+        return Finding(verdict="Fail", message=f"{seen}: the candidate is worse by more than {most}")
     if trial.in_favour >= PASS:
-        return Finding(verdict="Pass", message=f"{seen}: not worse by {most}")
+        return Finding(verdict="Pass", message=f"{seen}: the candidate is not worse by more than {most}")
     if not candidate.requests:
         missing = NONE
     elif not stable.requests:
@@ -75,7 +75,10 @@ def against_stable(
             return p * math.log1p(x) + base * (1 - margin) / odds * math.log1p(-x * odds) - margin * x
 
         missing = _missing(
-            trial, [growth(x) for x in RISES], [growth(x) for x in FALLS], f"it is worse by more than {most}"
+            trial,
+            [growth(x) for x in RISES],
+            [growth(x) for x in FALLS],
+            f"the candidate is worse by more than {most}",
         )
     return Finding(verdict="Waiting", message=f"{seen}; {missing}")
 
@@ -172,4 +175,5 @@ def _missing(trial: Trial, worse: list[float], fine: list[float], question: str)
         return f"too near to the bound for any number of requests to show whether {question}"
     digits = 1 - math.floor(math.log10(max(count, 1.0)))
     events = f"some {one:.0f} of these come at a time and count as one; " if one >= 2.0 else ""
-    return f"{events}about {round(max(count, 1.0), min(digits, 0)):.0f} more requests show whether {question}"
+    about = f"{round(max(count, 1.0), min(digits, 0)):.0f}"
+    return f"{events}about {about} more requests will show whether {question}"

@@ -68,13 +68,13 @@ async def test_why_says_the_computation_its_terms_and_what_holds_it_back(
     assert code == 0
     assert lines[0] == "n/busy: 4 replicas asked for, 1 ready"
     assert re.search(r"^The autoscaler recommends 4, for \d+[smhd].*:$", text, re.MULTILINE)
-    assert "\n  load 75 / targetLoad 10 = 8, limited to maxReplicas 4\n" in text
+    assert "\n  load 75 / targetLoad 10 = 7.5, rounded up to 8, limited to maxReplicas 4\n" in text
     assert "\n  Limited: HELD BACK by maxReplicas: the load asks for more\n" in text
     assert re.search(r"^  wanted +8 +replicas that these ask for, before any limit$", text, re.MULTILINE)
     assert "Settings: " in text
     assert "maxReplicas 4" in text
     assert "ScalingActive is True (Limited): the load asks for more than maxReplicas 4" in lines
-    assert re.search(r"ago +1 → 4 +load 75 / targetLoad 10 = 8", text)
+    assert re.search(r"ago +1 → 4 +load 75 / targetLoad 10 = 7.5, rounded up to 8", text)
     assert "Replicas, by these changes:" in lines
     assert lines[-1].endswith("now")
 

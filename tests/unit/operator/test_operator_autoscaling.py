@@ -117,8 +117,8 @@ def test_ceil_of_load_over_target(load: int, wanted: int, replicas: int) -> None
 @pytest.mark.parametrize(
     ("current", "load", "verdict", "message"),
     [
-        (1, 35, "Scale", "load 35 / targetLoad 10 = 4"),
-        (4, 35, "Steady", "load 35 / targetLoad 10 = 4"),
+        (1, 35, "Scale", "load 35 / targetLoad 10 = 3.5, rounded up to 4"),
+        (4, 35, "Steady", "load 35 / targetLoad 10 = 3.5, rounded up to 4"),
         (10, 120, "Limited", "load 120 / targetLoad 10 = 12, limited to maxReplicas 10"),
         (1, 0, "Steady", "load 0 / targetLoad 10 = 0, limited to minReplicas 1"),
         (
@@ -265,7 +265,7 @@ def test_down_only_to_the_most_that_was_wanted_within_the_delay() -> None:
     assert backend.last is not None
     assert (backend.last.verdict, backend.last.message) == (
         "Delayed",
-        "load 5 / targetLoad 10 = 1; 3 were wanted within the last 60s",
+        "load 5 / targetLoad 10 = 0.5, rounded up to 1; 3 were wanted within the last 60s",
     )
     backend.run(40, 5)
     assert backend.replicas == 1

@@ -295,8 +295,8 @@ def test_a_foreign_state_begins_afresh(text: str) -> None:
             Interval(stable=counted(28500, 30), candidate=counted(1500, 75, 12)),
             "Fail",
             (
-                "75 of 1500 recent requests failed (12 of them refused by Penstock); at the stable's rate "
-                "in the same intervals 1.58 would: worse by more than 1%"
+                "75 of 1500 recent requests failed (12 of them refused by Penstock); at the stable's error "
+                "rate it would be 1.58: the candidate is worse by more than 1%"
             ),
         ),
         (
@@ -304,8 +304,8 @@ def test_a_foreign_state_begins_afresh(text: str) -> None:
             Interval(stable=counted(13500, 14), candidate=counted(1500, 2)),
             "Pass",
             (
-                "2 of 1500 recent requests failed; at the stable's rate in the same intervals 1.56 would: "
-                "not worse by 1%"
+                "2 of 1500 recent requests failed; at the stable's error rate it would be 1.56: "
+                "the candidate is not worse by more than 1%"
             ),
         ),
         (
@@ -313,8 +313,8 @@ def test_a_foreign_state_begins_afresh(text: str) -> None:
             Interval(stable=counted(900, 1), candidate=counted(100)),
             "Waiting",
             (
-                "0 of 100 recent requests failed; at the stable's rate in the same intervals 0.11 would; "
-                "about 420 more requests show whether it is worse by more than 1%"
+                "0 of 100 recent requests failed; at the stable's error rate it would be 0.11; "
+                "about 420 more requests will show whether the candidate is worse by more than 1%"
             ),
         ),
         (MISMATCH, copies(1500, 45), "Fail", "45 of 1500 recent answers to copies differ (3%), above 1%"),
@@ -336,8 +336,8 @@ def test_a_foreign_state_begins_afresh(text: str) -> None:
             "Fail",
             (
                 "75 of 1500 recent requests failed (5%), above 2%. 75 of 1500 recent requests failed; at "
-                "the stable's rate in the same intervals 75 would; about 6900 more requests show whether it "
-                "is worse by more than 1%"
+                "the stable's error rate it would be 75; about 6900 more requests will show whether the "
+                "candidate is worse by more than 1%"
             ),
         ),
     ],

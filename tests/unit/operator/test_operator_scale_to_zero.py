@@ -100,7 +100,7 @@ def test_what_is_said() -> None:
     lately = look(state=replace(IDLE, active_at=NOW - 29)).message
     assert lately == "load 0 / targetLoad 10 = 0; the last pod goes after 30s without a request"
     works = replace(idle_pod(), samples=tuple(Sample(at=NOW - 60 + n, load=1) for n in range(61)))
-    assert look(pods=[works]).message == "load 1 / targetLoad 10 = 1"
+    assert look(pods=[works]).message == "load 1 / targetLoad 10 = 0.1, rounded up to 1"
     assert NO_HOLDER in look(holders=Holders()).message
     missing = look(holders=Holders(named=True, missing="1 of 2 ready routers")).message
     assert missing.endswith("not lowered to 0, where routers hold what comes: 1 of 2 ready routers")
@@ -149,11 +149,15 @@ def test_a_model_that_loads_for_longer_than_its_clients_wait_is_loaded_in_the_en
     ("given", "replicas", "message"),
     [
         ({}, 0, "0 until a request is held for it"),
-        ({"holds": [holding(1)]}, 1, "load 1 / targetLoad 10 = 1, 1 of it held by routers"),
+        (
+            {"holds": [holding(1)]},
+            1,
+            "load 1 / targetLoad 10 = 0.1, rounded up to 1, 1 of it held by routers",
+        ),
         (
             {"holds": [holding(45), replace(holding(6), name="s")]},
             6,
-            "load 51 / targetLoad 10 = 6, 51 of it held by routers",
+            "load 51 / targetLoad 10 = 5.1, rounded up to 6, 51 of it held by routers",
         ),
         # who left or fell silent holds nothing any more
         ({"holds": [holding(9, left=True), holding(9, at=NOW - 11)]}, 0, "0 until a request is held for it"),

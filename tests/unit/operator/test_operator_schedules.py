@@ -240,7 +240,10 @@ def test_limits_and_the_reason() -> None:
 
     day, night = "2026-11-23T09:00:00", "2026-11-23T20:00:00"
     assert (look(day, 1).replicas, look(day, 4).verdict) == (4, "Schedule")
-    assert look(day, 4).message == "load 5 / targetLoad 10 = 1, limited to minReplicas 4 of schedule office"
+    assert (
+        look(day, 4).message
+        == "load 5 / targetLoad 10 = 0.5, rounded up to 1, limited to minReplicas 4 of schedule office"
+    )
     assert (look(night, 1).replicas, look(night, 1).verdict) == (1, "Steady")
     assert (look(day, 6, 9000).verdict, look(night, 10, 9000).verdict) == ("Schedule", "Limited")
 

@@ -60,7 +60,7 @@ class ArtifactState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         if not self.rate:
             return text
         speed, per = _unit(self.rate)
-        return f"{text}, {_short(self.rate / speed)} {per}/s, {self.left:.0f} s left"
+        return f"{text}, {_short(self.rate / speed)} {per}/s, {_time(self.left)} left"
 
 
 class ArtifactTurn(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -92,6 +92,10 @@ class ArtifactAdvice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def signature(key: str, path: str) -> str:
     """What a request for a path of a neighbour carries, so that the key itself never crosses the network."""
     return hmac.new(key.encode(), path.encode(), hashlib.sha256).hexdigest()
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _unit(count: int) -> tuple[int, str]:
