@@ -44,3 +44,11 @@ class MirrorCompare(Part):
             "and their magnitudes. 0 = equal.",
         ),
     ] = 0.0
+    show_values: Annotated[
+        bool,
+        Field(
+            description="Whether the status shows the two values where answers differ first, cut after 48 "
+            "characters: who may read the TrafficSplit then sees parts of clients' answers. Else it shows "
+            "their types.",
+        ),
+    ] = False

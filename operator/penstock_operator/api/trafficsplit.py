@@ -217,7 +217,10 @@ class MirrorState(Part):
     ] = None
     first_difference: Annotated[
         str | None,
-        Field(max_length=512, description="Where the first of them differ: a path, and the types there."),
+        Field(
+            max_length=512,
+            description="Where the first of them differ: a path, and the types or values there.",
+        ),
     ] = None
     summary: Annotated[str | None, Field(max_length=1024, description="All of it, in words.")] = None
 

@@ -165,7 +165,9 @@ def _mirrors(split: TrafficSplit, priorities: Mapping[str, Priority]) -> tuple[r
                 drop_headers=tuple(name.lower() for name in mirror.drop_headers),
                 compare=None
                 if compare is None
-                else router_settings.Compare(ignore=compare.ignore, tolerance=compare.tolerance),
+                else router_settings.Compare(
+                    ignore=compare.ignore, tolerance=compare.tolerance, show_values=compare.show_values
+                ),
             )
         )
     return tuple(mirrors)

@@ -1,8 +1,8 @@
 """Compares a mirror's answer with the served one: status, then JSON by path. Pure, and in small steps.
 
 The bodies are compared as bytes first. If they differ and the served one is JSON, their values are walked
-breadth first up to the first difference. The report has its path and the types there, never a value. The
-names in a path come from the model, so they are cut and escaped.
+breadth first up to the first difference. The report has its path and the types there, and values only if the
+mirror's settings ask for them. Names in a path, and values, come from the model, so they are cut and escaped.
 
 Numbers are equal within a tolerance: relative above a magnitude of 1, absolute below it. 1 and 1.0 are the
 same number; `true` is not a number. If an object has a name twice, the last one counts.
@@ -27,6 +27,8 @@ MAX_BYTES = 64 * 1024
 MAX_NAME = 64
 MAX_PATH = 200
 """The most characters of a name, and of a path, that are reported."""
+MAX_VALUE = 48
+"""The most characters of a value that is reported, as JSON."""
 EQUAL = ""
 STATUS, TYPE, VALUE, LENGTH, MISSING, EXTRA, BODY, MALFORMED = (
     "status",
@@ -75,12 +77,16 @@ class Rules:
     Args:
         ignore: paths, as in `router_settings.Compare`.
         tolerance: as there.
+        show_values: as there.
     """
 
-    __slots__ = ("root", "tolerance")
+    __slots__ = ("root", "show_values", "tolerance")
 
-    def __init__(self, ignore: tuple[str, ...] = (), tolerance: float = 0.0) -> None:
+    def __init__(
+        self, ignore: tuple[str, ...] = (), tolerance: float = 0.0, *, show_values: bool = False
+    ) -> None:
         self.tolerance = tolerance
+        self.show_values = show_values
         self.root = IgnoreNode()
         for path in ignore:
             node = self.root
@@ -115,7 +121,7 @@ class FirstDifference:
         kind: how they differ.
         path: the path of the difference.
         general: the path with `[*]` for each index.
-        expected: the type or status in the served answer.
+        expected: the type, value or status in the served answer.
         actual: the same in the mirror's.
     """
 
@@ -253,9 +259,9 @@ class Comparison:
                 self._differ(TYPE, link, kind, other)
             elif kind == "number":
                 if not self._near(expected, actual):
-                    self._differ(VALUE, link, kind, other)
+                    self._differ(VALUE, link, self._shown(expected), self._shown(actual))
             elif expected != actual:
-                self._differ(VALUE, link, kind, other)
+                self._differ(VALUE, link, self._shown(expected), self._shown(actual))
 
     def _lists(self, work: Work, left: int) -> int:
         """Continue with two arrays of equal length; returns how many more values may be compared."""
@@ -270,7 +276,8 @@ class Comparison:
                     apart = value - other if value > other else other - value
                     scale = max(1.0, abs(value), abs(other))
                     if apart > tolerance * scale:
-                        self._differ(VALUE, PathStep(work.link, place), "number", "number")
+                        at = PathStep(work.link, place)
+                        self._differ(VALUE, at, self._shown(value), self._shown(other))
             else:
                 below = _into(nodes, place, of_array=True) if nodes else nodes
                 if below is not None:
@@ -319,6 +326,13 @@ class Comparison:
             return bool(abs(value - other) <= self._rules.tolerance * max(1, abs(value), abs(other)))
         except OverflowError:  # an integer beyond all floats
             return False
+
+    def _shown(self, value: object) -> str:
+        """A scalar as JSON, if the rules ask for values; else its type."""
+        if not self._rules.show_values:
+            return _type(value)
+        text = json.dumps(value[: MAX_VALUE + 1] if isinstance(value, str) else value)
+        return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"
 
     def _differ(self, kind: str, link: PathStep | None, expected: str, actual: str) -> None:
         if self.difference is None:

@@ -66,7 +66,11 @@ class EndpointMirror:
         self._settings = settings
         self._selector.set_weights({_COPIED: settings.percent, _NOT_COPIED: 100 - settings.percent})
         compare = settings.compare
-        self.rules = None if compare is None else Rules(compare.ignore, compare.tolerance)
+        self.rules = (
+            None
+            if compare is None
+            else Rules(compare.ignore, compare.tolerance, show_values=compare.show_values)
+        )
         """The rules for comparing answers; None if they are not compared."""
         ruled = [(settings.name, settings.match)]
         self.match = MatchRules(ruled, "mirror", MAX_MIRROR_REGEX_SIZE) if settings.match else None

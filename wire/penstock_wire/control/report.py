@@ -253,7 +253,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Args:
         path: the place; `$` for the whole answer.
         kind: the kind of difference, one word.
-        expected: what the served answer has there: a type of JSON or a status, never a value.
+        expected: what the served answer has there: a type of JSON, a status, or, where settings ask for
+            values, a value as JSON.
         found: the same of the mirror's.
         count: comparisons that ended at this path (with any indexes) in this way.
     """

@@ -92,10 +92,12 @@ class Compare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ignore: JSON paths that are left out, with all below them (`IGNORED_PATH_PATTERN`).
         tolerance: two numbers are equal if they differ by at most this times the larger of 1 and their
             magnitudes.
+        show_values: whether reports have the values that differ first, and not their types alone.
     """
 
     ignore: tuple[str, ...] = ()
     tolerance: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    show_values: bool = False
 
 
 class Mirror(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
