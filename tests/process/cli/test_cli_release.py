@@ -559,4 +559,4 @@ async def test_the_page_says_why_a_release_keeps_pods(server: TinyApiserver) -> 
         assert view["meaning"] == (
             f"kept at 14 by the release of TrafficSplit s: {reason}; the load alone asks for 2"
         )
-        assert view["remedy"] == "nothing: it ends with the release"
+        assert view["remedy"] == "do nothing: it ends with the release"

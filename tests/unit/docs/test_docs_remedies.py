@@ -17,14 +17,16 @@ def written() -> dict[str, tuple[str, str, str]]:
     """Group, meaning and remedy by reason, without Markdown."""
     page = (ROOT / "docs/operations/repair.md").read_text("utf-8")
     conditions = page.split("\n### ", 1)[1].split("\n## ", 1)[0]
-    found = {}
+    found: dict[str, tuple[str, str, str]] = {}
     for group in conditions.split("\n### "):
         for line in group.splitlines():
             if line.startswith("| `"):
                 plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line.strip("| ")).replace("`", "")
                 names, meaning, *remedy = re.split(r" \|(?: |$)", plain)
+                # The page shows one reason at a time: what another row says stands in each.
+                words = re.sub(r"do as for (\w+)", lambda other: found[other[1]][2], "".join(remedy))
                 for name in names.split(", "):
-                    found[name] = (group.splitlines()[0], meaning, remedy[0] if remedy else "")
+                    found[name] = (group.splitlines()[0], meaning, words)
     return found
 
 
@@ -37,7 +39,7 @@ def test_the_pages_remedies_are_those_of_the_documentation(request: pytest.Fixtu
     assert written() == remedies.known()
     assert remedies.of("ImagePullFailed") == (
         "the kubelet cannot pull an image (shown 10 to 15 s after its first failure)",
-        "name, registry, imagePullSecrets",
+        "correct the image's name, make the registry reachable, or set imagePullSecrets",
     )
     assert remedies.of("Serving") == ("as it should be", "")
     assert remedies.of("<b>") == ("", "")
