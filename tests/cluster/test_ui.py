@@ -18,7 +18,7 @@ import pytest
 from devcluster.network import FIRST
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, split
-from tests.support.processes.browser import devtools, picture, run_in
+from tests.support.processes.browser import devtools, findings, picture, run_in
 from tests.support.processes.slow_bucket import slow_bucket
 
 STEPS = [{"setWeight": 30}, {"pause": "Manual"}, {"setWeight": 60}]
@@ -77,7 +77,7 @@ def test_what_runs_what_waits_and_a_release(
         "steps": STEPS,
         "analysis": {"interval": "5s", "metrics": [{"name": "errorRatio"}]},
     }
-    compared = {"ignore": ["$.predictions[*].pod", "$.predictions[*].batch"]}
+    compared = {"ignore": ["$.predictions[*].pod", "$.predictions[*].batch"], "showValues": True}
     release["spec"]["mirrors"] = [{"name": "shadow", "percent": 20, "compare": compared}]
     backends[0]["spec"]["autoscaling"] = {"targetLoad": 2, "maxReplicas": 2}
     broken = ledger_backend("broken", collector=load.port, image="localhost/penstock/nothing:1")
@@ -123,6 +123,7 @@ def seen_by_a_browser(namespace: Namespace, tmp_path: Path, folder: Path) -> Non
             flows = {each["name"]: each for each in page.view("ModelEndpoint", where, "e")["flows"]}
             shadow = flows.pop("shadow", {})
             copied = shadow.get("rate") and shadow["difference"].startswith("$.predictions[0].label")
+            copied = copied and shadow["difference"].endswith(' → "shadow")')
             return copied and len(flows) == 2 and all(each["rate"] and each["p50"] for each in flows.values())
 
         def paused() -> bool:
@@ -151,7 +152,10 @@ def seen_by_a_browser(namespace: Namespace, tmp_path: Path, folder: Path) -> Non
 
 
 async def looked_at(url: str, namespace: str, profile: Path) -> dict[str, bytes]:
-    """A picture of each view, without an error in the browser; on a phone it is not wider than that."""
+    """A picture of each view, without an error in the browser or a serious finding of axe, light and dark.
+
+    On a phone it is not wider than that.
+    """
     made = {}
     async with devtools(url, profile) as call:
         # NB: the page is there once it has rows: it takes its token from the hash that is changed below.
@@ -171,6 +175,8 @@ async def looked_at(url: str, namespace: str, profile: Path) -> dict[str, bytes]
                 return window.faults;""",
             )
             assert said["result"]["result"]["value"] == [], said
+            for scheme in ("dark", "light"):
+                assert await findings(call, scheme) == [], (name, scheme)
             made[name] = await picture(call, 1100)
             made[f"{name}-phone"] = await picture(call, 390, scheme="dark")
             wide = await run_in(call, "return document.documentElement.scrollWidth")

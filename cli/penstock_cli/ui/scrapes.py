@@ -115,7 +115,9 @@ class Scrapes:
             try:
                 self._scrape(*work)
             except Exception as error:  # what a pod answers may break the parser in any way
-                work[1].problem = repr(error) if isinstance(error, LookupError | ValueError) else cause(error)
+                known = isinstance(error, LookupError | ValueError)
+                # A pod's 404 says nothing of the API group, of which `cause` speaks.
+                work[1].problem = repr(error) if known else cause(error).partition("; does it serve")[0]
                 work[1].due = time.monotonic() + AGAIN
             finally:
                 self._work.task_done()

@@ -60,6 +60,8 @@ def _row(kind: str, resource: Resource, key: str, shown: causes.Shown) -> View:
     if kind == "TrafficSplit" and (release := _release(resource)) is not None and release.stored:
         details = [f"{resource['spec'].get('endpoint')}: {release.summary}"]  # the note says why
     found = causes.found({"kind": kind, **resource}, key, shown, everything=False)
+    if any(each.reason == "Downloading" for each in found):  # its note says how far it is
+        details = [each for each in details if not each.startswith("downloads ")]
     return {**_head(kind, resource), "details": details, "notes": [_note(each) for each in found]}
 
 
@@ -128,6 +130,8 @@ def backend(store: Store, key: Key, scraped: Callable[[Iterable[Target]], Pods],
         "remedy": remedies.of(verdict)[1],
         "terms": why.terms(inputs) if recommendation else [],
         "settings": why.limits(spec) if scaling is not None else [],
+        "limits": [scaling.get("minReplicas", 1), scaling.get("maxReplicas")] if scaling is not None else [],
+        "window": measures.window(known.values()),
         "changes": [
             {"time": each["time"], "from": each["from"], "to": each["to"], "reason": each.get("reason", "")}
             for each in state.get("scaling") or ()
@@ -207,6 +211,7 @@ def endpoint(store: Store, key: Key, scraped: Callable[[Iterable[Target]], Pods]
                 "mirror": True,
                 "percent": percents.get(mirror),
                 "summary": came.get("summary", ""),
+                "differ": came.get("mismatchedPercent"),
                 "difference": came.get("firstDifference", ""),
                 "readyPods": _ready_pods(store, key[1], mirror),
                 "rate": _rate(
@@ -220,6 +225,7 @@ def endpoint(store: Store, key: Key, scraped: Callable[[Iterable[Target]], Pods]
         "split": split["metadata"]["name"] if split else "",
         "flows": flows,
         "none": _answers(known.values(), name, ""),
+        "window": measures.window(known.values()),
         "routers": [_pod(pod, known.get(pod["metadata"]["name"])) for pod in routers],
     }
 
@@ -360,6 +366,7 @@ def _workload(store: Store, namespace: str, name: str, pods: Sequence[Resource])
         "created": min(str(pod["metadata"].get("creationTimestamp") or "") for pod in pods),
         "ready": ready,
         "reason": reason,
+        "pill": ("wait", "Ready, not all injected") if (ready, reason) == ("True", "NotInjected") else None,
         "details": [detail],
         "notes": list(injected.notes(pods, (), _names(store, "BatchPolicy", namespace))),
     }
@@ -450,10 +457,10 @@ def _answers(routers: Iterable[Scraped], name: str, of: str) -> View:
     for scraped in routers:
         if scraped.values:
             held += total(scraped.values[-1][1], f"{_ROUTER}held_requests", {"backend": of})
-        if len(scraped.values) < 2:
+        if (ends := scraped.ends()) is None:
             continue
         known = True
-        (before, old), (now, new) = scraped.values[0], scraped.values[-1]
+        (before, old), (now, new) = ends
         seconds = max(now - before, 1e-3)
         for labels, count in new.get(f"{_ROUTER}requests_total", {}).items():
             pairs = dict(labels)

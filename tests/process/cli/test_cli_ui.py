@@ -229,9 +229,15 @@ async def test_what_a_browser_shows(page: Page, tmp_path: Path) -> None:
     await until(() => document.querySelector("tr.wanted"));
     const get = fetch;
     let late = null;
-    window.fetch = (path, more) => path !== "/api/reasons" ? get(path, more)
+    window.fetch = (path, more) => !["/api/reasons", "/api/token"].includes(path) ? get(path, more)
       : new Promise(done => { late = () => done(new Response("[]")); });
     location.hash = "#/reasons/Unschedulable";
+    await until(() => late);
+    location.hash = "#/BatchPolicy/n/p";
+    await until(() => document.querySelector("[data-panel=spec]:not([hidden])"));
+    late();
+    late = null;
+    location.hash = "#code=late";
     await until(() => late);
     location.hash = "#/ModelEndpoint/n/e";
     await until(() => document.querySelector("[data-panel=try]:not([hidden])"));
@@ -254,7 +260,7 @@ async def test_what_a_browser_shows(page: Page, tmp_path: Path) -> None:
     assert (said["images"], said["unnamed"], said["title"]) == (0, 0, "e - Penstock")
     assert said["left"].startswith("e")  # no answer of a view that was left comes over it
     assert HOSTILE in said["overview"]
-    assert "token" not in said["address"]
+    assert said["address"].endswith("#/ModelEndpoint/n/e")
     assert said["asked"] == [page.url.rstrip("/")]
     assert "Where requests go" in said["views"]["#/ModelEndpoint/n/e"]
     assert "idle" in said["views"]["#/BatchPolicy/n/p"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import importlib.metadata
 import json
 import os
 import shutil
@@ -124,11 +125,39 @@ async def picture(call: Callable[..., Awaitable[dict[str, Any]]], width: int, sc
     """
     await call("Emulation.setScrollbarsHidden", hidden=True)
     await call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-    await call(
-        "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
-    )
+    height: int = 900
+    for _ in range(2):  # rows below the window are not painted, so the window is made as high as the page
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        await call("Emulation.setDeviceMetricsOverride", **size)
+        drawn = """for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+            return document.documentElement.scrollHeight;"""
+        height = (await run_in(call, drawn))["result"]["result"]["value"]
     said = await call("Page.captureScreenshot", captureBeyondViewport=True)
     return base64.b64decode(said["result"]["data"])
+
+
+def _axe() -> str:
+    packaged = importlib.metadata.distribution("axe-playwright-python")
+    return Path(str(packaged.locate_file("axe_playwright_python/axe.min.js"))).read_text("utf-8")
+
+
+async def findings(call: Callable[..., Awaitable[dict[str, Any]]], scheme: str) -> list[str]:
+    """What axe (https://github.com/dequelabs/axe-core) calls serious or critical in a page of `devtools`.
+
+    Args:
+        scheme: light or dark.
+    """
+    await call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    await call("Runtime.evaluate", expression=_axe())
+    found = await run_in(
+        call,
+        """const {violations} = await axe.run(document, {resultTypes: ["violations"]});
+        return violations.filter(each => ["serious", "critical"].includes(each.impact)).flatMap(each =>
+          each.nodes.map(node => `${each.id}: ${node.html}: ${node.failureSummary}`));""",
+    )
+    assert "exceptionDetails" not in found["result"], found
+    said: list[str] = found["result"]["result"]["value"]
+    return said
 
 
 class Browser:

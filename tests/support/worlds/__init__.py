@@ -7,5 +7,6 @@ Read in this order: of the data plane `fake_network` (an upstream with pods that
 `simulated_fleet`; of the operator `memory_cluster` (a Kubernetes), `operator_harness` (the operator on it),
 `operator_peace` (its world at rest), `observed` and `measured_pods` (what it sees), `releases` and
 `release_world` (releases), `release_traffic` and the study `simulated_releases` (their verdicts),
-`lifecycles` (every stage of a life), `pod_specs` and `router_specs` (random inputs).
+`lifecycles` (every stage of a life), `pod_specs` and `router_specs` (random inputs); of the page
+`page_world`.
 """

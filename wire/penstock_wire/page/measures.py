@@ -14,8 +14,10 @@ from penstock_wire import durations
 
 SIDECAR = "penstock_sidecar_"
 """Prefix of a sidecar's metrics."""
-RECENT = 6
-"""Scrapes of a pod that are kept whole."""
+WINDOW_SECONDS = 10.0
+"""Time over which rates and quantiles are taken: the last two scrapes, where they are further apart."""
+RECENT = 20
+"""The most scrapes of a pod that are kept whole."""
 KEPT = 300
 """Scrapes of a pod whose batches are kept."""
 MOST = 1e200
@@ -59,7 +61,13 @@ class Scraped:
         now, after = time.time(), parsed(text.decode(), prefix)
         if self.values:
             self.sizes.append((now, buckets(self.values[-1][1], after, f"{SIDECAR}batch_items", {})))
+        while len(self.values) > 1 and self.values[1][0] <= now - WINDOW_SECONDS:
+            self.values.popleft()
         self.values.append((now, after))
+
+    def ends(self) -> tuple[tuple[float, Values], tuple[float, Values]] | None:
+        """The first and the last scrape of the window; None if there are not two."""
+        return (self.values[0], self.values[-1]) if len(self.values) > 1 else None
 
     def rate(self, name: str, **labels: str) -> float | None:
         """The rise of a counter a second, over the scrapes that are kept; None if there are not two.
@@ -68,11 +76,21 @@ class Scraped:
             name: the metric, whose series with these labels are added up.
             **labels: the labels that count.
         """
-        if len(self.values) < 2:
+        if (ends := self.ends()) is None:
             return None
-        (before, old), (now, new) = self.values[0], self.values[-1]
+        (before, old), (now, new) = ends
         rise = total(new, name, labels) - total(old, name, labels)
         return max(rise, 0.0) / max(now - before, 1e-3)
+
+
+def window(pods: Iterable[Scraped]) -> float | None:
+    """Seconds over which rates were taken, the longest of some pods; None if there is no rate.
+
+    Args:
+        pods: whose.
+    """
+    spans = [ends[1][0] - ends[0][0] for scraped in pods if (ends := scraped.ends()) is not None]
+    return max(spans, default=None)
 
 
 def total(values: Values, name: str, labels: dict[str, str]) -> float:

@@ -9,11 +9,13 @@ export function svg(tag, fields = {}, ...children) {
 }
 
 function picture(width, height, label, ...children) {
-  return svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label}, ...children);
+  return svg("svg", {viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label}, ...children);
 }
 
-// A picture is drawn as wide as it is shown, so that its words are as large on a phone.
-const room = () => Math.min(560, Math.max(300, innerWidth - 58));
+// A picture is drawn as wide as it is shown, so that its words are as large everywhere.
+let wide = 560;
+export function fit(width) { wide = Math.min(900, Math.max(280, width - 34)); }
+const room = () => wide;
 
 const text = (x, y, words, fields = {}) => svg("text", {x, y, ...fields}, words);
 
@@ -37,7 +39,7 @@ const clock = seconds => new Date(seconds * 1000).toLocaleTimeString([], {hour: 
 
 // Lines over time. `series`: {name, color, values, step}; `marks`: {at, name, words}, and `marked` says what they are.
 export function overTime({times, series, marks = [], marked, from, to, unit, height = 170, axis = true, limit}) {
-  const width = room(), left = 46, right = 118, top = marks.length ? 38 : 24, bottom = axis ? 24 : 8;
+  const width = room(), left = 46, right = 126, top = marks.length ? 38 : 24, bottom = axis ? 24 : 8;
   const most = limit ?? Math.max(...series.flatMap(each => each.values), 1);
   const levels = ticks(most, 4), highest = levels.at(-1);
   const x = at => left + (at - from) / Math.max(to - from, 1) * (width - left - right);
@@ -48,7 +50,7 @@ export function overTime({times, series, marks = [], marked, from, to, unit, hei
     parts.push(text(left - 6, y(level) + 4, short(level), {class: "quiet", "text-anchor": "end"}));
   }
   if (axis) {
-    for (const share of [0, 0.5, 1]) {
+    for (const share of width < 420 ? [0, 1] : [0, 0.5, 1]) {
       const at = from + share * (to - from);
       const anchor = ["start", "middle", "end"][share * 2];
       parts.push(text(x(at), height - 6, clock(at), {class: "quiet", "text-anchor": anchor}));
@@ -56,8 +58,8 @@ export function overTime({times, series, marks = [], marked, from, to, unit, hei
   }
   const seen = marks.filter(each => each.at >= from && each.at <= to).sort((one, other) => one.at - other.at);
   if (seen.length) {
-    parts.push(svg("line", {class: "mark", x1: width - right - 150, x2: width - right - 150, y1: 3, y2: 15}));
-    parts.push(text(width - right - 144, 12, marked, {class: "quiet"}));
+    parts.push(svg("line", {class: "mark", x1: width - 176, x2: width - 176, y1: 1, y2: 15}));
+    parts.push(text(width - 170, 12, marked, {class: "quiet"}));
   }
   let free = left;
   for (const mark of seen) {
@@ -88,16 +90,22 @@ export function overTime({times, series, marks = [], marked, from, to, unit, hei
 }
 
 // Batches by size over time: the darker, the more.
-export function heat({bounds, columns, seconds, span = 60}) {
-  const width = room(), left = 62, right = 20, top = 20, bottom = 24, row = 16;
+export function heat({bounds, columns, seconds}) {
+  const span = Math.min(60, Math.max(6, ...columns.map(([ago]) => ago + 1)));  // no empty side while it is new
+  const width = room(), left = 62, right = 20, top = 30, bottom = 24, row = 18;
   const height = top + bottom + row * bounds.length;
   const most = Math.max(...columns.flatMap(([, counts]) => counts), 1);
-  const cell = (width - left - right) / span;
+  const cell = (width - left - right) / span, shade = count => (0.15 + 0.85 * count / most).toFixed(2);
   const name = index => {
     const low = index ? bounds[index - 1] + 1 : 1, high = bounds[index];
     return high === null ? `≥ ${low}` : low >= high ? `${high}` : `${low}–${high}`;
   };
-  const parts = [text(4, 11, "items of a batch", {class: "quiet"})];
+  const parts = [text(4, 12, "items of a batch", {class: "quiet"})];
+  // What the shades mean, at the right above them.
+  const largest = `${short(most)} batches in ${seconds} s`, begin = width - right - 7 * largest.length - 66;
+  parts.push(text(begin - 6, 12, "1", {class: "quiet", "text-anchor": "end"}),
+    ...[0, 0.25, 0.5, 0.75, 1].map((share, index) => svg("rect", {class: "cell", x: begin + 12 * index, y: 2, width: 11, height: 12, opacity: shade(share * most)})),
+    text(begin + 66, 12, largest, {class: "quiet"}));
   bounds.forEach((_, index) => {
     const y = height - bottom - row * (index + 1);
     parts.push(text(left - 6, y + 12, name(index), {class: "quiet", "text-anchor": "end"}));
@@ -105,16 +113,16 @@ export function heat({bounds, columns, seconds, span = 60}) {
       if (!counts[index] || ago >= span) continue;
       const x = width - right - cell * (ago + 1);
       parts.push(svg("rect", {class: "cell", x, y, width: Math.max(cell - 0.6, 0.6), height: row - 1,
-        opacity: (0.15 + 0.85 * counts[index] / most).toFixed(2)},
+        opacity: shade(counts[index])},
         svg("title", {}, `${name(index)} items, ${ago * seconds} s ago: ${short(counts[index])} batches in ${seconds} s`)));
     }
   });
   parts.push(svg("line", {class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom}));
-  parts.push(text(left, height - 6, `${span * seconds / 60} min ago`, {class: "quiet"}));
+  parts.push(text(left, height - 6, span * seconds >= 120 ? `${+(span * seconds / 60).toPrecision(2)} min ago` : `${span * seconds} s ago`, {class: "quiet"}));
   parts.push(text(width - right, height - 6, "now", {class: "quiet", "text-anchor": "end"}));
   const recent = columns.length ? columns[0][1] : [];
   const usual = recent.indexOf(Math.max(...recent));
-  return picture(width, height, `Sizes of batches in the last ${span * seconds / 60} minutes`
+  return picture(width, height, `Sizes of batches in the last ${span * seconds} s`
     + (usual >= 0 ? `; most often now ${name(usual)} items` : ""), ...parts);
 }
 
@@ -125,7 +133,7 @@ export function curve({a, b, most, objective, allowed}) {
   const highest = ticks(Math.max(a + b * large, objective ?? 0) * 1.02, 4, false);
   const x = items => left + items / large * (width - left - right);
   const y = value => height - bottom - value / highest.at(-1) * (height - top - bottom);
-  const parts = [text(4, 11, "ms", {class: "quiet"})];
+  const parts = [text(4, 12, "ms", {class: "quiet"})];
   for (const level of highest) {
     parts.push(svg("line", {class: "axis", x1: left, x2: width - right, y1: y(level), y2: y(level)}));
     parts.push(text(left - 6, y(level) + 4, short(level), {class: "quiet", "text-anchor": "end"}));
@@ -136,10 +144,10 @@ export function curve({a, b, most, objective, allowed}) {
   parts.push(text((left + width - right) / 2, height - 4, "items of a batch", {class: "quiet", "text-anchor": "middle"}));
   parts.push(svg("path", {class: "line blue", d: `M${x(1)},${y(a + b)}L${x(large)},${y(a + b * large)}`}));
   const words = `a batch of n items takes ${short(a)} ms + n × ${short(b)} ms`;
-  parts.push(text(left + 10, top + 14, words, {class: "blue"}));
+  parts.push(text(left, 12, words, {class: "blue"}));
   if (objective) {
     parts.push(svg("line", {class: "limit", x1: left, x2: width - right, y1: y(objective), y2: y(objective)}));
-    parts.push(text(width - right, y(objective) - 5, `latencyObjective ${short(objective)} ms`, {"text-anchor": "end"}));
+    parts.push(text(left + 4, y(objective) - 5, `latencyObjective ${short(objective)} ms`));
   }
   if (allowed) {
     parts.push(svg("line", {class: "mark", x1: x(allowed), x2: x(allowed), y1: top, y2: height - bottom}));

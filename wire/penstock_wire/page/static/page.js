@@ -1,8 +1,8 @@
 // The page of `kubectl penstock ui`. What it shows is text alone: no HTML is made from data.
-import {curve, flows, heat, overTime, short} from "./charts.js";
+import {curve, fit, flows, heat, overTime, short} from "./charts.js";
 
 const main = document.querySelector("#main");
-let token = "", unread = [];
+let token = "", unread = [], again = null;
 
 // ---- elements
 
@@ -64,7 +64,7 @@ const notes = list => list.length ? el("ul", {class: "notes"}, list.map(each => 
 // A part of a view, made anew only if what it shows has changed; the focus stays where it was. A part without data is
 // there, hidden: so the parts have one order, whatever comes first.
 function panel(parent, id, title, data, make) {
-  const shown = JSON.stringify([data ?? null, innerWidth < 620]);  // charts are drawn as wide as they are shown
+  const shown = JSON.stringify([data ?? null, innerWidth]);  // charts are drawn as wide as they are shown
   let section = parent.querySelector(`:scope > [data-panel="${id}"]`);
   if (!section) {
     section = el(title ? "section" : "div", {"data-panel": id, "aria-label": title || null});
@@ -74,6 +74,7 @@ function panel(parent, id, title, data, make) {
   section.shown = shown;
   section.hidden = data == null;
   if (section.hidden) { section.replaceChildren(); return; }
+  fit(section.clientWidth);
   const key = section.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   section.replaceChildren(...[title ? el("h2", {}, title) : null, make(data)].flat().filter(Boolean));
   if (key) section.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
@@ -100,7 +101,6 @@ async function admit() {
     if (answer.ok) token = (await answer.json()).token;
   }
   sessionStorage.setItem("token", token);
-  history.replaceState(null, "", "#/");
 }
 
 // Follows a path until the view changes: waits for news, shows them, waits again. A tab that nobody sees asks nothing.
@@ -116,6 +116,7 @@ async function follow(path, show, signal) {
       unread = said.unread ?? [];
       state(unread.length ? "not all is live" : "live", unread.length > 0);
       problems(said.problems);
+      again = () => show(said);
       try { show(said); } catch (error) { state(`cannot show this: ${error.message}`, true); }
       await new Promise(done => setTimeout(done, 250));
     } catch (error) {
@@ -129,6 +130,9 @@ async function follow(path, show, signal) {
     }
   }
 }
+
+let resized = 0;
+addEventListener("resize", () => { cancelAnimationFrame(resized); resized = requestAnimationFrame(() => again?.()); });
 
 function state(words, off) {
   const place = document.querySelector("#state");
@@ -162,7 +166,7 @@ function overview(signal) {
   function row(data) {
     return el("li", {}, el("span", {class: "name"}, link(data.kind, data.namespace, data.name,
       spread ? `${data.namespace}/${data.name}` : data.name)), el("span", {}, badge(data) ?? ""),
-      el("span", {class: "words"}, data.details.join(", ")), el("span", {class: "age"}, since(data.created)),
+      el("span", {class: "words"}, data.details.join(", ")), data.created ? el("span", {class: "age"}, "age ", since(data.created)) : null,
       data.notes.length ? el("div", {class: "notes"}, notes(data.notes)) : null);
   }
   let spread = false, whole = false;
@@ -270,7 +274,7 @@ const VIEWS = {
   ModelBackend(view, place) {
     // Of a laptop's processes there is less: neither pods nor an autoscaler.
     const {wanted, ready, recommended} = view.replicas ?? {}, load = view.load;
-    const answers = view.answers != null ? [short(view.answers), "answers a second"]
+    const answers = view.answers != null ? [short(view.answers), `answers a second${lately(view)}`]
       : [load.requestsPerMinute, "answers in the last minute"];
     panel(place, "tiles", "", [view.replicas, load, answers, view.refused, view.failed], () => tiles([
       ...view.replicas ? [[`${ready} of ${wanted}`, "pods ready", ready < wanted ? "wait" : "good"]] : [],
@@ -283,12 +287,12 @@ const VIEWS = {
     panel(left, "artifact", "Download", view.notes.some(each => each.reason === "Downloading") ? null : view.artifact || null, words => el("p", {}, `A pod gets the model's files: ${words}`));
     panel(left, "why", "Why this number of pods", view.terms?.length ? [view.verdict, view.meaning, view.why, view.terms,
       view.settings, view.remedy] : null, () => [el("p", {}, el("b", {}, `${view.verdict}: `), view.meaning),
-      el("p", {}, view.why), remedy(view.remedy), table(["TERM", "VALUE", "MEANING"], view.terms, [1]),
+      el("p", {}, view.why), bounds(wanted, view.limits), remedy(view.remedy), table(["TERM", "VALUE", "MEANING"], view.terms, [1]),
       ...view.settings.map(each => el("p", {class: "quiet"}, each))].filter(Boolean));
     panel(left, "batches", "Batch sizes", view.batches.bounds.length ? view.batches : null, heat);
     const times = view.samples.map(each => each[0]), column = index => view.samples.map(each => each[index]);
     panel(right, "time", view.replicas ? "Load and pods over time" : "Load over time", times.length ? [view.samples, view.changes, tick()] : null, () => {
-      const to = Math.max(times.at(-1), Date.now() / 1000), from = Math.min(times[0], to - 60);
+      const [from, to] = period(times);
       const marks = view.changes.map(each => ({at: Date.parse(each.time) / 1000, name: `${each.from} → ${each.to}`, words: each.reason}));
       return [overTime({times, from, to, unit: "items", series: [
         {name: "queued", color: "blue", values: column(1)}, {name: "with the model", color: "orange", values: column(2)},
@@ -318,7 +322,7 @@ const VIEWS = {
       el("dt", {}, "Address in the cluster"), el("dd", {}, el("code", {}, view.url || "-")),
       el("dt", {}, "Split"), el("dd", {}, view.split ? link("TrafficSplit", view.namespace, view.split) : "none")));
     panel(right, "try", "Try it", {namespace: view.namespace, name: view.name}, tryIt);
-    panel(place, "table", "Backends", served, list => table(
+    panel(place, "table", `Backends${lately(view)}`, served, list => table(
       ["BACKEND", "WEIGHT", "READY PODS", "RATE", "P50", "P99", "HELD", "ERRORS"], list.map(each => [
         link("ModelBackend", view.namespace, each.name), `${each.weight}`, readyPods(each.readyPods), rate(each.rate), span(each.p50), span(each.p99), short(each.held),
         each.errors.length ? el("span", {class: "bad"}, each.errors.map(([reason, one]) => `${reason} ${rate(one)}`).join(", ")) : "none"]), [1, 2, 3, 4, 5, 6]));
@@ -326,9 +330,9 @@ const VIEWS = {
       el("p", {}, list.map(([reason, one]) => `${reason} ${rate(one)}`).join(", ")));
     const mirrors = view.flows.filter(each => each.mirror);
     panel(place, "mirrors", "Mirrors", mirrors.length ? mirrors : null, list => table(
-      ["MIRROR", "COPIES OF", "RATE", "WHAT CAME OF THEM", "FIRST DIFFERENCE"], list.map(each => [
+      ["MIRROR", "COPIES OF", "RATE", "DIFFER", "WHAT CAME OF THEM", "FIRST DIFFERENCE"], list.map(each => [
         link("ModelBackend", view.namespace, each.name), each.percent == null ? "-" : `${each.percent} %`,
-        rate(each.rate), each.summary || "-", each.difference || "none"]), [1, 2]));
+        rate(each.rate), differ(each.differ), rest(each.summary, each.difference), each.difference || "none"]), [1, 2, 3]));
     panel(place, "pods", "Routers", view.routers, list => pods(list, false));
   },
 
@@ -344,16 +348,16 @@ const VIEWS = {
         {class: {Pass: "good", Fail: "bad"}[each.verdict] ?? "wait"}, each.verdict), each.message ?? ""])));
     const samples = (release?.samples ?? []).filter(([, ...metrics]) => metrics.some(([, fails]) => fails != null));
     panel(right, "evidence", "Evidence towards a verdict", samples.length ? [samples, tick()] : null, () => {
-      const times = samples.map(([at]) => at), to = Math.max(times.at(-1), Date.now() / 1000), from = Math.min(times[0], to - 60);
+      const times = samples.map(([at]) => at), [from, to] = period(times);
       return samples.at(-1).slice(1).filter(([, fails]) => fails != null).map(([metric]) => {
         const of = index => samples.map(([, ...each]) => each.find(([name]) => name === metric)?.[index] ?? 0);
-        return overTime({times, from, to, unit: `${metric}: % of what a verdict takes`, height: 130, limit: 100, series: [
-          {name: "for Fail", color: "orange", values: of(1), step: true}, {name: "for Pass", color: "green", values: of(2), step: true}]});
+        return overTime({times, from, to, unit: `${metric}: evidence so far; at 100 % it is judged`, height: 130, limit: 100, series: [
+          {name: "% for Fail", color: "orange", values: of(1), step: true}, {name: "% for Pass", color: "green", values: of(2), step: true}]});
       });
     });
     panel(place, "mirrors", "Mirrors", view.mirrors.length ? view.mirrors : null, list => table(
       ["MIRROR", "SENT", "DIFFER", "IN WORDS", "FIRST DIFFERENCE"], list.map(each => [link("ModelBackend", view.namespace, each.name), `${each.sent ?? 0}`,
-        each.mismatchedPercent == null ? "-" : `${each.mismatchedPercent} %`, each.summary ?? "-", each.firstDifference ?? "none"]), [1, 2]));
+        differ(each.mismatchedPercent), rest(each.summary, each.firstDifference), each.firstDifference ?? "none"]), [1, 2]));
     panel(place, "endpoint", "Endpoint", view.endpoint && !release ? view.endpoint : null, name => el("p", {}, link("ModelEndpoint", view.namespace, name)));
     panel(place, "events", "Events", view.eventsProblem || view.events, events => typeof events === "string"
       ? el("p", {class: "quiet"}, events) : events.length ? table(["AGO", "REASON", "MESSAGE"], events.map(each =>
@@ -362,10 +366,10 @@ const VIEWS = {
 
   BatchPolicy(view, place) {
     panel(place, "spec", "What it says", view.spec, list => table(["FIELD", "VALUE"], list));
-    panel(place, "backends", "Backends that follow it", view.backends, list => list.length ? table(["BACKEND", "STATE"],
-      list.map(each => [link("ModelBackend", view.namespace, each.name), followed(each)])) : el("p", {class: "quiet"}, "None."));
-    panel(place, "workloads", "Workloads that follow it", view.workloads.length ? view.workloads : null, list => table(
-      ["WORKLOAD", "STATE"], list.map(each => [link("Workload", view.namespace, each.name), followed(each)])));
+    panel(place, "backends", "Backends that follow it", view.backends, list => list.length ? followers("ModelBackend", view, list)
+      : el("p", {class: "quiet"}, "None."));
+    panel(place, "workloads", "Workloads that follow it", view.workloads.length ? view.workloads : null, list =>
+      followers("Workload", view, list));
   },
 
   Workload(view, place) {
@@ -379,6 +383,26 @@ const VIEWS = {
 // Changes every five seconds: what shows the time is drawn anew then.
 const tick = () => Math.floor(Date.now() / 5000);
 
+// The time that a chart of these covers: from the first, so that it has no empty side.
+function period(times) {
+  const to = Math.max(times.at(-1), Date.now() / 1000);
+  return [Math.min(times[0], to - 10), to];
+}
+
+// Over what time rates are; pods of which there are many are read less often.
+const lately = view => view.window ? ` (last ${Math.round(view.window)} s)` : "";
+
+const differ = percent => percent == null ? "-" : el("span", {class: percent >= 50 ? "bad" : percent > 0 ? "wait" : "good"}, `${percent} %`);
+
+// What a mirror's summary says besides its first difference, which stands in a column of its own.
+const rest = (summary, first) => (summary || "-").replace(`, most at ${first}`, "");
+
+function bounds(wanted, [least, most] = []) {
+  if (most == null) return null;
+  const at = wanted >= most ? "; it has the most" : wanted <= least ? "; it has the least" : "";
+  return el("p", {}, `It may have ${least} to ${most} pods (minReplicas, maxReplicas)${at}.`);
+}
+
 // What of an endpoint's requests goes to a backend, in words.
 function spoken(share) {
   const parts = share.mirror ? [`copies of ${share.percent ?? 100} %`] : [`weight ${share.weight}`];
@@ -391,7 +415,15 @@ function spoken(share) {
   return parts.join(", ");
 }
 
-const followed = each => Object.entries(each).filter(([name]) => name !== "name").map(([name, value]) => `${name} ${value}`).join(", ");
+// Who has a policy, and which generation of it; workloads report their load here.
+function followers(kind, view, list) {
+  const loads = {"QUEUED": "queued", "ONGOING": "ongoing", "ITEMS A MINUTE": "arrivalsPerMinute", "BATCHES FILLED": "batchFillPercent"};
+  const shown = kind === "Workload" ? Object.entries(loads) : [];
+  return table([kind === "Workload" ? "WORKLOAD" : "BACKEND", "PODS", "GENERATION", ...shown.map(([title]) => title)],
+    list.map(each => [link(kind, view.namespace, each.name), `${each.pods ?? "-"}`, `${each.appliedGeneration ?? "-"}`,
+      ...shown.map(([, name]) => each.load?.[name] == null ? "-" : `${each.load[name]}${name.endsWith("Percent") ? " %" : ""}`)]),
+    [1, 2, 3, 4, 5, 6]);
+}
 
 function steering(view, release) {
   const said = el("span", {role: "status"});
@@ -404,7 +436,7 @@ function steering(view, release) {
     }}, words);
   const steps = el("ol", {class: "steps"}, release.steps.map(([mark, number, words, time]) => el("li",
     {class: {"✓": "done", "▶": "here", "✗": "failed"}[mark] ?? null, "aria-current": mark === "▶" ? "step" : null},
-    `${mark} ${number ? `${number}. ` : ""}${words}${time ? ` (${time})` : ""}`)));
+    `${mark.trim() ? `${mark} ` : ""}${number ? `${number}. ` : "then "}${words}${time ? ` (${time})` : ""}`)));
   const percent = value => value == null ? "-" : `${parseFloat(value)} %`;
   return [el("p", {}, release.why), remedy(release.remedy), steps,
     el("div", {class: "acts"}, release.buttons.map(steer), said),
@@ -418,7 +450,8 @@ function steering(view, release) {
 
 // An example of what a schema describes; `left` bounds its parts, since the schema is the model's.
 function example(schema, all, depth = 0, left = {parts: 1000}) {
-  if (!schema || depth > 8 || left.parts-- < 0) return null;
+  if (depth > 8 || left.parts-- < 0) return null;
+  if (!schema) return 1;
   if (schema.$ref) return example(all[schema.$ref.split("/").pop()], all, depth + 1, left);
   if ("default" in schema) return schema.default;
   if ("const" in schema) return schema.const;
@@ -434,7 +467,8 @@ function example(schema, all, depth = 0, left = {parts: 1000}) {
     case "array": return [example(schema.items, all, depth + 1, left)];
     case "object": return Object.fromEntries(Object.entries(schema.properties || {})
       .map(([name, value]) => [name, example(value, all, depth + 1, left)]));
-    default: return null;
+    case "null": return null;
+    default: return 1;
   }
 }
 
@@ -495,10 +529,15 @@ async function reasons(reason, signal) {
 let leave = new AbortController();
 
 async function route() {
-  if (/^#(token|code)=/.test(location.hash)) await admit();
   leave.abort();
   leave = new AbortController();
+  again = null;
   const {signal} = leave;
+  if (/^#(token|code)=/.test(location.hash)) {
+    await admit();
+    if (signal.aborted) return;  // the reader went on meanwhile
+    history.replaceState(null, "", "#/");
+  }
   let parts = [];
   try { parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent); } catch { /* not an address of ours */ }
   if (parts[0] === "reasons") { await reasons(parts[1], signal); return; }
