@@ -5,6 +5,7 @@
 
 `n` is the number of a batch's items and `c` the cost of one, a length in most cases. The last two terms are
 what a batch takes whose items are padded to the longest: layers that see each token alone, and attention.
+A `c` above `cap` counts as that: most models cut long texts off.
 While costs explain nothing there is no formula, and the work of a batch is its number of items.
 `estimators.cost_fit` finds the formula.
 """
@@ -25,26 +26,45 @@ class WorkFormula:
         per_cost: work of a unit of cost.
         per_padded: work of a unit of cost to which an item is padded.
         per_square: work of the square of that unit.
+        cap: the largest cost that counts.
 
     `pads` is True if the longest item costs the others time. `overhead` is the time that a batch of any work
     takes, `a / b`, as work; the latency model sets it. `usual` is the work of the mean item among its like,
     and `most` of the most expensive one that may be believed; `cost_fit` sets both.
     """
 
-    __slots__ = ("most", "overhead", "pads", "per_cost", "per_item", "per_padded", "per_square", "usual")
+    __slots__ = (
+        "cap",
+        "most",
+        "overhead",
+        "pads",
+        "per_cost",
+        "per_item",
+        "per_padded",
+        "per_square",
+        "usual",
+    )
 
-    def __init__(self, per_item: float, per_cost: float, per_padded: float, per_square: float = 0.0) -> None:
+    def __init__(
+        self,
+        per_item: float,
+        per_cost: float,
+        per_padded: float,
+        per_square: float = 0.0,
+        cap: float = math.inf,
+    ) -> None:
         self.per_item = per_item
         self.per_cost = per_cost
         self.per_padded = per_padded
         self.per_square = per_square
+        self.cap = cap
         self.pads = per_padded > 0.0 or per_square > 0.0
         self.overhead = 0.0
         self.usual = 1.0
         self.most = math.inf
 
     def __repr__(self) -> str:
-        parts = (self.per_item, self.per_cost, self.per_padded, self.per_square)
+        parts = (self.per_item, self.per_cost, self.per_padded, self.per_square, self.cap)
         return f"WorkFormula({', '.join([f'{part:.3g}' for part in parts])})"
 
     def terms(self) -> dict[str, float]:
@@ -65,6 +85,9 @@ class WorkFormula:
             cost: the sum of their costs.
             longest: the largest of their costs.
         """
+        if longest > self.cap:
+            longest = self.cap
+            cost = min(cost, items * longest)
         padded = items * longest
         return (
             self.per_item * items
@@ -81,6 +104,9 @@ class WorkFormula:
             cost: the sum of their costs.
             longest: the largest of their costs.
         """
+        if longest > self.cap:
+            longest = self.cap
+            cost = min(cost, items * longest)
         each = self.per_cost + self.per_padded + self.per_square * longest
         return self.per_item * items + each * cost
 

@@ -8,6 +8,10 @@ batches of items that are alike, which a formula itself brings about, do not tel
 neither of these two is certain, padding is assumed: that groups items of like cost, and such batches show
 the truth. Those of the other assumption, each with its share of long items, may never show it.
 
+Most models cut long texts off, so that a longer one costs no more. Where the lines by n · max(c) and Σc are
+off, a cap of max(c) is sought with which the first is less so, by the criterion of Laplace's errors,
+2 · N · ln(mean error), with N kinds of batches: again by more than `CERTAIN`.
+
 Errors count relative to the time or to what was expected, whichever is more, and are weighted by Huber's
 function of the residuals (1964, doi:10.1214/aoms/1177703732); those that are off by `BELIED` times do not
 count: a stall, an answer out of a cache, an item that costs a hundredth of what it seems to. The first
@@ -22,6 +26,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
+from operator import mul
 from statistics import median
 
 from penstock_sidecar.estimators.robust_line import fit_line, weighted_median
@@ -40,20 +45,20 @@ _HUBER = 1.345
 _LEAST_ERROR = 0.03
 """Error of a time, as a share, below which two formulas are equally good: no model is as regular."""
 
-BatchSample = tuple[float, int, float, int, int]
+BatchSample = tuple[float, int, float, float, float]
 """When a batch was answered, its items, its seconds, the sum of its items' costs, and the largest of them."""
 
 _N, _SQUARE, _PADDED, _SUM = 1, 2, 3, 4
 _TERMS = (_N, _SQUARE, _PADDED, _SUM)
 _SUBSETS = tuple([subset for count in (1, 2, 3) for subset in combinations(_TERMS, count)])
 _TIME = 5
-_Row = tuple[float, float, float, float, float, float]
-"""Of one sample 1, n, n · max(c)², n · max(c), Σc, and the seconds, the costs over their mean."""
+_Columns = list[list[float]]
+"""Of all samples 1, n, n · max(c)², n · max(c), Σc, and the seconds, the costs over their mean."""
 
 
 def are_alike(samples: Sequence[BatchSample]) -> bool:
     """Whether the costs of all items are about equal, so that they can explain nothing."""
-    longest, least = 0, math.inf
+    longest, least = 0.0, math.inf
     for _, items, _, cost, most in samples:
         longest = max(longest, most)
         least = min(least, cost / items)
@@ -72,32 +77,39 @@ def choose(samples: Sequence[BatchSample], current: WorkFormula | None) -> WorkF
     """
     if len(samples) < LEAST_SAMPLES or are_alike(samples):
         return current if len(samples) < LEAST_SAMPLES else None
+    cap = _cap(samples)
+    if cap < math.inf:
+        samples = [(now, n, t, min(cost, n * cap), min(most, cap)) for now, n, t, cost, most in samples]
     number = sum([n for _, n, _, _, _ in samples])
     costs = sum([cost for _, _, _, cost, _ in samples]) / number
     padded = sum([n * most for _, n, _, _, most in samples]) / number
     square = sum([n * most * most for _, n, _, _, most in samples]) / number
     if not costs:
         return None
-    rows = [
-        (1.0, float(n), n * most * most / square, n * most / padded, cost / costs, t)
-        for _, n, t, cost, most in samples
+    columns: _Columns = [
+        [1.0] * len(samples),
+        [float(n) for _, n, _, _, _ in samples],
+        [n * most * most / square for _, n, _, _, most in samples],
+        [n * most / padded for _, n, _, _, most in samples],
+        [cost / costs for _, _, _, cost, _ in samples],
+        [t for _, _, t, _, _ in samples],
     ]
-    best = _by_one_term(rows)
+    best = _by_one_term(columns)
     chosen: tuple[int, ...] = (_N,)
     for used in (None, None if current is None else _terms(current)):
-        scales, weights = _weighed(rows, best)
-        best, chosen = _best(_products(rows, scales, weights), len(rows), used)
+        best, chosen = _best(_products(columns, _factors(columns, best)), len(samples), used)
     if chosen == (_N,):
         return None
     # The unit of work is the mean item, without those that seem to cost what their time belies.
-    believed = [_expected(best, row) <= BELIED * row[_TIME] for row in rows]
+    expected = _expected(best, columns)
+    believed = [each <= BELIED * t for each, t in zip(expected, columns[_TIME], strict=True)]
     if not any(believed):
-        believed = [True] * len(rows)
+        believed = [True] * len(expected)
     items = all_work = 0.0
-    for row, fair in zip(rows, believed, strict=True):
+    for n, each, fair in zip(columns[_N], expected, believed, strict=True):
         if fair:
-            items += row[_N]
-            all_work += _expected(best, row) - best[0]
+            items += n
+            all_work += each - best[0]
     total = all_work / items
     if total <= 0.0:
         return None
@@ -106,41 +118,83 @@ def choose(samples: Sequence[BatchSample], current: WorkFormula | None) -> WorkF
         best[_SUM] / total / costs,
         best[_PADDED] / total / padded,
         best[_SQUARE] / total / square,
+        cap,
     )
     alone = most = 0.0
-    for (_, n, _, cost, longest), fair in zip(samples, believed, strict=True):
+    for (_, number, _, cost, longest), fair in zip(samples, believed, strict=True):
         if fair:
-            alone += formula.alone(n, cost, longest)
+            alone += formula.alone(number, cost, longest)
             most = max(most, formula.alone(1, longest, longest))
     formula.usual, formula.most = alone / items or 1.0, BELIED * most
     return formula
 
 
-def _by_one_term(rows: Sequence[_Row]) -> list[float]:
+def _cap(samples: Sequence[BatchSample]) -> float:
+    """The largest cost that counts; infinite if all do."""
+    kinds: dict[tuple[int, int], list[BatchSample]] = {}
+    for sample in samples:
+        kinds.setdefault((sample[1], round(2.0 * math.log2(sample[4] + 1.0))), []).append(sample)
+    usual = [
+        (
+            float(n),
+            median([cost for _, _, _, cost, _ in some]),
+            median([most for _, _, _, _, most in some]),
+            median([t for _, _, t, _, _ in some]),
+        )
+        for (n, _), some in kinds.items()
+    ]
+
+    def off(points: list[tuple[float, float]]) -> float:
+        """The mean error of the line through points, each a kind of batches."""
+        a, b = fit_line(points)
+        return max(_LEAST_ERROR, sum([relative_error(t, a + b * x) for x, t in points]) / len(points))
+
+    whole = min(off([(n * most, t) for n, _, most, t in usual]), off([(cost, t) for _, cost, _, t in usual]))
+    if whole <= 2.0 * _LEAST_ERROR:
+        return math.inf
+    best, least = math.inf, whole
+    octaves = sorted({half for _, half in kinds})[:-1]
+    for tried in ([half / 2.0 for half in octaves], [-0.25, -0.125, 0.125, 0.25]):
+        middle = best if best < math.inf else 1.0
+        for power in tried:
+            cap = middle * 2.0**power
+            error = off([(n * min(most, cap), t) for n, _, most, t in usual])
+            if error < least:
+                best, least = cap, error
+        if best == math.inf:
+            break
+    return best if 2.0 * len(usual) * math.log(whole / least) > CERTAIN else math.inf
+
+
+def _by_one_term(columns: _Columns) -> list[float]:
     """The coefficients of the robust line by one term that has the least median error."""
-    kinds = [(row[_N], round(2.0 * math.log2(row[_PADDED] / row[_N] + 1e-9))) for row in rows]
+    numbers, seconds = columns[_N], columns[_TIME]
+    kinds = [
+        (n, round(2.0 * math.log2(padded / n + 1e-9)))
+        for n, padded in zip(numbers, columns[_PADDED], strict=True)
+    ]
     counts = Counter(kinds)
+    shares = [1.0 / counts[kind] for kind in kinds]
     fitted, least = [0.0] * _TIME, math.inf
     for term in _TERMS:
-        a, b = fit_line([(row[term], row[_TIME]) for row in rows])
-        error = weighted_median(
-            [
-                (relative_error(row[_TIME], a + b * row[term]), 1.0 / counts[kind])
-                for row, kind in zip(rows, kinds, strict=True)
-            ]
-        )
+        column = columns[term]
+        a, b = fit_line(list(zip(column, seconds, strict=True)))
+        errors = [relative_error(t, a + b * x) for x, t in zip(column, seconds, strict=True)]
+        error = weighted_median(list(zip(errors, shares, strict=True)))
         if error < least:
             fitted, least = [0.0] * _TIME, error
             fitted[0], fitted[term] = a, b
     return fitted
 
 
-def _expected(fitted: Sequence[float], row: _Row) -> float:
-    """The time of a batch by these coefficients."""
-    seconds = fitted[0] * row[0]
-    for i in _TERMS:
-        seconds += fitted[i] * row[i]
-    return seconds
+def _expected(fitted: Sequence[float], columns: _Columns) -> list[float]:
+    """The times of all batches by these coefficients."""
+    expected = [fitted[0]] * len(columns[0])
+    for term in _TERMS:
+        each = fitted[term]
+        if each:
+            expected = [seconds + each * x for seconds, x in zip(expected, columns[term], strict=True)]
+    return expected
 
 
 def relative_error(seconds: float, expected: float) -> float:
@@ -149,15 +203,16 @@ def relative_error(seconds: float, expected: float) -> float:
     return abs(seconds - expected) / larger if larger > 0.0 else 0.0
 
 
-def _weighed(rows: Sequence[_Row], fitted: Sequence[float]) -> tuple[list[float], list[float]]:
-    """By what each row's error is divided, and the weight of its square."""
-    expected = [_expected(fitted, row) for row in rows]
-    errors = [relative_error(row[_TIME], each) for row, each in zip(rows, expected, strict=True)]
+def _factors(columns: _Columns, fitted: Sequence[float]) -> list[float]:
+    """By what each row is multiplied: the root of its weight over what its error is divided by."""
+    expected, seconds = _expected(fitted, columns), columns[_TIME]
+    errors = [relative_error(t, each) for t, each in zip(seconds, expected, strict=True)]
     scale = _HUBER * max(1.4826 * median(errors), _LEAST_ERROR)
-    return (
-        [max(row[_TIME], each) or 1.0 for row, each in zip(rows, expected, strict=True)],
-        [1.0 if error <= scale else scale / error if error < _MOST_ERROR else 0.0 for error in errors],
-    )
+    return [
+        (1.0 if error <= scale else math.sqrt(scale / error) if error < _MOST_ERROR else 0.0)
+        / (max(t, each) or 1.0)
+        for error, t, each in zip(errors, seconds, expected, strict=True)
+    ]
 
 
 def _terms(formula: WorkFormula) -> tuple[int, ...]:
@@ -165,19 +220,13 @@ def _terms(formula: WorkFormula) -> tuple[int, ...]:
     return tuple([term for term, part in zip(_TERMS, parts, strict=True) if part > 0.0])
 
 
-def _products(rows: Sequence[_Row], scales: Sequence[float], weights: Sequence[float]) -> list[list[float]]:
-    """The weighted sums of the products of all columns, each row divided by its scale."""
-    sums = [[0.0] * (_TIME + 1) for _ in range(_TIME + 1)]
-    for row, scale, each in zip(rows, scales, weights, strict=True):
-        weight = each / (scale * scale)
-        for i in range(_TIME + 1):
-            left = weight * row[i]
-            line = sums[i]
-            for j in range(i, _TIME + 1):
-                line[j] += left * row[j]
-    for i in range(_TIME + 1):
-        for j in range(i):
-            sums[i][j] = sums[j][i]
+def _products(columns: _Columns, factors: list[float]) -> list[list[float]]:
+    """The sums of the products of all columns, each row multiplied by its factor."""
+    scaled = [list(map(mul, column, factors)) for column in columns]
+    sums = [[0.0] * len(columns) for _ in columns]
+    for i, left in enumerate(scaled):
+        for j in range(i, len(scaled)):
+            sums[i][j] = sums[j][i] = sum(map(mul, left, scaled[j]))
     return sums
 
 

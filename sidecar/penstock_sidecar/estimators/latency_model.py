@@ -56,8 +56,8 @@ TRIAL_OVERHEAD = 4.0
 TRIAL_EVERY, TRIAL_SELDOM = 8.0, 256.0
 """Batches from one trial to the next: at first, and after many that have shown nothing."""
 _TRIAL_GROWTH = 1.25
-CHOOSE = 1.0
-"""Minimum seconds between two looks at what the time depends on."""
+CHOOSE, SELDOM = 1.0, 8.0
+"""Minimum seconds between two looks at what the time depends on: at first, and while nothing changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,7 @@ class _Class:
         "largest",
         "line",
         "n",
+        "pause",
         "samples",
         "since",
         "trial",
@@ -135,7 +136,9 @@ class _Class:
         # As many samples without an end: what the time depends on does not change with the model's speed.
         self.history: deque[BatchSample] = deque(maxlen=LAST)
         self.formula: WorkFormula | None = None
+        # When to look again at what the time depends on, and how long after the last look.
         self.choose = 0.0
+        self.pause = CHOOSE
         # The formula for trials while costs differ, and the batches from one to the next and since the last.
         self.trial: WorkFormula | None = None
         self.every = TRIAL_EVERY
@@ -162,8 +165,10 @@ class _Class:
         # Fit again when the next sample expires, but no sooner than `REFIT`.
         self.again = max(samples[0][0] + self.horizon, now + REFIT)
         if now >= self.choose and len(self.history) >= LEAST_SAMPLES:
-            self.choose = now + CHOOSE
-            self.formula = choose(self.history, self.formula)
+            before, self.formula = self.formula, choose(self.history, self.formula)
+            same = len(self.history) == LAST and _terms(before) == _terms(self.formula)
+            self.pause = min(SELDOM, 2.0 * self.pause) if same else CHOOSE
+            self.choose = now + self.pause
             self.trial = None
             if self.formula is None and not are_alike(self.history):
                 padded = [most for _, _, _, _, most in self.history]
@@ -194,6 +199,10 @@ class _Class:
         return sorted(
             [(formula.of(items, cost, longest), seconds) for _, items, seconds, cost, longest in self.samples]
         )
+
+
+def _terms(formula: WorkFormula | None) -> list[str]:
+    return [] if formula is None else list(formula.terms())
 
 
 def _median_error(points: list[tuple[float, float]]) -> float:

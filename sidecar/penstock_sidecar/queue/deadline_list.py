@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from itertools import islice
 
 from penstock_sidecar.queue.request import QueuedRequest
 
@@ -79,11 +80,10 @@ class DeadlineList:
             count: maximum number of each of both kinds.
             until: maximum time.
         """
-        works: list[QueuedRequest] = []
-        for work, due in self._fifo.items():
-            if due > until or len(works) >= count:
-                break
-            works.append(work)
+        fifo = self._fifo
+        works = list(islice(fifo, count))
+        if works and fifo[works[-1]] > until:
+            works = [work for work in works if fifo[work] <= until]
         if self._odd:
             odd = [each for each in self._heap[: 2 * count] if each[2] is not None and each[0] <= until]  # type: ignore[operator]
             works += [each[2] for each in odd[:count]]  # type: ignore[misc]

@@ -338,15 +338,14 @@ class Queue:
         count = min(MOST_GROUPED, GROUPED * limits.size)
         each = max(1, count // len(line.subqueues))
         for until in (first.deadline + limits.reach, math.inf):
-            others = [
-                work
-                for subqueue in islice(line.subqueues.values(), count)
-                for work in subqueue.nearest(each, until)
-                if work is not first
-            ]
-            if len(others) >= limits.size:
+            others: list[QueuedRequest] = []
+            for subqueue in islice(line.subqueues.values(), count):
+                others += subqueue.nearest(each, until)
+            if len(others) > limits.size:
                 break
-        return others
+        if others and others[0] is first:  # as where there is one sub-queue
+            return others[1:]
+        return [work for work in others if work is not first]
 
     def _in_turn(
         self, line: KeyQueue, first: QueuedRequest, works: list[QueuedRequest]

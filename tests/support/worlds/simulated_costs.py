@@ -66,6 +66,7 @@ LENGTHS: dict[str, Lengths] = {
     "bimodal": _bimodal,
     "drifting": _drifting,
     "adversarial": _adversarial,
+    "uncut": lambda draw, _: max(1, round(draw.lognormvariate(math.log(128), 1.0))),
 }
 
 
@@ -78,6 +79,7 @@ class Case:
         rate: arrivals a second (Poisson), or None for `callers` who ask again at once.
         base: of any batch; `cost` for each unit of its items' lengths, `padded` of the padded lengths.
         batching: of the policy.
+        cut: length at which the model cuts texts off; None: it does not.
         shares: callers are of so many senders.
         liars: the first so many of them claim that each text has a length of 10.
         charges: whether senders are charged for what batches took.
@@ -96,6 +98,7 @@ class Case:
     size: int = 32
     items: int = 1
     objective: float | None = None
+    cut: int | None = None
     batching: dict[str, Any] = dataclasses.field(default_factory=dict)
     shares: int = 0
     liars: int = 0
@@ -104,6 +107,7 @@ class Case:
 
     def time(self, lengths: list[int]) -> float:
         """The true time of a batch."""
+        lengths = lengths if self.cut is None else [min(length, self.cut) for length in lengths]
         n, longest = len(lengths), max(lengths)
         return (
             self.base

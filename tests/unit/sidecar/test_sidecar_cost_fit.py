@@ -170,7 +170,7 @@ def test_answers_out_of_a_cache_and_costs_of_one_client_do_not_change_the_formul
     assert current is not None
     for costs in batches(2, 50, None):
         args = len(costs), sum(costs), max(costs)
-        assert current.of(*args) == pytest.approx(expected.of(*args), rel=0.05)
+        assert current.of(*args) == pytest.approx(expected.of(*args), rel=0.1)
 
 
 def test_items_that_cost_nothing_are_points_of_a_line_too():
@@ -188,6 +188,33 @@ def test_a_formula_stays_while_most_batches_are_short_items_alone():
         formula = choose(samples_, before)
         assert formula is not None
         assert set(formula.terms()) == {"padded"}
+
+
+@pytest.mark.parametrize("stalls", [0.0, 0.1])
+@pytest.mark.parametrize("claims", [None, 10**6], ids=["long texts", "claims"])
+def test_a_text_that_the_model_cuts_off_counts_as_what_it_takes(claims: int | None, stalls: float):
+    """Whether it is long, or its sender says so; the cap is near the model's, and what is shorter counts."""
+    given = [[3 * cost for cost in costs] for costs in batches(3)]
+    if claims:
+        given = [[claims if not at % 20 else cost for at, cost in enumerate(costs)] for costs in batches(3)]
+    alike = sorted(itertools.chain.from_iterable(given[:20]))
+    given += [alike[at : at + 32] for at in range(0, 640, 32)]  # as trials are cut
+
+    def time(costs: Sequence[int]) -> float:
+        return TIMES["padded"]([min(cost, 300) for cost in costs])
+
+    formula = choose(samples(time, given, stalls=stalls), None)
+    assert formula is not None
+    assert formula.cap == pytest.approx(300, rel=0.15)
+    assert formula.of(8, 8 * 150, 150) == pytest.approx(formula.of(8, 10**7, 10**6) / 2, rel=0.15)
+    assert formula.alone(2, 10**7, 10**6) == formula.alone(2, 2 * formula.cap, formula.cap)
+
+
+@pytest.mark.parametrize("time", TIMES.values(), ids=TIMES)
+def test_without_such_texts_there_is_no_cap(time: Time):
+    for seed, size in itertools.product(range(5), (None, 32)):
+        formula = choose(samples(time, batches(seed, size=size), seed=seed, stalls=0.05), None)
+        assert formula is None or formula.cap == float("inf")
 
 
 def test_loads_are_in_items_of_the_usual_cost():

@@ -24,6 +24,11 @@ def test_no_constant_budget_is_as_good(name: str, budget: int):
     assert len(closed(name, COST).answered) >= 1.1 * len(closed(name, budget).answered)
 
 
+def test_texts_that_the_model_cuts_off_are_as_those_that_are_no_longer():
+    cut = run(Case(lengths=LENGTHS["uncut"], callers=256, seconds=50.0, cut=512), COST)
+    assert len(cut.answered) >= 0.95 * len(closed("lognormal", COST).answered)
+
+
 def test_with_equal_costs_all_is_as_without_them():
     assert closed("constant", COST).answered == closed("constant", COUNT).answered
 
