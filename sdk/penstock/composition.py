@@ -264,8 +264,14 @@ def _full_spec(application: Application) -> dict[str, Any]:
     batching = spec.get("batching", {})
     if "maxBatchSize" not in batching and "batchPolicyRef" not in spec and not shape.batched:
         batching = spec["batching"] = {**ALONE, **batching}
-    if "cost" not in batching and "batchPolicyRef" not in spec and (path := _cost_path(application.kind)):
-        spec["batching"] = {**batching, "cost": {"path": path}}
+    return _with_cost(application.kind, spec)
+
+
+def _with_cost(kind: Callable[..., Any], spec: dict[str, Any]) -> dict[str, Any]:
+    """A spec with the cost path of a class's methods, unless it says what items cost."""
+    batching = spec.get("batching", {})
+    if "cost" not in batching and "batchPolicyRef" not in spec and (path := _cost_path(kind)):
+        return {**spec, "batching": {**batching, "cost": {"path": path}}}
     return spec
 
 
@@ -417,6 +423,19 @@ def bound(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Application
     return (bind if isinstance(bind, _Bind) else _Bind(None, {})).call(kind, **arguments)
 
 
+def own_settings(kind: Callable[..., Any]) -> dict[str, Any]:
+    """The settings that a class gives its sidecar: of `@penstock.backend`, and the cost path of its methods.
+
+    Raises:
+        CompositionError: as for `_cost_path`.
+    """
+    bind = inspect.getattr_static(kind, _BIND, None)
+    if isinstance(bind, functools.partial):  # of a function
+        bind = getattr(bind.func, "__self__", None)
+    spec = _with_cost(kind, dict(bind.spec) if isinstance(bind, _Bind) else {})
+    return copy.deepcopy({name: spec[name] for name in ("batching", "userConfig") if name in spec})
+
+
 def refuse_builder(located: Any) -> None:
     """Refuse a function that binds a class of its module, as Ray Serve's app builders do.
 
@@ -440,7 +459,7 @@ class _Bind:
 
     def __init__(self, name: str | None, spec: Mapping[str, Any]) -> None:
         self._name = name
-        self._spec = spec
+        self.spec = spec
 
     def __get__(self, instance: object, owner: type[Any]) -> Callable[..., Application]:
         return functools.partial(self.call, owner)
@@ -457,7 +476,7 @@ class _Bind:
             raise TypeError(f"{kind.__qualname__}.bind: expected no arguments for a function, found some")
         else:
             arguments = {}
-        sized = "batchPolicyRef" in self._spec or "maxBatchSize" in self._spec.get("batching", {})
+        sized = "batchPolicyRef" in self.spec or "maxBatchSize" in self.spec.get("batching", {})
         if not sized and _batches_alone(kind):
             log(
                 "a method that takes batches gets one item a call",
@@ -466,7 +485,7 @@ class _Bind:
                 expected="maxBatchSize in @penstock.backend, or a class of its own for what takes batches",
                 found="a default method for one item, for which each request comes alone",
             )
-        return Application(kind, arguments, name=self._name, spec=self._spec)
+        return Application(kind, arguments, name=self._name, spec=self.spec)
 
 
 def _by_name(kind: type[Any], args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ with needs("penstock.serve", "sdk"):
     from penstock.arguments import json_object
     from penstock.composition import Application, refuse_builder
     from penstock.errors import LoadError
-    from penstock.local.nodes import application_line
+    from penstock.local.nodes import application_line, settings_line
     from penstock.model import Model
     from penstock.server import ModelServer
     from penstock.target import Served, Target, locate, target_of
@@ -76,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 0
             refuse_builder(located)
             target = target_of(options.target, located, options.init_kwargs)
+            if options.nodes:
+                print(settings_line(located), flush=True)
     except Exception as error:
         return _cannot_load(options.target, error)
     return run(lambda: _serve(target, options, secret))
@@ -101,7 +103,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--init-kwargs", type=json_object, default={}, help="keyword arguments of the class, JSON"
     )
     parser.add_argument(
-        "--nodes", action="store_true", help="of an application, print its nodes and end (for `penstock run`)"
+        "--nodes", action="store_true", help="print an application's nodes and end, or a class's settings"
     )
     parser.add_argument("--docs", action="store_true", help=f"serve a page to try it at {DOCS_PATH}")
     return parser.parse_args(argv)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from penstock.local.ending import Guard, end_group
-from penstock.local.nodes import MARK, NodeDocument, read
+from penstock.local.nodes import MARK, SETTINGS, NodeDocument, read
 from penstock_wire.contract import LOCAL_ONLY_ENV
 
 MAX_LINE = 1024 * 1024
@@ -20,8 +22,8 @@ MAX_LINE = 1024 * 1024
 KEPT = ("PENSTOCK_ACCESS_LOG",)
 """The user's variables for our programs that apply: they change only what is shown."""
 
-_OURS = re.compile(rf"(ready data=\S+( admin=\S+)?|{MARK}\[\{{.*\}}\])$")
-"""A line of ours: the ready line, or an application's nodes."""
+_OURS = re.compile(rf"(ready data=\S+( admin=\S+)?|{MARK}\[\{{.*\}}\]|{SETTINGS}\{{.*\}})$")
+"""A line of ours: the ready line, an application's nodes, or a class's settings."""
 
 Say = Callable[[str], None]
 """Takes a line of a child's output."""
@@ -59,6 +61,7 @@ class Child:
         self._say = say
         self._guard = guard
         self._ready: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        self._settings: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._run = asyncio.create_task(self._follow())
 
     @classmethod
@@ -95,6 +98,18 @@ class Child:
             IsApplication: it listed an application's nodes instead.
         """
         return await asyncio.shield(self._ready)
+
+    async def settings(self) -> dict[str, Any]:
+        """Wait until a model server has imported its class; return the settings that the class gives.
+
+        Raises:
+            NotReady: as for `ready`.
+            IsApplication: as for `ready`.
+        """
+        await asyncio.wait((self._settings, self._ready), return_when=asyncio.FIRST_COMPLETED)
+        if not self._settings.done():
+            await self.ready()
+        return self._settings.result()
 
     async def ended(self) -> int:
         """Wait for its end, and for that of its output; return its exit code, negative for a signal."""
@@ -145,13 +160,17 @@ class Child:
     def _line(self, line: str) -> None:
         # NB: user code can have printed before it, without the end of a line.
         ours = None if self._ready.done() else _OURS.search(line)
+        if ours is not None and ours[0].startswith(SETTINGS) and self._settings.done():
+            ours = None
         if ours is None:
             self._say(line)
             return
         if ours.start():
             self._say(line[: ours.start()])
         line = ours[0]
-        if line.startswith(MARK):
+        if line.startswith(SETTINGS):
+            self._settings.set_result(json.loads(line.removeprefix(SETTINGS)))
+        elif line.startswith(MARK):
             self._ready.set_exception(IsApplication(read(line)))
             self._ready.exception()  # mark as retrieved: possibly nothing waits for it
         else:

@@ -1,18 +1,20 @@
-"""The nodes to serve: one class, or an application's nodes, as listed by the process that imported it."""
+"""What the process that imported the target says of it: an application's nodes, or a class's settings."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from penstock.composition import NO_INIT_KWARGS, Application
+from penstock.composition import NO_INIT_KWARGS, Application, own_settings
 from penstock.errors import LoadError
 
 MARK = "application "
 """The prefix of the line with the nodes."""
+SETTINGS = "settings "
+"""The prefix of the line with the settings of a class, for its sidecar."""
 
 
 class NodeDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,11 @@ def application_line(application: Application, init_kwargs: Mapping[str, Any]) -
         for node in application.nodes
     ]
     return MARK + json.dumps(msgspec.to_builtins(nodes))
+
+
+def settings_line(kind: Callable[..., Any]) -> str:
+    """Make the line with a class's settings (raises CompositionError)."""
+    return SETTINGS + json.dumps(own_settings(kind))
 
 
 def read(line: str) -> list[NodeDocument]:

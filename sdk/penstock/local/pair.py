@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from penstock.local.child import Child, Children, NotReady, environment
 from penstock.local.nodes import NodeDocument
@@ -78,7 +79,10 @@ class Pair:
         model_port, self._data_port, self._admin_port = free_port(), free_port(), free_port()
         try:
             model = await self._start("model", self._model(model_port), self._model_environment())
-            sidecar = await self._start("sidecar", self._sidecar(model_port), environment())
+            settings = self._node.settings
+            if settings is None and self._options.settings is None:
+                settings = await model.settings()
+            sidecar = await self._start("sidecar", self._sidecar(model_port, settings), environment())
             await asyncio.gather(model.ready(), sidecar.ready())
             await self._until_ready(sidecar)
         except BaseException:
@@ -158,7 +162,7 @@ class Pair:
         known = {contract.ENDPOINTS_ENV: json.dumps(dict(self._urls))} if self._urls else {}
         return environment(PYTHONUNBUFFERED="1", **kept, **known, **{contract.BACKEND_ENV: self.name})
 
-    def _sidecar(self, model_port: int) -> list[str]:
+    def _sidecar(self, model_port: int, own: Mapping[str, Any] | None) -> list[str]:
         arguments = [
             "penstock_sidecar",
             f"--listen={self.address}",
@@ -173,6 +177,8 @@ class Pair:
         if settings is None:
             settings = self._folder / f"{self.name}.json"
             batch = {} if self._options.batch is None else {"maxBatchSize": self._options.batch}
-            document = {"backend": self.name, "batching": batch} | (self._node.settings or {})
+            document = {"backend": self.name, "batching": batch, **(own or {})}
+            if self._node.settings is None:  # a class by itself, whose items `--batch` limits
+                document["batching"] = {**document["batching"], **batch}
             settings.write_text(json.dumps(document))
         return [*arguments, f"--settings={settings}"]

@@ -390,6 +390,27 @@ def test_another_system_than_linux_is_refused(monkeypatch: pytest.MonkeyPatch, c
     assert said.startswith("penstock run: expected Linux, found Darwin; run it in a virtual machine")
 
 
+async def test_a_class_gives_its_sidecar_the_cost_of_its_items_and_its_batching(
+    start: Start, tmp_path: Path
+) -> None:
+    """As `penstock export` writes them; `--batch` counts more than the class's own size."""
+    own = '@penstock.backend(batching={"maxBatchSize": 6})\nclass Echo'
+    module = MODULE.replace("@penstock.batched", '@penstock.batched(cost="$.text")')
+    write(tmp_path, module.replace("class Echo", own))
+    for arguments, size in (((), 6), (("--batch", "3"), 3)):
+        run = await (await start("model:Echo", *arguments)).ready()
+        sizes: list[int] = []
+
+        async def ask(item: Any, status: int, found: str, run: Run = run, sizes: list[int] = sizes) -> None:
+            async with run.session.post(f"{run.url}/predict", json={"instances": [item]}) as answer:
+                assert (answer.status, found in await answer.text()) == (status, True)
+                sizes.extend(map(int, re.findall(r'desc="(\d+)"', answer.headers.get("server-timing", ""))))
+
+        await asyncio.gather(*[ask({"text": "ab"}, 200, "[1,") for _ in range(64)])
+        assert max(sizes) == size
+        await ask("ab", 422, "$.text of item 0")
+
+
 async def test_settings_of_a_file_are_followed(start: Start, tmp_path: Path) -> None:
     """The class gets its userConfig; what it refuses is said."""
     write(
