@@ -14,7 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from penstock.errors import LoadError
 from penstock.formats import huggingface
+from penstock.formats.encoder import Encoder
 from penstock.response import Response
+from penstock.target import served_names
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{number}" for number in range(60))]
 WIDTH = 4
@@ -167,6 +169,35 @@ def test_positions_begin_where_the_model_expects_them(tmp_path: Path, kind: str,
     written(folder, [node], ["position_ids"], "last_hidden_state")
     expected = TABLE[first : first + 4].mean(axis=0)
     np.testing.assert_allclose(huggingface.Model(str(folder)).predict(["w1 w2"]), [expected], rtol=1e-5)
+
+
+class Own(Encoder):
+    """A user's model, which any library may run: here numpy."""
+
+    inputs = ("input_ids", "token_type_ids")
+
+    def _run(self, inputs: Any) -> Any:
+        return TABLE[inputs["input_ids"]] + KINDS[inputs["token_type_ids"]]
+
+
+class Judge(Own):
+    classifies = True
+
+    def _run(self, inputs: Any) -> Any:
+        return super()._run(inputs)[:, 0, :2]
+
+
+def test_a_class_of_the_users_runs_the_model_and_has_all_else(tmp_path: Path) -> None:
+    """The same answers as by the ONNX file, an item that is no text alone is refused."""
+    repository(tmp_path, id2label={"0": "bad", "1": "good"})
+    assert served_names("Own", Own) == ["predict"]
+    found = Own(str(tmp_path)).predict([*TEXTS, 7])
+    for text, answer in zip(TEXTS, found, strict=False):
+        np.testing.assert_allclose(answer, hidden(text).mean(axis=0), rtol=1e-5, atol=1e-6)
+    assert isinstance(found[-1], Response)
+    assert {answer["label"] for answer in Judge(str(tmp_path)).predict(TEXTS)} <= {"bad", "good"}
+    with pytest.raises(NotImplementedError):
+        Encoder(str(tmp_path)).predict(["w1"])
 
 
 def test_classes_and_scores_of_pairs(tmp_path: Path) -> None:
