@@ -11,9 +11,12 @@ send one text a request from core 1. Four batchers stand before it:
 - `sorted`: texts that are all there, in the order of their lengths: what no queue can do.
 
 Lengths are drawn from the distributions of `LENGTHS`. A closed loop of 128 callers comes first, after a
-warm-up, then an open loop at shares of what sorted texts reach. Rates of the closed loop are texts a second
-of the encoder's CPU, which it uses whole, so that another's work on its core does not count. It takes five
-minutes for one distribution.
+warm-up, with the same texts for all; then an open loop at shares of what sorted texts reach. Rates of the
+closed loop are texts a second of the encoder's CPU, which it uses whole, so that another's work on its core
+does not count. It takes two minutes for one distribution, four with the open loop (`--shares`).
+
+`--duplicates` asks for each text twice instead, with `reuse: None` and `InFlight`, while one caller in ten
+leaves before its answer: the texts that the encoder ran for each answer, and no answer of another text.
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ import argparse
 import asyncio
 import collections
 import contextlib
-import itertools
 import json
 import math
 import os
@@ -41,7 +43,7 @@ import onnxruntime
 import uvloop
 from onnx import TensorProto, helper, numpy_helper
 
-from bench import model, processes
+from bench import model, processes, product
 from bench.ledger import Ledger, quantile
 from bench.open_loop import OpenLoop, arrivals
 from bench.processes import DidNotStartError, Server, Sidecar
@@ -49,9 +51,11 @@ from bench.timer import precise
 
 LAYERS, WIDTH, HEADS, LONGEST, BATCH = 4, 128, 4, 512, 32
 CALLERS = 128
-BUDGETS = (1024, 2048, 4096, 8192)
+BUDGETS = (512, 1024, 2048, 4096)
 SHARES = (0.6, 0.9, 1.1, 1.5)
 OBJECTIVE_MS = 2000.0
+FIRST = 100_200
+"""Number of the first text that counts."""
 SHORT = 64
 """Tokens of a short text, at most."""
 
@@ -59,7 +63,7 @@ LENGTHS: dict[str, Callable[[random.Random, int], float]] = {
     "constant": lambda _, __: 128,
     "lognormal": lambda draw, _: draw.lognormvariate(math.log(128), 1.0),
     "bimodal": lambda draw, _: draw.lognormvariate(math.log(400 if draw.random() < 0.1 else 20), 0.2),
-    "drifting": lambda draw, number: draw.lognormvariate(math.log(32 * 8 ** (number % 3000 / 3000)), 0.5),
+    "drifting": lambda draw, number: draw.lognormvariate(math.log(32 * 8 ** (number % 600 / 600)), 0.5),
     "adversarial": lambda _, number: 500 if number % BATCH == 0 else 8,
 }
 """A text's length in tokens; arguments: the source of chance, the text's number."""
@@ -84,7 +88,7 @@ class Texts:
     def body(self, number: int) -> bytes:
         """A request with this text: a token is a letter and a blank."""
         tokens = length(self.name, number)
-        text = "a " * tokens if self.shown else ""
+        text = "a " * (tokens if self.shown else 128)
         # NB: a number of eight digits and one of five places, so that items have equal bytes.
         return b'{"instances":[{"n":%d,"tokens":%s,"text":"%s"}]}' % (
             10_000_000 + number,
@@ -299,20 +303,44 @@ def sidecar(behind: Server) -> Iterator[Sidecar]:
 # -- loads ---------------------------------------------------------------------------------------------
 
 
-async def closed(server: Server, texts: Texts, first: int, seconds: float) -> list[tuple[float, int]]:
-    """Callers that ask again at once; the latency and the length of each answer, in seconds and tokens."""
-    numbers, found = itertools.count(first), []
-    until = time.monotonic() + seconds
+async def closed(
+    server: Server,
+    texts: Texts,
+    first: int,
+    *,
+    seconds: float = math.inf,
+    count: int = sys.maxsize,
+    times: int = 1,
+    leaving: float = 0.0,
+) -> list[tuple[float, int]]:
+    """Callers that ask again at once; the latency and the length of each answer, in seconds and tokens.
+
+    Args:
+        server: whom they ask.
+        texts: what they ask.
+        first: the number of the first text.
+        seconds: until none asks again.
+        count: texts that are asked for.
+        times: how many ask for each text, one after the other.
+        leaving: the share of requests whose caller closes its connection within 0.2 s, and comes back.
+    """
+    numbers, found = iter(range(first * times, (first + count) * times)), []
+    until, draw = time.monotonic() + seconds, random.Random(first)
 
     async def caller() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        while (start := time.monotonic()) < until:
-            number = next(numbers)
+        while (start := time.monotonic()) < until and (number := next(numbers, -1)) >= 0:
+            number //= times
             body = texts.body(number)
             writer.write(
                 b"POST /predict HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
                 b"content-length: %d\r\n\r\n%b" % (len(body), body)
             )
+            if draw.random() < leaving:
+                await asyncio.sleep(0.2 * draw.random())
+                writer.close()
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                continue
             head = await reader.readuntil(b"\r\n\r\n")
             size = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
             answer = await reader.readexactly(int(size[15:]))
@@ -352,7 +380,7 @@ def opened(server: Server, texts: Texts, rate: float, seconds: float) -> tuple[f
 
 def offline(path: Path, name: str, count: int) -> float:
     """Texts a second where all are there: full batches in the order of their lengths, on core 0."""
-    every = sorted((length(name, number), number) for number in range(count))
+    every = sorted((length(name, number), number) for number in range(FIRST, FIRST + count))
     device, kept = Encoder(str(path)), os.sched_getaffinity(0)
     os.sched_setaffinity(0, {0})
     try:
@@ -365,19 +393,50 @@ def offline(path: Path, name: str, count: int) -> float:
         os.sched_setaffinity(0, kept)
 
 
-def compare(name: str, path: Path, *, warm: float, seconds: float, shares: list[float]) -> None:
+def duplicates(name: str, path: Path, *, warm: float, count: int) -> None:
+    """Print how many texts the encoder runs for each answer where each is asked for twice."""
+    texts = Texts(name, shown=True)
+    for reuse in ("None", "InFlight"):
+        with batcher("cost", path) as (server, behind):
+            assert isinstance(server, Sidecar)
+            server.change({"maxBatchSize": BATCH, "reuse": reuse})
+            uvloop.run(closed(server, texts, 0, seconds=warm, times=2))
+            before = processes.batch_sizes(behind)
+            found = uvloop.run(closed(server, texts, FIRST, count=count, times=2, leaving=0.1))
+            sizes = collections.Counter(processes.batch_sizes(behind))
+            sizes.subtract(before)
+            ran = sum(size * count for size, count in sizes.items())
+            print(
+                f"{name:<12} reuse: {reuse:<9} {len(found)} answers, all of their texts; "
+                f"{ran / len(found):.2f} texts ran for each",
+                flush=True,
+            )
+
+
+def compare(
+    name: str,
+    path: Path,
+    *,
+    warm: float,
+    count: int,
+    seconds: float,
+    shares: list[float],
+    budgets: list[int],
+) -> None:
     """Print what each batcher does with texts of one distribution."""
-    best = offline(path, name, 1024)
+    best = offline(path, name, count)
     print(f"{name:<12} sorted       {best:7.1f} texts/s", flush=True)
-    names = ["count", "cost", *(f"budget {budget}" for budget in BUDGETS)]
+    names = ["count", "cost", *(f"budget {budget}" for budget in budgets)]
     rates: dict[str, float] = {}
     good: dict[str, list[str]] = collections.defaultdict(list)
     for each in names:
         texts = Texts(name, shown=each == "cost")
         with batcher(each, path) as (server, behind):
-            uvloop.run(closed(server, texts, 0, warm))
+            uvloop.run(closed(server, texts, 0, seconds=warm if each == "cost" else warm / 5))
             before, sizes = processes.cpu_seconds(behind.pid), processes.batch_sizes(behind)
-            found = uvloop.run(closed(server, texts, 100_000, seconds))
+            spent = processes.cpu_seconds(server.pid)
+            found = uvloop.run(closed(server, texts, FIRST, count=count))
+            spent = processes.cpu_seconds(server.pid) - spent
             rates[each] = len(found) / (processes.cpu_seconds(behind.pid) - before)
             batches = sum(processes.batch_sizes(behind).values()) - sum(sizes.values())
             times = sorted(took for took, _ in found)
@@ -385,10 +444,15 @@ def compare(name: str, path: Path, *, warm: float, seconds: float, shares: list[
             print(
                 f"{name:<12} {each:<12} {rates[each]:7.1f} texts/s, {rates[each] / best:.2f} of sorted, "
                 f"{len(found) / batches:.1f} a batch; p99 {quantile(times, 0.99):.2f} s, "
-                f"of short ones {quantile(short, 0.99):.2f} s",
+                f"of short ones {quantile(short, 0.99) if short else math.nan:.2f} s"
+                + (
+                    f"; {spent / len(found) * 1e6:.0f} µs of the sidecar a text"
+                    if server is not behind
+                    else ""
+                ),
                 flush=True,
             )
-            if not isinstance(server, Sidecar):
+            if not isinstance(server, Sidecar) or not shares:
                 continue
             server.change({"maxBatchSize": BATCH, "latencyObjectiveMs": OBJECTIVE_MS})
             for share in shares:
@@ -396,11 +460,10 @@ def compare(name: str, path: Path, *, warm: float, seconds: float, shares: list[
                 good[each].append(
                     f"{share:4.0%}: {goodput:6.1f} in time/s, p99 of short ones {quantile(short, 0.99):.2f} s"
                 )
-    most = max((rate, each) for each, rate in rates.items() if each.startswith("budget"))
-    print(
-        f"{name:<12} cost ÷ count {rates['cost'] / rates['count']:.2f}, "
-        f"cost ÷ {most[1]}, the best constant: {rates['cost'] / most[0]:.2f}"
-    )
+    print(f"{name:<12} cost ÷ count {rates['cost'] / rates['count']:.3f}")
+    if budgets:
+        most = max((rate, each) for each, rate in rates.items() if each.startswith("budget"))
+        print(f"{name:<12} cost ÷ {most[1]}, the best constant: {rates['cost'] / most[0]:.2f}")
     for each, lines in good.items():
         for line in lines:
             print(f"{name:<12} {each:<12} offered {line}", flush=True)
@@ -412,10 +475,13 @@ def main() -> int:
     parser.add_argument("--serve", nargs=3, metavar=("PORT", "FILE", "BUDGET"), help="be the server")
     parser.add_argument("--lengths", nargs="*", default=["lognormal"], choices=sorted(LENGTHS))
     parser.add_argument(
-        "--warm", type=float, default=15.0, help="seconds before a figure counts (default 15)"
+        "--warm", type=float, default=15.0, help="seconds of learning before a figure counts (15)"
     )
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each run (default 15)")
+    parser.add_argument("--count", type=int, default=1200, help="texts of the closed loop (1200)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each open loop (15)")
     parser.add_argument("--shares", nargs="*", type=float, default=list(SHARES), help="of sorted, open loop")
+    parser.add_argument("--budgets", nargs="*", type=int, default=list(BUDGETS), help="tokens of a batch")
+    parser.add_argument("--duplicates", action="store_true", help="measure `reuse` instead")
     arguments = parser.parse_args()
     if arguments.serve:
         port, path, budget = arguments.serve
@@ -424,13 +490,25 @@ def main() -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     precise()
+    print(f"build: {product.choose()}")
     print(f"load average before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         path = Path(folder) / "encoder.onnx"
         made(path)
         try:
             for name in arguments.lengths:
-                compare(name, path, warm=arguments.warm, seconds=arguments.seconds, shares=arguments.shares)
+                times = {"warm": arguments.warm, "count": arguments.count}
+                if arguments.duplicates:
+                    duplicates(name, path, **times)
+                else:
+                    compare(
+                        name,
+                        path,
+                        **times,
+                        seconds=arguments.seconds,
+                        shares=arguments.shares,
+                        budgets=arguments.budgets,
+                    )
         except DidNotStartError as error:
             print(f"bench.encoder: {error}", file=sys.stderr)
             return 1
