@@ -399,7 +399,7 @@ def duplicates(name: str, path: Path, *, warm: float, count: int) -> None:
     for reuse in ("None", "InFlight"):
         with batcher("cost", path) as (server, behind):
             assert isinstance(server, Sidecar)
-            server.change({"maxBatchSize": BATCH, "reuse": reuse})
+            server.change({"maxBatchSize": BATCH, **({} if reuse == "None" else {"reuse": reuse})})
             uvloop.run(closed(server, texts, 0, seconds=warm, times=2))
             before = processes.batch_sizes(behind)
             found = uvloop.run(closed(server, texts, FIRST, count=count, times=2, leaving=0.1))
