@@ -274,7 +274,7 @@ const VIEWS = {
   ModelBackend(view, place) {
     // Of a laptop's processes there is less: neither pods nor an autoscaler.
     const {wanted, ready, recommended} = view.replicas ?? {}, load = view.load;
-    const answers = view.answers != null ? [short(view.answers), `answers a second${lately(view)}`]
+    const answers = view.answers != null ? [short(view.answers), `answers/s${lately(view)}`]
       : [load.requestsPerMinute, "answers in the last minute"];
     panel(place, "tiles", "", [view.replicas, load, answers, view.refused, view.failed], () => tiles([
       ...view.replicas ? [[`${ready} of ${wanted}`, "pods ready", ready < wanted ? "wait" : "good"]] : [],
