@@ -13,7 +13,7 @@ from penstock_operator.desired.drift import needs_write
 from penstock_operator.desired.labels import DESIRED_HASH, MANAGED, MANAGED_BY
 from penstock_operator.desired.objects import stamped
 from penstock_operator.errors import NameTaken, Rejected
-from penstock_operator.kinds import CHILDREN, CONFIG_MAP, PARENTS, ROLE_BINDING, Kind, kind_of
+from penstock_operator.kinds import CHILDREN, CONFIG_MAP, ENDPOINT_SLICE, PARENTS, ROLE_BINDING, Kind, kind_of
 from penstock_operator.kube.cluster import Cluster, NoObserver, Obj, WriteObserver
 from penstock_operator.store import UNREADABLE, ObjectKey, Store, key_of, owner_uids
 
@@ -146,14 +146,15 @@ def _mark(wanted: Obj, live: Obj) -> tuple[str, str]:
 
 
 def _frozen(wanted: Obj, live: Obj) -> bool:
-    """Whether somebody made an object that nobody can change back, and that can be made anew at no cost.
+    """Whether an object has what nobody can change, and can be made anew at no cost.
 
     An object that is refused for another reason (its size, a policy of the cluster) stays: pods need it.
     """
     kind = kind_of(wanted)
-    return (kind == CONFIG_MAP and live.get("immutable") is True) or (
-        kind == ROLE_BINDING and live.get("roleRef") != wanted["roleRef"]
-    )
+    if kind == CONFIG_MAP:
+        return live.get("immutable") is True
+    fixed = {ROLE_BINDING: "roleRef", ENDPOINT_SLICE: "addressType"}.get(kind)
+    return fixed is not None and live.get(fixed) != wanted[fixed]
 
 
 def _ours(live: Obj, owners: Collection[str], *, shared: bool) -> bool:

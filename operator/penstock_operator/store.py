@@ -87,6 +87,7 @@ class Store:
         self._by_address: dict[str, list[str]] = {}
         """The namespace of each pod that has an address, by the address."""
         self._epochs: dict[tuple[str, str], int] = {}
+        self._changes = 0
         self._bytes: dict[ObjectKey, int] = {}
         self._spent: dict[str, int] = {}
         self._waiting: dict[ObjectKey, int] = {}
@@ -143,7 +144,7 @@ class Store:
         return namespaces.pop() if len(namespaces) == 1 else ""
 
     def epoch(self, kind: Kind, namespace: str) -> int:
-        """A number for caches that rises with every change of an object of a kind in a namespace."""
+        """A number for caches, which a kind's objects in a namespace have only once; 0 if there are none."""
         return self._epochs.get((kind.kind, namespace), 0)
 
     def namespaces(self, kind: Kind) -> list[str]:
@@ -176,8 +177,8 @@ class Store:
             self._unlink(key, old)
         obj = self._taken_in(key, obj, old)
         self._objects[key] = obj
-        self._bump(key)
         self._by_namespace.setdefault((key.kind, key.namespace), {})[key.name] = obj
+        self._bump(key)
         for uid in owner_uids(obj):
             self._by_owner.setdefault(uid, set()).add(key)
         for at in _label_keys(key, obj):
@@ -247,7 +248,11 @@ class Store:
 
     def _bump(self, key: ObjectKey) -> None:
         at = (key.kind, key.namespace)
-        self._epochs[at] = self._epochs.get(at, 0) + 1
+        self._changes += 1
+        if at in self._by_namespace:
+            self._epochs[at] = self._changes
+        else:
+            self._epochs.pop(at, None)
 
     def _unlink(self, key: ObjectKey, old: Obj) -> None:
         self._waiting.pop(key, None)

@@ -163,6 +163,7 @@ def shared_slice(
     endpoint: str,
     port: int,
     addresses: Sequence[str],
+    family: str = "IPv4",
 ) -> Object:
     """The EndpointSlice by which a Service leads to the shared router, beside those of its own selector.
 
@@ -170,7 +171,8 @@ def shared_slice(
         owners: the endpoints that own the Service; at least one.
         endpoint: the endpoint that the Service is of; empty for a front door.
         port: the port on the shared router.
-        addresses: of the router's pods, of one family; may be none.
+        addresses: of the router's pods; may be none.
+        family: of these, IPv4 or IPv6: the first of the Service.
     """
     own = labels.of_endpoint(endpoint) if endpoint else labels.of_router()
     slice_labels = {**own, labels.SLICE_SERVICE: service_name, labels.SLICE_MANAGED_BY: labels.MANAGED}
@@ -181,10 +183,15 @@ def shared_slice(
         "metadata": objects.metadata(
             name, owners[0].namespace, slice_labels, owners, controller=bool(endpoint)
         ),
-        "addressType": "IPv6" if any(":" in address for address in addresses) else "IPv4",
+        "addressType": family,
         "endpoints": [{"addresses": [each], "conditions": {"ready": True}} for each in addresses],
         "ports": [{"name": "http", "port": port, "protocol": "TCP", "appProtocol": "http"}],
     }
+
+
+def family_of(address: str) -> str:
+    """The family of an address, as EndpointSlices and Services name it."""
+    return "IPv6" if ":" in address else "IPv4"
 
 
 def slice_addresses(live: Object | None) -> tuple[str, ...]:

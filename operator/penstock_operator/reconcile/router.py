@@ -46,6 +46,7 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
         # The garbage collector deletes the router with its last owner.
         ctx.memory.router_problems.pop(namespace, None)
         ctx.memory.made.pop((namespace, names.ROUTER_SETTINGS), None)
+        ctx.memory.shared.moved.pop(namespace, None)
         return None
     uses_shared = ctx.view.uses_shared(namespace)
     away, leaves = _moved_away(ctx, namespace, endpoints) if uses_shared else (False, None)

@@ -15,7 +15,16 @@ from penstock_operator.api.defaults import is_dedicated
 from penstock_operator.desired import labels, names, ports, tenant_settings
 from penstock_operator.desired import router as rendering
 from penstock_operator.desired.tenant_settings import TenantSettings
-from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT, ENDPOINT, ENDPOINT_SLICE, POD, SPLIT
+from penstock_operator.kinds import (
+    CHILDREN,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    ENDPOINT,
+    ENDPOINT_SLICE,
+    POD,
+    SERVICE,
+    SPLIT,
+)
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile.children import apply_children, requeue_after
 from penstock_operator.reconcile.context import Problems, ReconcileContext, Tenant
@@ -154,7 +163,8 @@ def tenant(ctx: ReconcileContext, namespace: str) -> Tenant | None:
     memory, store = ctx.memory.shared, ctx.store
     uses, left = ctx.view.uses_shared(namespace), memory.left.get(namespace, {})
     slices = store.epoch(ENDPOINT_SLICE, namespace)
-    if not uses and not left and not store.count(ENDPOINT_SLICE, namespace):
+    asks = uses and store.count(ENDPOINT, namespace) > 0
+    if not asks and not left and not store.count(ENDPOINT_SLICE, namespace):
         memory.tenants.pop(namespace, None)
         return None
     # NB: with a thousand endpoints, each of them comes here, and writes a slice.
@@ -242,8 +252,11 @@ def _ready(ctx: ReconcileContext) -> list[Obj]:
     return [pod for pod in pods_status.ready(_pods(ctx)) if _address(pod)]
 
 
-def _address(pod: Obj) -> str:
-    return str((pod.get("status") or {}).get("podIP") or "")
+def _address(pod: Obj, family: str = "") -> str:
+    """Return an address of a pod: of a family, or its first one; empty if there is none."""
+    status = pod.get("status") or {}
+    every = [each.get("ip") for each in status.get("podIPs") or ()] or [status.get("podIP")]
+    return next((each for each in every if each and family in ("", rendering.family_of(each))), "")
 
 
 def _enqueue_users(ctx: ReconcileContext, namespaces: Iterable[str]) -> None:
@@ -302,12 +315,23 @@ def desired_slice(
     if port != recorded:
         before = ()
     service = names.endpoint(endpoint) if endpoint else names.ROUTER
-    found = _listening(ctx, namespace, endpoint, before)
-    return [rendering.shared_slice(service, owners, endpoint=endpoint, port=port, addresses=found)]
+    spec = (ctx.store.get(SERVICE, namespace, service) or {}).get("spec") or {}
+    family = next(iter(spec.get("ipFamilies") or ()), "")
+    found = _listening(ctx, namespace, endpoint, before, family)
+    family = family or rendering.family_of("".join(found[:1]))
+    return [
+        rendering.shared_slice(service, owners, endpoint=endpoint, port=port, addresses=found, family=family)
+    ]
 
 
-def _listening(ctx: ReconcileContext, namespace: str, endpoint: str, before: Sequence[str]) -> list[str]:
-    """Return the addresses of the pods that listen: those that say so, and those that did and are ready."""
+def _listening(
+    ctx: ReconcileContext, namespace: str, endpoint: str, before: Sequence[str], family: str
+) -> list[str]:
+    """Return the addresses of the pods that listen: those that say so, and those that did and are ready.
+
+    Args:
+        family: of the addresses; empty if the Service is not there yet.
+    """
     reports = ctx.reports.of_router(namespace, SHARED)
     since = ctx.reports.shared_since.get(namespace, 0)
 
@@ -321,7 +345,8 @@ def _listening(ctx: ReconcileContext, namespace: str, endpoint: str, before: Seq
     return sorted(
         address
         for pod in _ready(ctx)
-        if (address := _address(pod)) in before or listens(reports.get(pods_status.name(pod)))
+        if (address := _address(pod, family))
+        and (address in before or listens(reports.get(pods_status.name(pod))))
     )
 
 

@@ -257,6 +257,8 @@ class MemoryCluster:
         _merge(merged, wanted)
         if live.get("immutable") and merged != live:
             raise Rejected(422, "data: field is immutable when `immutable` is set")
+        if live.get("addressType") != merged.get("addressType"):
+            raise Rejected(422, "addressType: field is immutable")
         owned[manager] = mine
         if verb == "scale" and _leaves_no_owner(live, wanted, before):
             for paths in owned.values():

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import json
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import pytest
 
+from penstock_operator import kinds
 from penstock_operator.desired import ports
+from penstock_operator.desired.config import RouterAutoscaling
 from penstock_operator.desired.labels import ENDPOINT as ENDPOINT_LABEL
 from penstock_operator.desired.labels import ROUTER_MODE
-from penstock_operator.kinds import CONFIG_MAP, DEPLOYMENT, ENDPOINT, ENDPOINT_SLICE, POD, SERVICE
+from penstock_operator.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    ENDPOINT,
+    ENDPOINT_SLICE,
+    POD,
+    POD_AUTOSCALER,
+    SERVICE,
+)
 from penstock_operator.reconcile import shared
 from penstock_operator.reconcile.shared import LINGER_SECONDS, QUARANTINE_SECONDS
 from penstock_operator.reports import SHARED, Reports
@@ -23,10 +36,28 @@ from penstock_wire.control.report import (
     TenantReport,
 )
 from tests.support.clocks.hand_clock import HandClock
-from tests.support.worlds.operator_harness import Harness, backend, endpoint, settings
+from tests.support.worlds.operator_harness import RENDER, Harness, backend, endpoint, settings
 
 HOME, NAME = "penstock-system", "penstock-shared-router"
 OWN, OWN_SETTINGS = "penstock-router", "penstock-router-settings"
+
+
+GOES = "goes-away"
+KINDS_BY_NAME = {each.kind: each for each in vars(kinds).values() if isinstance(each, kinds.Kind)}
+
+
+def texts_in(harness: Harness) -> set[str]:
+    """All texts that the operator's memory, reports, store and queue have."""
+    ctx = harness.ctx
+    todo: list[object] = [ctx.memory, ctx.reports, ctx.store, harness.manager.queue]
+    seen: dict[int, object] = {}
+    while todo:
+        each = todo.pop()
+        if id(each) not in seen and not isinstance(each, (type, ModuleType, FunctionType, MethodType)):
+            seen[id(each)] = each
+            todo += gc.get_referents(each)
+            todo += each if isinstance(each, dict) else ()  # NB: keys that are texts are not among these
+    return {each for each in seen.values() if isinstance(each, str)}
 
 
 def of(namespace: str, obj: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +75,7 @@ def label(harness: Harness, namespace: str, mode: str) -> None:
                 "name": namespace,
                 "labels": {ROUTER_MODE: mode},
                 "resourceVersion": str(10**9 + len(harness.log) + harness.clock.time()).partition(".")[0],
-                "uid": namespace,
+                "uid": f"uid-{namespace}",
             },
         }
     )
@@ -230,6 +261,58 @@ async def test_a_namespace_that_goes_takes_its_part_along_and_its_ports_are_not_
     fresh = await harness.restart()
     assert tenants(fresh) == {"b": ["e"]}
     assert leads_to(fresh, "b") == ["10.0.0.1", "10.0.0.2"], "without a report yet"
+
+
+async def test_an_autoscaler_decides_how_many_shared_routers_there_are() -> None:
+    scaling = RouterAutoscaling(min_replicas=2, max_replicas=5, target=70)
+    harness = Harness(render=dataclasses.replace(RENDER, router_autoscaling=scaling), shared=True)
+    await harness.applied(backend(), endpoint())
+    autoscaler = harness.cluster.find(POD_AUTOSCALER, HOME, NAME)["spec"]
+    assert (autoscaler["minReplicas"], autoscaler["maxReplicas"]) == (2, 5)
+    assert autoscaler["scaleTargetRef"]["name"] == NAME
+    harness.cluster.edit(DEPLOYMENT, HOME, NAME, lambda live: live["spec"].update(replicas=4))
+    await harness.applied(endpoint("another"))
+    assert harness.cluster.find(DEPLOYMENT, HOME, NAME)["spec"]["replicas"] == 4
+
+
+async def test_nothing_of_a_deleted_namespace_stays_in_memory() -> None:
+    """Whoever makes and deletes namespaces in a loop costs the operator what is there, not what was."""
+    harness = Harness(shared=True)
+    for namespace in ("b", GOES):
+        await harness.applied(of(namespace, backend()), of(namespace, endpoint()))
+    harness.pods_ready(NAME, 2, HOME)
+    await harness.run()
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert GOES in texts_in(harness)
+    for kind, namespace, name in list(harness.cluster.objects):
+        if namespace == GOES and (kind, namespace, name) in harness.cluster.objects:
+            harness.cluster.remove(KINDS_BY_NAME[kind], namespace, name)
+            await harness.run()
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    await harness.turn(max(QUARANTINE_SECONDS, LINGER_SECONDS) + 1)
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert tenants(harness) == {"b": ["e"]}
+    harness.ctx.memory.shared.made = None  # the last 256 changes have the names of their namespaces
+    assert GOES not in texts_in(harness)
+
+
+async def test_slices_are_of_their_services_family_and_made_anew_where_it_is_another_one() -> None:
+    """Nobody can change an EndpointSlice's `addressType`; one is made before its Service is seen."""
+    harness = await sharing("a")
+    for number in range(2):
+        both = [{"ip": f"10.0.0.{number + 1}"}, {"ip": f"fd00::{number + 1}"}]
+        harness.cluster.edit(
+            POD, HOME, f"{NAME}-{number}", lambda pod, both=both: pod["status"].update(podIPs=both)
+        )
+    await harness.run()
+    assert leads_to(harness, "a") == ["10.0.0.1", "10.0.0.2"]
+    for service in ("e", OWN):
+        harness.cluster.edit(SERVICE, "a", service, lambda live: live["spec"].update(ipFamilies=["IPv6"]))
+    await harness.run()
+    for service in ("e", OWN):
+        assert leads_to(harness, "a", service) == ["fd00::1", "fd00::2"]
+        live = harness.cluster.find(ENDPOINT_SLICE, "a", f"{service}-shared-router")
+        assert live["addressType"] == "IPv6"
 
 
 async def test_a_slice_that_a_user_has_written_takes_no_port_from_another_namespace() -> None:
