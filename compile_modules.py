@@ -73,6 +73,7 @@ MODULES: dict[str, Sequence[str]] = {
         "http.server.exchange",
         "http.server.head",
         "http.server.reader",
+        "http.server.turns",
         "http.server.writer",
         "http2.asking",
         "http2.call",

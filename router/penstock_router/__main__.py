@@ -39,6 +39,7 @@ with needs("penstock-router", "router"):
     from penstock_wire.http.client.pool import H1Upstream
     from penstock_wire.http.server import limits
     from penstock_wire.http.server.server import H1Front
+    from penstock_wire.http.server.turns import Turns
     from penstock_wire.http2.connection import H2Connection
     from penstock_wire.memory_limit import bound
     from penstock_wire.process import (
@@ -191,7 +192,12 @@ class Process:
         return changed_settings(settings, self._source.current, self._source.digest)
 
     def _make_tenant(self, news: Callable[[], None]) -> tuple[Router, H1Front]:
-        front = H1Front(memory=self._memory, http2=H2Connection, max_connections=TENANT_CONNECTIONS)
+        front = H1Front(
+            memory=self._memory,
+            http2=H2Connection,
+            max_connections=TENANT_CONNECTIONS,
+            turns=Turns(asyncio.get_running_loop()),
+        )
         return self._make_router(front, news), front
 
     def _fronts(self) -> list[H1Front]:

@@ -21,6 +21,7 @@ from penstock_wire.framing.served import LEFT, Served
 from penstock_wire.http.client.peer_liveness import look
 from penstock_wire.http.memory import PIECE_BYTES, REQUEST_BYTES, Keeper
 from penstock_wire.http.server import limits, streams
+from penstock_wire.http.server.turns import TakesTurns
 from penstock_wire.http2 import frames
 from penstock_wire.http2.call import Call
 from penstock_wire.http2.end import CREDIT_BYTES, H2End, expect_stream, unpadded
@@ -41,7 +42,7 @@ _REMEMBERED: Final = 128
 """Streams that were reset here, for which frames may be on the way: a client can have as many as it likes."""
 
 
-class H2Connection(Carrier, H2End, Served):
+class H2Connection(Carrier, H2End, Served, TakesTurns):
     """One connection. For the loop it is an `asyncio.Protocol` by its methods.
 
     Args:
@@ -92,6 +93,21 @@ class H2Connection(Carrier, H2End, Served):
             self.send_away()
 
     # -- frames in ------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        turns = self._front.turns
+        if turns is not None:
+            turns.took(self, len(data))
+        super().data_received(data)
+
+    def await_turn(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def take_turn(self) -> None:
+        if not (self._paused or self.transport.is_closing()):
+            self.transport.resume_reading()
 
     def _take_frame(self, data: bytes, offset: int, size: int) -> int:
         return self._take_h2_frame(data, offset, size)

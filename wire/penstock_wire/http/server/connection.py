@@ -124,6 +124,9 @@ class H1Connection(Owner):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        turns = self._front.turns
+        if turns is not None:
+            turns.took(self._reader, len(data))
         self._reader.feed(data)
 
     def pause_writing(self) -> None:

@@ -10,6 +10,7 @@ from penstock_wire.http import Service, Streams
 from penstock_wire.http.head_cache import HeadCache
 from penstock_wire.http.memory import Keeper, MemoryBound
 from penstock_wire.http.server.head import AnswerHead
+from penstock_wire.http.server.turns import Turns
 
 
 class Server(Protocol):
@@ -29,6 +30,7 @@ class Server(Protocol):
         now: the time in seconds, as of the last sweep.
         pipelining: accept requests behind an unanswered one.
         http2: makes the object that serves a connection which begins with HTTP/2's preface, if one does.
+        turns: of its connections, if they take turns.
     """
 
     closing: bool
@@ -44,6 +46,7 @@ class Server(Protocol):
     now: float
     pipelining: bool
     http2: Successor | None
+    turns: Turns | None
 
 
 class ListenerState(Protocol):

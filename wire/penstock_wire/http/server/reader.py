@@ -24,6 +24,7 @@ from penstock_wire.http.memory import PIECE_BYTES, REQUEST_BYTES, MemoryBound, d
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
 from penstock_wire.http.server.exchange import H1Exchange, Owner
+from penstock_wire.http.server.turns import TakesTurns
 from penstock_wire.http.server.upgrade_body import parser_in_body
 from penstock_wire.process import log
 
@@ -43,6 +44,7 @@ DROP: Final = 4
 LINE_IS_LONG: Final = 1  # reasons to pause reading
 _STREAM_IS_FULL: Final = 2
 _MUCH_BEHIND: Final = 4
+_NOT_ITS_TURN: Final = 8
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SPECIAL = heads.SPECIAL
@@ -55,7 +57,7 @@ class _EndedError(Exception):
     """Stops the parser within the received bytes: nothing after that place will be served."""
 
 
-class RequestReader:
+class RequestReader(TakesTurns):
     """Reads the requests of one connection; a `streams.Carrier`.
 
     Args:
@@ -261,6 +263,12 @@ class RequestReader:
             self.holders &= ~holder
             if not self.holders and not self._transport.is_closing():
                 self._transport.resume_reading()
+
+    def await_turn(self) -> None:
+        self.pause(_NOT_ITS_TURN)
+
+    def take_turn(self) -> None:
+        self.resume(_NOT_ITS_TURN)
 
     def kept(self, current: H1Exchange | None) -> int:
         """Return the bytes that are kept of what is not in line.

@@ -28,6 +28,7 @@ from penstock_wire.http.server.exchange import H1Exchange
 from penstock_wire.http.server.head import AnswerHead
 from penstock_wire.http.server.interfaces import ServedConnection, Successor
 from penstock_wire.http.server.local_clients import local_only
+from penstock_wire.http.server.turns import Turns
 
 TURNS = 3
 """Turns of the loop until it has handed over a connection that it has accepted."""
@@ -53,6 +54,7 @@ class H1Front:
         pipelining: accept requests behind an unanswered one; else they are answered 400, and are the last.
         http2: makes the object that serves a connection which begins with HTTP/2's preface; None = such a
             connection is answered 505.
+        turns: by which its connections are read, where the process has other fronts that must not wait.
     """
 
     def __init__(
@@ -69,9 +71,11 @@ class H1Front:
         backlog: int = 1024,
         pipelining: bool = True,
         http2: Successor | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.pipelining = pipelining
         self.http2 = http2
+        self.turns = turns
         self.max_body_bytes = max_body_bytes
         self.max_connections = max_connections
         self.max_head_bytes = max_head_bytes
