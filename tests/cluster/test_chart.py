@@ -294,7 +294,8 @@ def another_installation(cluster: Cluster, namespace: Namespace) -> Iterator[Non
     Helm refuses a second release, whose ClusterRoles are the first one's: as where two tools apply the chart.
     """
     rendered = cluster.helm(
-        "template", "other", CHART, "-n", namespace.name, *VALUES, "--set", "router.replicas=3"
+        *("template", "other", CHART, "-n", namespace.name, *VALUES),
+        *("--set", "router.replicas=3", "--set", "router.mode=Shared"),
     )
     documents = [document for document in yaml.safe_load_all(rendered.stdout) if document]
     objects = [
@@ -369,6 +370,8 @@ def test_standbys_are_ready_and_the_service_leads_to_the_leader(
             (pod,) = namespace.list("pods", OPERATOR_PODS)
             assert condition_of(pod, "Ready")["status"] == "False"
             assert router() == before
+            assert namespace.get("deployment", "penstock-shared-router") is None
+            assert namespace.get("endpointslice", "later-shared-router") is None
         assert system.get("poddisruptionbudget", "penstock-operator")
     finally:
         upgrade(penstock)

@@ -1,23 +1,31 @@
-"""The router that namespaces share: equal names apart, a tenant asleep, and the change to it and back."""
+"""The router that namespaces share: equal names apart, a tenant asleep, changes to it and back, bad input."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 
+import yaml
+
+from devcluster.cluster import Cluster
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import (
     INSTALLED_IN,
+    ROOT,
     Load,
     Namespace,
     assert_nothing_lost,
     endpoint,
+    is_going,
     ledger_backend,
     ledger_code,
 )
+from tests.support.cluster.release import operator_metric, upgrade
+from tests.support.pages.page import Page
 
 ROUTERS = "app.kubernetes.io/name=penstock-router"
 SHARED = "app.kubernetes.io/name=penstock-shared-router"
+AUTOSCALED = ("--set", "router.autoscaling.enabled=true", "--set", "router.autoscaling.maxReplicas=3")
 ASLEEP = {"minReplicas": 0, "maxReplicas": 1, "targetLoad": 4, "scaleToZero": {"after": "10m"}}
 
 
@@ -87,8 +95,117 @@ def test_namespaces_share_a_router_and_move_to_it_and_back_without_loss(
     assert all(part["sent"] for part in summary["parts"]), summary["parts"]
 
 
-def configured(system: Namespace) -> set[str]:
-    """The namespaces in the shared router's settings."""
+def configured(system: Namespace) -> dict[str, list[str]]:
+    """The endpoints in the shared router's settings, by namespace."""
     record = system.get("configmap", "penstock-shared-router-settings")
     assert record is not None
-    return set(json.loads(record["data"]["settings.json"])["tenants"])
+    tenants = json.loads(record["data"]["settings.json"])["tenants"]
+    return {name: [each["name"] for each in tenant["endpoints"]] for name, tenant in tenants.items()}
+
+
+def shared_routers(system: Namespace) -> dict[str, str]:
+    """Name and address of each shared router's pod that is not going."""
+    pods = [pod for pod in system.list("pods", SHARED) if not is_going(pod)]
+    return {pod["metadata"]["name"]: pod["status"].get("podIP", "") for pod in pods}
+
+
+def led_to(namespace: Namespace) -> set[str]:
+    """The shared routers' addresses to which the endpoint's Service leads."""
+    slice_ = namespace.get("endpointslice", "e-shared-router") or {}
+    return {address for each in slice_.get("endpoints") or () for address in each["addresses"]}
+
+
+def served(namespace: Namespace, load: Load) -> None:
+    """A namespace on the shared router, with a model that the load asks, ready."""
+    use(namespace, "shared")
+    namespace.apply(ledger_code(), ledger_backend("m", collector=load.port, replicas=1), endpoint("e", "m"))
+    namespace.wait_ready("modelendpoint", "e")
+    wait_for("the Services to lead to the shared router", lambda: leads_to_shared(namespace))
+
+
+def test_a_namespace_that_goes_and_one_with_too_many_endpoints_cost_no_other_an_answer(
+    namespace: Namespace, namespaces: Callable[[str], Namespace], load: Load
+) -> None:
+    """One is deleted with all that is in it while it is asked; one makes endpoints up to its quota."""
+    system = Namespace(namespace.cluster, INSTALLED_IN)
+    goes, loops = namespaces("goes"), namespaces("loops")
+    served(namespace, load)
+    with Load(goes) as asked:
+        served(goes, asked)
+        load.start(namespace.url("e"), rate=100)
+        asked.start(goes.url("e"), rate=100)
+        asked.mark("served")
+        goes.kubectl("delete", "namespace", goes.name, "--wait=false")
+        gone = lambda: goes.get("namespace", goes.name) is None  # noqa: E731
+        wait_for("the namespace to go, with all that is in it", gone)
+        wait_for("its part to go", lambda: goes.name not in configured(system))
+    for address in shared_routers(system).values():
+        url = f"http://{address}:8001/metrics"
+        wait_for("its series to go", lambda url=url: goes.name not in namespace.curl(url)[2])  # type: ignore[misc]
+
+    use(loops, "shared")
+    blocks = map(yaml.safe_load, Page.of(ROOT / "docs/routing.md").blocks("yaml"))
+    (quota,) = [block for block in blocks if block.get("kind") == "ResourceQuota"]
+    most = int(quota["spec"]["hard"]["count/modelendpoints.penstock.dev"])
+    loops.apply(quota)
+    holds = lambda: ((loops.get("resourcequota", "penstock") or {}).get("status") or {}).get("used")  # noqa: E731
+    wait_for("the quota to hold", holds)
+    loops.apply(*[endpoint(f"e{number}", "m") for number in range(most)])
+    for number in range(most, most + 5):
+        over = loops.kubectl(
+            "create", "-f", "-", input=yaml.safe_dump(endpoint(f"e{number}", "m")), check=False
+        )
+        assert "exceeded quota: penstock" in over
+    wait_for("its endpoints to be served", lambda: len(configured(system).get(loops.name, ())) == most)
+    assert_nothing_lost(load.stop())
+
+
+def test_a_label_that_flips_each_second_loses_nothing_and_costs_a_few_writes_each_time(
+    namespace: Namespace, load: Load
+) -> None:
+    served(namespace, load)
+    system = Namespace(namespace.cluster, INSTALLED_IN)
+    load.start(namespace.url("e"), rate=100)
+    before, flips = operator_metric(system, "penstock_operator_writes_total"), 20
+    for flip in range(flips):
+        answered = load.mark("flips")["answered"]
+        use(namespace, ("own", "shared")[flip % 2])
+        wait_for("a second's answers", lambda: load.mark("flips")["answered"] >= answered + 100)  # noqa: B023
+    written = operator_metric(system, "penstock_operator_writes_total") - before
+    assert written < 40 * flips
+    load.mark("settles")
+    wait_for("the Services to lead to the shared router", lambda: leads_to_shared(namespace))
+    wait_for("no router of its own", lambda: namespace.list("pods", ROUTERS) == [], seconds=180)
+    namespace.wait_ready("modelendpoint", "e")
+    assert_nothing_lost(load.stop())
+
+
+def test_routers_come_and_go_as_an_autoscaler_asks_and_one_that_died_unseen_is_left(
+    penstock: Cluster, namespace: Namespace, load: Load
+) -> None:
+    """More of them and fewer lose nothing; one that dies while no operator acts is left once one does."""
+    system = Namespace(penstock, INSTALLED_IN)
+    upgrade(penstock, *AUTOSCALED)
+    try:
+        served(namespace, load)
+        scaler = wait_for("the autoscaler", lambda: system.get("hpa", "penstock-shared-router"))
+        assert scaler["spec"]["scaleTargetRef"]["name"] == "penstock-shared-router"
+        load.start(namespace.url("e"), rate=100)
+        for count in (3, 2):
+            system.kubectl("scale", "deployment", "penstock-shared-router", f"--replicas={count}")
+            wait_for(f"{count} of them", lambda: len(led_to(namespace)) == count)  # noqa: B023
+            wait_for("no others", lambda: led_to(namespace) == set(shared_routers(system).values()))
+            wait_for("the end of the drain", lambda: len(system.list("pods", SHARED)) == count)  # noqa: B023
+        assert_nothing_lost(load.stop())
+
+        system.kubectl("scale", "deployment", "penstock-operator", "--replicas=0")
+        wait_for("no operator", lambda: system.list("pods", "app.kubernetes.io/name=penstock-operator") == [])
+        dies, address = shared_routers(system).popitem()
+        system.kubectl("delete", "pod", dies, "--grace-period=0", "--force")
+        wait_for("another in its place", lambda: len(set(shared_routers(system)) - {dies}) == 2)
+        assert address in led_to(namespace), "nobody could remove it"
+    finally:
+        upgrade(penstock)
+    wait_for("it to be left", lambda: led_to(namespace) == set(shared_routers(system).values()) - {""})
+    load.start(namespace.url("e"), rate=100, count=500)
+    assert_nothing_lost(load.finish(seconds=120))

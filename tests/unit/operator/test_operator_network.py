@@ -49,6 +49,11 @@ def of_router(config: RenderConfig) -> dict[str, Object]:
     return {item["kind"]: item for item in objects}
 
 
+def of_shared_router(config: RenderConfig) -> dict[str, Object]:
+    """The objects of the router that namespaces share, by kind."""
+    return {item["kind"]: item for item in router.shared_objects("n", config=config, document=b"{}")}
+
+
 def ingress(objects: dict[str, Object]) -> list[tuple[list[Any] | None, list[Any]]]:
     """A policy's rules: peers (None: all) and ports."""
     return [
@@ -154,9 +159,26 @@ def test_what_the_docs_give_a_default_deny_namespace_is_what_pods_need() -> None
     assert routers["spec"]["egress"][:3] == [to_models, reports, dns]
     assert all(port in routers["spec"]["egress"][3]["ports"] for port in apiserver["ports"])
     (way_in,) = router["NetworkPolicy"]["spec"]["ingress"]
-    to_routers, names = clients["spec"]["egress"]
+    to_routers, to_shared, names = clients["spec"]["egress"]
     assert to_routers["to"] == [{"podSelector": routers["spec"]["podSelector"]}]
     assert (to_routers["ports"], names) == (way_in["ports"], dns)
+    assert to_shared["to"] == ROUTERS[-1:]
+    (way_in,) = of_shared_router(config)["NetworkPolicy"]["spec"]["ingress"]
+    assert to_shared["ports"] == way_in["ports"]
+
+
+def test_a_shared_router_is_called_by_whom_the_installation_names_and_calls_the_pods_of_all_namespaces() -> (
+    None
+):
+    config = replace(
+        CONFIG, routers_from=(GATEWAY,), egress=(APISERVER,), operator_namespace="penstock-system"
+    )
+    objects = of_shared_router(config)
+    assert ingress(objects) == [([GATEWAY], [(ports.SHARED_FIRST, ports.LAST)])]
+    (models, *_) = objects["NetworkPolicy"]["spec"]["egress"]
+    assert models["to"] == [
+        {"podSelector": {"matchLabels": labels.backends_selector()}, "namespaceSelector": {}}
+    ]
 
 
 def test_the_ports_of_a_policy_are_those_of_the_containers() -> None:
