@@ -148,8 +148,8 @@ class Model:
         fed = {each.name: column for each, column in zip(self._inputs, columns, strict=True)}
         outputs = self._session.run(None, fed)
         # Outputs of tensors have their names; a lone one is a plain answer in JSON.
-        if len(outputs) == 1 and not _of_tensors(first):
-            return list(outputs[0])
+        if len(outputs) == 1:
+            return [{self._outputs[0]: row} for row in outputs[0]] if _of_tensors(first) else list(outputs[0])
         return [dict(zip(self._outputs, values, strict=True)) for values in zip(*outputs, strict=True)]
 
     def _together(self, items: list[Any]) -> Any:
