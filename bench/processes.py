@@ -287,7 +287,7 @@ def sidecar(
             *(f"--settings={settings}", f"--protocol={protocol}", "--propagation-delay=0s"),
         ]
         with running(command, core=core, env=without_ours()) as (process, log):
-            server = Sidecar(port=port, pid=process.pid, settings=settings, admin=admin)
+            server = Sidecar(port=port, pid=process.pid, form=behind.form, settings=settings, admin=admin)
             if protocol == "none":
                 await_line(process, log, "ready ", seconds=seconds)
             else:
