@@ -1,9 +1,9 @@
 """Pods that copy an artifact from each other: how often the origin is read, how long it takes, what it costs.
 
 `python -m bench.artifacts` starts the sidecars and first steps of some pods before an operator's real port.
-All but one start at once. Then one more comes, once a round: meanwhile requests go to the pod that it copies
-from, in turn with a time in which nobody copies. It ends with exit code 1 if the origin was read twice, or a
-step took more than 128 MiB. `cp` on the same disk stands beside it.
+All but one start at once. Then one more comes, again and again: meanwhile requests go to the pod that it
+copies from, in turn with a time in which nobody copies, and one in which `cp` does. It ends with exit code 1
+if the origin was read twice, or a step took more than 128 MiB. `cp` on the same disk stands beside it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -26,10 +27,12 @@ from statistics import median
 from bench import processes, product
 from penstock_wire.control.artifact import read_state
 from tests.support.http.file_server import file_server
-from tests.support.processes.artifact_pods import Pod, World
+from tests.support.processes.artifact_pods import Pod, World, kill
 
 MOST_KIB = 128 * 1024
 RATE, A_MS, B_MS = 200, 5.0, 0.25
+SECONDS = 5
+"""Of a load."""
 
 
 def main() -> int:
@@ -55,40 +58,54 @@ async def measured(folder: Path, server: object, arguments: argparse.Namespace) 
         host, port = await world.operator.server.start("127.0.0.1", 0)
         world.operator.url = f"http://{host}:{port}"
         stack.push_async_callback(world.operator.server.stop)
-        pods = [await world.pod(number) for number in range(2, 2 + arguments.pods)]
-        *first, late = pods
+        numbers = itertools.count(2)
+        first = [await world.pod(next(numbers)) for _ in range(arguments.pods - 1)]
         steps = await asyncio.gather(*(brought(world, pod) for pod in first))
         print(f"{len(first)} pods at once: the last one has all after {max(took for took, _ in steps):.1f} s")
-        read, most = world.read() / size, max(memory for _, memory in steps)
         plain = [await asyncio.to_thread(copied, folder) for _ in range(3)]
+        used = [processes.cpu_seconds(pod.sidecar.process.pid) for pod in first]
+        late = [await came_late(world, next(numbers)) for _ in range(3)]
+        cost = [
+            processes.cpu_seconds(pod.sidecar.process.pid) - here
+            for pod, here in zip(first, used, strict=True)
+        ]
+        source = first[cost.index(max(cost))]
+        print(f"a late pod: {median(took for took, _ in late):.2f} s; cp: {median(plain):.2f} s")
+        print(f"CPU of the sidecar that is copied from: {max(cost) / 3 / size * 1e9:.2f} s a GB")
+
+        # Of two nodes from here on: the pod that is copied from with its model, and all else.
         model = stack.enter_context(processes.model(A_MS, B_MS, core=0))
-        late_from = pods[0]
-        relay = [sys.executable, "-m", "bench.relay", str(late_from.model_port), str(model.port)]
+        relay = [sys.executable, "-m", "bench.relay", str(source.model_port), str(model.port)]
         stack.enter_context(processes.running(relay, core=0))
-        alone, beside, took, cost = [], [], [], []
-        pid = late_from.sidecar.process.pid
+        pin(source.sidecar.process.pid, 0)
+        os.sched_setaffinity(0, {1})
+        alone, beside, beside_cp = [], [], []
         for _ in range(arguments.rounds):
-            marks = [processes.cpu_seconds(pid)]
-            alone.append(await p99(late_from, 4))
-            marks.append(processes.cpu_seconds(pid))
-            shutil.rmtree(late.volume)
-            late.volume.mkdir()
-            load = asyncio.create_task(p99(late_from, 4))
-            seconds, memory = await brought(world, late)
-            took.append(seconds)
-            most = max(most, memory)
+            alone.append(await p99(source))
+            load = asyncio.create_task(p99(source))
+            while not load.done():
+                late.append(await came_late(world, next(numbers)))
             beside.append(await load)
-            cost.append(processes.cpu_seconds(pid) - 2 * marks[1] + marks[0])
-        read_late = world.read() / size
-        print(
-            f"a late pod: {median(took):.2f} s; cp: {median(plain):.2f} s; {median(took) / median(plain):.2f}"
-        )
-        print(f"the origin was read {read_late:.2f} times; a step's memory: {most / 1024:.0f} MiB at most")
-        pairs = sorted(there / here for here, there in zip(alone, beside, strict=True))
-        spread = f"{median(pairs):.2f} ({pairs[0]:.2f} to {pairs[-1]:.2f})"
-        print(f"p99 beside a copy ÷ without, at {RATE}/s: {spread}; {median(alone):.1f} ms without")
-        print(f"CPU of the sidecar that is copied from, for the copy: {median(cost) / size * 1e9:.2f} s a GB")
-    return 0 if read == read_late == 1 and most <= MOST_KIB else 1
+            load = asyncio.create_task(p99(source))
+            while not load.done():
+                await asyncio.to_thread(copied, folder)
+            beside_cp.append(await load)
+        for what, found in (("copies of a pod", beside), ("cp", beside_cp)):
+            pairs = sorted(there / here for here, there in zip(alone, found, strict=True))
+            spread = f"{median(pairs):.2f} ({pairs[0]:.2f} to {pairs[-1]:.2f})"
+            print(f"p99 beside {what} ÷ without, at {RATE}/s: {spread}; {median(alone):.1f} ms without")
+        read, most = world.read() / size, max(memory for _, memory in [*steps, *late])
+        print(f"the origin was read {read:.2f} times; a step's memory: {most / 1024:.0f} MiB at most")
+    return 0 if read == 1 and most <= MOST_KIB else 1
+
+
+async def came_late(world: World, number: int) -> tuple[float, int]:
+    """Start a pod, run its first step and end it; returns as `brought`."""
+    pod = await world.pod(number)
+    found = await brought(world, pod)
+    await kill(pod)
+    shutil.rmtree(pod.volume)
+    return found
 
 
 async def brought(world: World, pod: Pod) -> tuple[float, int]:
@@ -97,14 +114,16 @@ async def brought(world: World, pod: Pod) -> tuple[float, int]:
     step = pod.step.start()
     while step.poll() is None:
         memory = max(memory, most_memory(step.pid))
-        state = read_state(pod.volume / "state.json")
-        if state is not None and state.digest:
-            world.record(state.digest)
         await asyncio.sleep(0.02)
+    took = time.monotonic() - began
     _, error = step.communicate()
     if step.returncode:
         raise RuntimeError(error)
-    return time.monotonic() - began, memory
+    state = read_state(pod.volume / "state.json")
+    if state is None or not state.digest:
+        raise RuntimeError(f"expected a digest in the state of {pod.name}, found {state}")
+    world.record(state.digest)
+    return took, memory
 
 
 def most_memory(pid: int) -> int:
@@ -116,6 +135,12 @@ def most_memory(pid: int) -> int:
     return 0
 
 
+def pin(pid: int, core: int) -> None:
+    """Let all threads of a process run on one core alone."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
+
+
 def copied(folder: Path) -> float:
     """Seconds of a plain copy on the same disk."""
     began = time.monotonic()
@@ -125,10 +150,10 @@ def copied(folder: Path) -> float:
     return took
 
 
-async def p99(pod: Pod, seconds: int) -> float:
+async def p99(pod: Pod) -> float:
     """Milliseconds within which 99 of 100 requests are answered."""
     url = f"http://{pod.address}:{pod.port}/predict"
-    command = [sys.executable, "-m", "bench.open_loop", url, f"--rate={RATE}", f"--seconds={seconds}"]
+    command = [sys.executable, "-m", "bench.open_loop", url, f"--rate={RATE}", f"--seconds={SECONDS}"]
     process = await asyncio.create_subprocess_exec(
         *command, "--latencies", "--connections=32", stdout=subprocess.PIPE, cwd=processes.ROOT
     )
