@@ -2,7 +2,8 @@
 
 It applies what `penstock export --code` prints, by kubectl and so with the user's own rights, and waits until
 the new version serves. With `--watch` it does so again after each saved edit, in a process of its own: code
-that cannot be imported is refused there, and the version before serves on.
+that cannot be imported is refused there, and the version before serves on. Once its code serves, that process
+stays, and says so if another deploy replaces it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from penstock.local import source_files
 from penstock_wire.durations import parse_ms
 
 LOOK_SECONDS = 0.5
+STAY_SECONDS = 5.0
+"""Between two looks of a process of `--watch` whose code serves."""
+REPLACED = 3
+"""Exit code of such a process, once other code is there."""
 MANAGER = "penstock-deploy"
 DEPLOYED = "penstock.dev/deployed"
 """On a ConfigMap of code: when it was deployed last."""
@@ -33,6 +38,10 @@ DEPLOYED = "penstock.dev/deployed"
 
 class ClusterError(Exception):
     """kubectl refused something, or is not here; says what it said."""
+
+
+class ReplacedError(ClusterError):
+    """A backend has other code than this command gave it, or is not there any more."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch", action="store_true", help="deploy again after each saved edit, until Ctrl-C"
     )
+    parser.add_argument("--stay", action="store_true", help=argparse.SUPPRESS)  # of the processes of --watch
 
 
 def _seconds(text: str) -> float:
@@ -76,6 +86,11 @@ def run(options: argparse.Namespace, argv: Sequence[str]) -> int:
     try:
         documents = export.documents_of(options, code=True)
         deploy(documents, cluster, seconds=options.timeout)
+        if options.stay:
+            stay(documents, cluster)
+    except ReplacedError as error:
+        print(f"penstock deploy: {error}", file=sys.stderr)
+        return REPLACED if options.stay else 1
     except (ClusterError, CompositionError, LoadError, OSError) as error:
         print(f"penstock deploy: {error}", file=sys.stderr)
         return 1
@@ -86,16 +101,18 @@ def run(options: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 async def _watch(argv: Sequence[str]) -> None:
+    command = (sys.executable, "-m", "penstock", "deploy", "--stay", *argv)
     while True:
         # NB: list the files before they are imported, so that no change is missed.
         files = source_files.look(Path.cwd())
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "penstock", "deploy", *argv)
+        process = await asyncio.create_subprocess_exec(*command)
         done = asyncio.create_task(process.wait())
         change = asyncio.create_task(source_files.changed(Path.cwd(), files))
         try:
             await asyncio.wait((done, change), return_when=asyncio.FIRST_COMPLETED)
-            if done.done() and done.result():
-                print("the version before serves on; save a change to try again", file=sys.stderr)
+            if done.done():
+                serves = "other code serves" if done.result() == REPLACED else "the version before serves on"
+                print(f"{serves}; save a change to try again", file=sys.stderr)
         finally:
             if process.returncode is None:
                 process.terminate()  # the next version replaces this one, ready or not; or Ctrl-C came
@@ -165,7 +182,7 @@ def deploy(documents: Sequence[Mapping[str, Any]], cluster: Kubectl, *, seconds:
     """
     began = time.monotonic()
     code = documents[0]["metadata"]
-    backends = [each["metadata"]["name"] for each in documents if each["kind"] == "ModelBackend"]
+    backends = _backends(documents)
     front = backends[-1]
     try:
         _apply(cluster, documents, backends)
@@ -185,6 +202,32 @@ def deploy(documents: Sequence[Mapping[str, Any]], cluster: Kubectl, *, seconds:
     namespace = code.get("namespace")
     print(f"  in the cluster  http://{front}{'' if namespace is None else f'.{namespace}'}")
     print(f"  from here       {cluster.shown} port-forward service/{front} 8080:80")
+
+
+def stay(documents: Sequence[Mapping[str, Any]], cluster: Kubectl) -> None:
+    """Look again and again whether backends have the code that was deployed.
+
+    Args:
+        documents: as for `deploy`.
+        cluster: where; while it cannot be reached nothing is known.
+
+    Raises:
+        ReplacedError: one has not.
+    """
+    while True:
+        time.sleep(STAY_SECONDS)
+        for name in _backends(documents):
+            try:
+                _still(cluster, name, documents[0]["metadata"]["name"])
+            except ReplacedError:
+                raise
+            except ClusterError as error:
+                if "(NotFound)" in str(error):
+                    raise ReplacedError(f"{name}: it was deleted") from error
+
+
+def _backends(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [each["metadata"]["name"] for each in documents if each["kind"] == "ModelBackend"]
 
 
 def _apply(cluster: Kubectl, documents: Sequence[Mapping[str, Any]], backends: Sequence[str]) -> None:
@@ -232,7 +275,7 @@ def _still(cluster: Kubectl, name: str, code: str) -> Any:
     backend = cluster.get("modelbackend", name)
     found = backend["spec"]["model"].get("python", {}).get("code", {}).get("configMapRef", {}).get("name")
     if found != code:
-        raise ClusterError(f"{name}: expected code {code}, found {found}: another deploy came after this")
+        raise ReplacedError(f"{name}: expected code {code}, found {found}: another deploy came after this")
     return backend
 
 

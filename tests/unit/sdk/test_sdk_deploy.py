@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.deploy import ClusterError, Kubectl, deploy
+from penstock.deploy import ClusterError, Kubectl, ReplacedError, deploy, stay
 
 
 class Cluster(Kubectl):
@@ -172,3 +172,34 @@ def test_unused_code_goes() -> None:
             "apply", document={"items": [{"kind": "ReplicaSet", "metadata": {"name": "r"}, "spec": name}]}
         )
     assert cluster.codes() == {"b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("deleted", "words"),
+    [
+        (False, "m: expected code a, found b: another deploy came after this"),
+        (True, "m: it was deleted"),
+    ],
+)
+def test_a_process_of_watch_ends_when_its_code_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, *, deleted: bool, words: str
+) -> None:
+    """Or deleted; not while the cluster cannot be reached."""
+    looks = 0
+
+    def between(_: tuple[str, ...]) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise ClusterError("Unable to connect to the server: net/http: TLS handshake timeout")
+        if looks == 3 and deleted:
+            del cluster.objects["modelbackend", "m"]
+        elif looks == 3:
+            deploy(documents("b"), cluster, seconds=1)
+
+    monkeypatch.setattr("penstock.deploy.STAY_SECONDS", 0)
+    cluster = Cluster()
+    deploy(documents("a"), cluster, seconds=1)
+    cluster._between = between
+    with pytest.raises(ReplacedError, match=words):
+        stay(documents("a"), cluster)
