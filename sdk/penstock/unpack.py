@@ -16,6 +16,7 @@ import shutil
 import site
 import subprocess
 import sys
+import sysconfig
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -140,7 +141,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"penstock.unpack: {error}", file=sys.stderr)
         return 1
     if code:
-        print("penstock.unpack: pip could not install the requirements, see above", file=sys.stderr)
+        here = f"Python {sysconfig.get_python_version()} on {sysconfig.get_platform()}"
+        print(f"penstock.unpack: pip could not install the requirements for {here}", file=sys.stderr)
         return 1
     return 0
 

@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -108,8 +109,10 @@ def test_the_wheels_of_a_folder_go_along_and_pip_looks_nowhere_else(
     assert (tmp_path / "code" / INSTALLED / "tinydep.py").is_file()
 
 
-def test_a_wheel_that_was_exchanged_is_not_installed(index: Path, tmp_path: Path) -> None:
-    """And the last words name the package."""
+def test_a_wheel_that_was_exchanged_or_is_of_another_platform_is_not_installed(
+    index: Path, tmp_path: Path
+) -> None:
+    """And the last words name the package, and what the pod is."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("shop.py", MODEL)
@@ -118,6 +121,12 @@ def test_a_wheel_that_was_exchanged_is_not_installed(index: Path, tmp_path: Path
     assert done.returncode == 1
     assert "tinydep" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("penstock.unpack: pip could not install the requirements")
+    (wheel,) = index.iterdir()
+    wheel.rename(index / "tinydep-1.5-cp313-cp313-macosx_11_0_arm64.whl")
+    done = first_step(tmp_path / "mac", packed.getvalue())
+    reason, last = done.stderr.splitlines()[-2:]
+    assert reason == "ERROR: No matching distribution found for tinydep==1.5"
+    assert last.endswith(f" for Python {sysconfig.get_python_version()} on {sysconfig.get_platform()}")
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nsys.modules['pip'] = None\n"
     )  # as in formats' images
