@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import errno
 import os
+import ssl
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,10 @@ from penstock_sidecar.artifact.errors import ArtifactError
 from penstock_sidecar.artifact.neighbour import Guide
 from penstock_sidecar.artifact.store import Store
 from penstock_wire import contract
+
+AUTHORITY = "SSL_CERT_PEM"
+DEBIAN = "/etc/ssl/certs/ca-certificates.crt"
+"""The public authorities of the image, which its Python does not name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     guide = Guide(
         source=options.source, digest=options.digest, settings=options.settings, sidecar=options.sidecar
     )
+    _trust_also(os.environ.get(AUTHORITY, ""))
     limit = int(os.environ.get(contract.STORAGE_LIMIT_ENV) or 0)
     store = Store(options.folder, source=options.source, limit=limit, clock=time.monotonic)
     try:
@@ -55,6 +62,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed("expected room for the files, found the volume full" if full else str(error))
     print(f"penstock artifact: {state.decode()}", flush=True)
     return 0
+
+
+def _trust_also(authority: str) -> None:
+    """Let obstore, which takes one file, trust an authority beside those that it trusts anyway.
+
+    Args:
+        authority: its certificate, PEM; nothing if empty.
+    """
+    if not authority:
+        return
+    usual = Path(os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile or DEBIAN)
+    text = usual.read_text() if usual.is_file() else ""
+    with tempfile.NamedTemporaryFile("w", suffix=".pem", delete=False) as file:
+        file.write(f"{text}\n{authority}\n")
+    os.environ["SSL_CERT_FILE"] = file.name
 
 
 def _failed(words: str) -> int:

@@ -129,6 +129,31 @@ def test_a_file_that_changes_while_it_is_read_is_refused_and_then_read_anew(
     assert step.files() == {"model.bin": second}
 
 
+def test_a_token_that_is_revoked_meanwhile_ends_the_step_and_what_came_stays(
+    server: FileServer, tmp_path: Path
+) -> None:
+    """It is not tried again, and a new token brings the rest alone; the authority can come as text, too."""
+    server.files["/model.bin"] = data = random.Random(1).randbytes(40 * MIB)
+    server.allowed, server.authorization = 12 * MIB, "Bearer mine"
+    process = https(server, tmp_path, "model.bin", HTTP_AUTHORIZATION="Bearer mine").start()
+    assert server.blocked.wait(60)
+    part = tmp_path / "volume/parts/model.bin"
+    wait_for("what the server has sent", lambda: size(part) == 12 * MIB, every=0.01)
+    server.allowed, server.authorization = None, "Bearer new"
+    server.asked.clear()
+    server.gate.set()
+    _, error = process.communicate(timeout=60)
+    assert f"credentials that may read {server.url}/model.bin, found others: 403 Forbidden" in error
+    assert len(server.asked) <= 6  # the pieces ahead
+    server.asked.clear()
+    secret = {"HTTP_AUTHORIZATION": "Bearer new", "SSL_CERT_PEM": server.authority.read_text()}
+    again = Step(tmp_path / "volume", f"{server.url}/model.bin", **secret)
+    assert again.run() == ""
+    assert again.files() == {"model.bin": data}
+    starts = [int(fields["range"].removeprefix("bytes=").split("-")[0]) for _, fields in server.asked[1:]]
+    assert min(starts) >= 12 * MIB
+
+
 def test_a_server_without_ranges_and_one_that_refuses(server: FileServer, tmp_path: Path) -> None:
     """A whole answer is read as one; a refusal has its code, and nothing secret."""
     server.files["/model.bin?token=s3cret"] = data = random.Random(3).randbytes(9 * MIB)
