@@ -8,6 +8,7 @@ States::
 
 PROPAGATING: not ready, but all requests are taken, since routers and kube-proxy may not have noticed yet;
 each answer closes its connection. FLUSHING: idle connections are closed too; new requests are still taken.
+A new connection shows that somebody has not noticed: the propagation delay begins anew with each of them.
 When the drain timeout is over, queued and new requests get 503 `draining`, marked as surely not executed;
 those with the model run on. DRAINED: new requests get 503 `draining`.
 
@@ -45,7 +46,13 @@ class Phase(enum.StrEnum):
 
 
 class Connections(Protocol):
-    """The part of the front that a drain needs."""
+    """The part of the front that a drain needs.
+
+    Attributes:
+        connected: when a client last connected, by the loop's time.
+    """
+
+    connected: float
 
     def close_keepalive(self, *, idle: bool = True) -> None:
         """Close connections after their answers, and idle connections at once."""
@@ -159,15 +166,12 @@ class Drain:
     async def _run(self) -> None:
         self._enter(Phase.PROPAGATING)
         self._connections.close_keepalive(idle=False)
-        # NB: not `wait_for`: in Python 3.11 it swallows a cancellation if its awaitable has just finished.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._propagation_delay):
-                await self._hurry.wait()
+        await self._propagated(self._propagation_delay)
         self._enter(Phase.FLUSHING)
         self._connections.close_keepalive()
         try:
             async with asyncio.timeout(self._timeout):
-                await self._requests.idle()
+                await self._flushed()
         except TimeoutError:
             self._requests.refuse(refusal())
             refused = self._requests.refuse_queued(refusal())
@@ -177,6 +181,23 @@ class Drain:
         await self._requests.idle()
         self._enter(Phase.DRAINED)
         self._done.set()
+
+    async def _propagated(self, seconds: float) -> None:
+        """Wait, or until `hurry`."""
+        # NB: not `wait_for`: in Python 3.11 it swallows a cancellation if its awaitable has just finished.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+
+    async def _flushed(self) -> None:
+        """Wait until nothing is queued or ongoing, and nobody has connected for the propagation delay."""
+        loop = asyncio.get_running_loop()
+        await self._requests.idle()
+        while (
+            left := self._connections.connected + self._propagation_delay - loop.time()
+        ) > 0 and not self._hurry.is_set():
+            await self._propagated(left)
+            await self._requests.idle()
 
     def _come_back(self, why: str) -> None:
         if self._final or self._task is None:

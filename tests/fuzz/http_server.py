@@ -107,6 +107,9 @@ class Loop:
     def call_soon(self, call: Callable[[], None]) -> None:
         self.calls.append(call)
 
+    def time(self) -> float:
+        return 0.0
+
     def turn(self) -> None:
         while self.calls:
             calls, self.calls = self.calls, []

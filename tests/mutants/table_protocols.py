@@ -197,8 +197,16 @@ PROTOCOL_MUTANTS = (
         name="drain: requests are refused before everybody knows",
         breaks=HONEST,
         package=SIDECAR,
-        old="async with asyncio.timeout(self._propagation_delay):",
-        new="async with asyncio.timeout(0):",
+        old="await self._propagated(self._propagation_delay)",
+        new="await self._propagated(0)",
         tests=(f"{_DRAIN}::test_an_idle_pod_takes_requests_for_the_propagation_delay_and_then_is_drained",),
+    ),
+    Mutant(
+        name="drain: requests are refused though clients still connect",
+        breaks=HONEST,
+        package=SIDECAR,
+        old="await self._propagated(left)",
+        new="break",
+        tests=(f"{_DRAIN}::test_clients_that_still_connect_are_served",),
     ),
 )

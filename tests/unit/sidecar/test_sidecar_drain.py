@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -20,6 +21,7 @@ class World:
         self.begun = self.loop.time()
         self.quiet = asyncio.Event()
         self.quiet.set()
+        self.connected = -math.inf
         self.refusing: PenstockError | None = None
         self.refused_queued: list[float] = []
         self.events: list[tuple[float, str]] = []
@@ -82,6 +84,19 @@ async def test_it_is_drained_when_the_queue_is_empty_and_takes_requests_until_th
     world.quiet.set()
     await world.drain.drained()
     assert world.events[-1] == (12, "drained")
+
+
+@pytest.mark.parametrize(("last", "over"), [(2, 7), (8, 13), (60, 35)])
+async def test_clients_that_still_connect_are_served(last: int, over: int):
+    """Endpoints may follow late: until none has connected for the propagation delay, or until the timeout."""
+    world = World()
+    world.drain.begin()
+    for second in range(last + 1):
+        world.connected = world.loop.time()
+        assert (world.refusing is None) == (second < over)
+        await asyncio.sleep(1)
+    await world.drain.drained()
+    assert world.events[-1] == (over, "drained")
 
 
 @pytest.mark.parametrize(("timeout", "at"), [(30.0, 35), (0.0, 5)])

@@ -94,6 +94,7 @@ class H1Connection(Owner):
             self._transport.set_write_buffer_limits(high=0)
         front.memory.room -= CONNECTION_BYTES
         front.connections.add(self)
+        front.connected = self._loop.time()
         self._listener.connections.add(self)
         self._listener.empty.clear()
 

@@ -19,6 +19,7 @@ class Server(Protocol):
     Attributes:
         closing: the server ends: each answer is the last of its connection.
         connections: the open connections.
+        connected: when the last one was opened, by the loop's time.
         evicting: a client that accepts nothing makes way for others.
         heads: renders the heads of answers.
         max_body_bytes: a larger body is refused unless it is a stream.
@@ -35,6 +36,7 @@ class Server(Protocol):
 
     closing: bool
     connections: set[Any]
+    connected: float
     evicting: bool
     heads: AnswerHead
     max_body_bytes: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import socket
 import ssl
@@ -83,6 +84,7 @@ class H1Front:
         self.unfinished_bytes = 0
         self.closing = False
         self.connections: set[ServedConnection] = set()
+        self.connected = -math.inf
         self.memory = MemoryBound() if memory is None else memory
         if memory is not None:
             memory.connections.append(cast("set[Connection]", self.connections))
