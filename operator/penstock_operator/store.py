@@ -21,8 +21,12 @@ from penstock_operator.kube.cluster import Obj
 INDEXED_KINDS = frozenset({POD.kind})
 INDEXED_LABELS = (labels.BACKEND, labels.ENDPOINT, labels.APP_NAME, labels.INJECT)
 _TOMBSTONES = 20_000
-_SHARED = 64
-"""Characters up to which a text is shared between objects."""
+_SHORT = 64
+"""Characters of a text that is shared for good, not only while it occurs."""
+_PARTS = 2000
+"""Parts of objects that are remembered to be shared (see `_Shared`)."""
+_PART_SIZE = 1024
+"""Characters of the largest of them, about: they outlive their objects."""
 _PARENT_KINDS = frozenset(kind.kind for kind in PARENTS)
 
 NAMESPACE_BYTES = 128 * 1024 * 1024
@@ -34,6 +38,9 @@ which takes four bytes a character if one of them needs that."""
 
 _ANNOTATIONS = frozenset({labels.DESIRED_HASH, labels.RENDERED, labels.DELETION_COST, labels.RELEASE})
 """The annotations that are read."""
+
+_OF_CONTAINER = ("name", "image", "ready", "restartCount", "state", "lastState")
+"""The members of a container's status that are read."""
 
 _RENDERED_KEYS = frozenset({names.SETTINGS_KEY, names.PACKED_SETTINGS_KEY, names.AUTHORITIES_KEY})
 """Keys of the ConfigMaps that we render."""
@@ -321,8 +328,8 @@ def slim(obj: Obj) -> Obj:
     """Return the object without the parts that are never read.
 
     These are managedFields, except the owners of a resource's replicas; annotations of others; a pod's spec
-    except the node, the ServiceAccount and whether a sidecar was injected; a ConfigMap's data, except keys
-    that we render in one that our resources own.
+    except the node, the ServiceAccount and whether a sidecar was injected; ids and resources of its
+    containers; a ConfigMap's data, except keys that we render in one that our resources own.
 
     Args:
         obj: from the cluster; it is not changed.
@@ -343,7 +350,11 @@ def slim(obj: Obj) -> Obj:
         first = [{"name": each.get("name")} for each in spec.get("initContainers") or ()]
         sidecar = {"initContainers": first} if labels.INJECT in (metadata.get("labels") or {}) else {}
         kept = {"nodeName": spec.get("nodeName", ""), **account, **sidecar}
-        return {**obj, "metadata": metadata, "spec": kept}
+        status = dict(obj.get("status") or {})
+        for place in ("initContainerStatuses", "containerStatuses"):
+            if each := status.get(place):
+                status[place] = [{name: one[name] for name in _OF_CONTAINER if name in one} for one in each]
+        return {**obj, "metadata": metadata, "spec": kept, **({"status": status} if status else {})}
     if obj["kind"] == CONFIG_MAP.kind:
         owned = any(ref.get("kind") in _PARENT_KINDS for ref in metadata.get("ownerReferences") or ())
         ours = owned or labels.POLICY in (metadata.get("labels") or {})
@@ -368,11 +379,38 @@ def owners_of_replicas(obj: Obj) -> list[Obj]:
     ]
 
 
-def sharing(value: Any, levels: int = nesting.LEVELS) -> Any:
-    """Copy JSON, with names and short texts shared in the whole process.
+class _Shared:
+    """Parts of JSON that lately occurred, so that an equal one need not be kept twice.
 
-    A parser makes new ones for every document; in the objects of a thousand backends they repeat, and take
-    40 % of the documents' memory.
+    Bounded by two generations: what occurs again stays, and what has not for long is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._young: dict[Any, Any] = {}
+        self._old: dict[Any, Any] = {}
+
+    def of(self, key: Any, value: Any) -> Any:
+        """Return the part with this key, which is `value` if there is none.
+
+        Args:
+            key: equal if and only if the parts are.
+        """
+        known = self._young.get(key)
+        if known is None:
+            known = self._young[key] = self._old.get(key, value)
+            if len(self._young) >= _PARTS:
+                self._old, self._young = self._young, {}
+        return known
+
+
+_known_parts = _Shared()
+
+
+def sharing(value: Any, levels: int = nesting.LEVELS) -> Any:
+    """Copy JSON, with equal parts shared in the whole process.
+
+    A parser makes new ones for every document. In the objects of a thousand backends most names, texts,
+    probes, volumes and the like repeat, and take two thirds of the documents' memory.
 
     Args:
         value: from a parser; it is not changed.
@@ -380,17 +418,36 @@ def sharing(value: Any, levels: int = nesting.LEVELS) -> Any:
     Raises:
         TooDeep: it has more levels.
     """
-    if type(value) is dict:
-        if not levels:
-            raise nesting.TooDeep
-        return {intern(name): sharing(member, levels - 1) for name, member in value.items()}
-    if type(value) is list:
-        if not levels:
-            raise nesting.TooDeep
-        return [sharing(member, levels - 1) for member in value]
-    if type(value) is str and len(value) <= _SHARED:
-        return intern(value)
-    return value
+    return _sharing(value, levels)[0]
+
+
+def _sharing(value: Any, levels: int) -> tuple[Any, int]:
+    """Do as `sharing`; also return about how many characters it has."""
+    kind = type(value)
+    if kind is str:
+        size = len(value)
+        if size <= _SHORT:
+            return intern(value), size
+        return (_known_parts.of(value, value) if size <= _PART_SIZE else value), size
+    if kind is int:
+        return _known_parts.of(value, value), 1  # NB: not `true`, which equals 1
+    if kind is not dict and kind is not list:
+        return value, 1
+    if not levels:
+        raise nesting.TooDeep
+    size, copied = 1, []
+    for member in value.values() if kind is dict else value:
+        shared, its = _sharing(member, levels - 1)
+        copied.append(shared)
+        size += its
+    # NB: parts of a small part are shared already, and held by it: their ids say whether they are equal.
+    if kind is list:
+        return (_known_parts.of((list, *map(id, copied)), copied) if size <= _PART_SIZE else copied), size
+    members = dict(zip(map(intern, value), copied, strict=True))
+    size += sum(map(len, members))
+    if size <= _PART_SIZE:
+        return _known_parts.of((*members, *map(id, copied)), members), size
+    return members, size
 
 
 def adopting(obj: Obj, old: Obj) -> Obj:

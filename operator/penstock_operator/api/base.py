@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -35,9 +36,18 @@ class Part(BaseModel):
         use_attribute_docstrings=False,
     )
 
+    def model_post_init(self, _context: Any, /) -> None:
+        """Share the set of the fields that were given, which takes two thirds of a part's memory."""
+        object.__setattr__(self, "__pydantic_fields_set__", _fields(frozenset(self.model_fields_set)))
+
     def document(self) -> dict[str, Any]:
         """Return the part as the API spells it: camelCase, without members that are None."""
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+@functools.lru_cache(maxsize=4096)
+def _fields(names: frozenset[str]) -> set[str]:
+    return set(names)
 
 
 class OwnMeta(Part):

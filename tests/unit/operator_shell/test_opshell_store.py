@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -161,10 +162,13 @@ def test_a_pod_is_kept_without_its_spec_and_a_parent_with_who_owns_its_replicas(
     """Memory goes to what is read."""
     store = Store()
     pod = obj("Pod", 1, name="p", managedFields=[{"manager": "x"}])
+    read = {"name": "model", "ready": True, "restartCount": 0, "state": {}}
+    pod["status"] = {"phase": "Running", "containerStatuses": [read | {"containerID": "x", "resources": {}}]}
     store.put(pod)
     kept = store.get(POD, "n", "p")
     assert kept is not None
     assert kept["spec"] == {"nodeName": ""}
+    assert kept["status"] == {"phase": "Running", "containerStatuses": [read]}
     assert "managedFields" not in kept["metadata"]
     assert "managedFields" in pod["metadata"]
     replicas = {"f:spec": {"f:replicas": {}}}
@@ -235,17 +239,25 @@ def test_a_childs_event_matters_when_anything_but_bookkeeping_changed() -> None:
     assert child_changed(Change(old, None))
 
 
-def test_equal_names_and_short_texts_of_two_objects_are_one_in_memory() -> None:
-    """A thousand backends say the same words; what is long, a number or empty stays as it was."""
-    store = Store()
+def test_equal_small_parts_of_two_objects_are_one_in_memory() -> None:
+    """A thousand backends say the same words; what is large goes with its object."""
+    store, large = Store(), "x" * 5000
+    probe = {"port": 8012, "paths": ["/a", "/b"], "on": True, "text": "y" * 100}
+    before = sys.getrefcount(large)
     for name in ("d", "e"):
-        made = obj(name=name, uid=name, labels={"a-label": "its value"}, note="x" * 100, none=None)
-        store.put(json.loads(json.dumps(made)))
+        made = obj(name=name, uid=name, labels={"a-label": "its value"}, note={"text": "", "none": None})
+        made = json.loads(json.dumps({**made, "spec": {"probe": probe, "one": 1 if name == "d" else True}}))
+        made["metadata"]["note"]["text"] = large
+        store.put(made)
     first, second = (store.get(DEPLOYMENT, "n", name) for name in ("d", "e"))
     assert first is not None
     assert second is not None
-    metadata, other = first["metadata"], second["metadata"]
-    assert metadata["labels"]["a-label"] is other["labels"]["a-label"]
-    assert next(iter(metadata["labels"])) is next(iter(other["labels"]))
-    assert metadata | {"name": "", "uid": ""} == other | {"name": "", "uid": ""}
-    assert (metadata["note"], metadata["none"], first["spec"]["v"]) == ("x" * 100, None, 1)
+    assert first["spec"]["probe"] is second["spec"]["probe"]
+    assert first["spec"]["probe"] == probe
+    assert first["metadata"]["labels"] is second["metadata"]["labels"]
+    assert (type(first["spec"]["one"]), type(second["spec"]["one"])) == (int, bool)
+    assert first["metadata"]["note"] == second["metadata"]["note"] == {"text": large, "none": None}
+    for name in ("d", "e"):
+        store.forget(ObjectKey("Deployment", "n", name))
+    del made, first, second
+    assert sys.getrefcount(large) == before
