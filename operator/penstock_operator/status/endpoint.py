@@ -234,7 +234,8 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
             )
     if silent:
         return condition(kind, "Unknown", "NoReports", f"{count}; silent: {conditions.some(silent)}")
-    return condition(kind, "True", "Listening", count)
+    # NB: without the version: the next operator would give another to what a shared router serves.
+    return condition(kind, "True", "Listening", f"all {len(ready)} ready routers")
 
 
 def _listens(report: RouterReport, endpoint: str) -> bool:

@@ -405,6 +405,26 @@ async def test_a_label_that_flips_each_second_leaves_no_moment_without_a_router(
     assert len(leads_to(harness, "a")) == 2
 
 
+async def test_another_operator_writes_nothing_again_that_a_change_elsewhere_leaves_as_it_was() -> None:
+    """Neither a change before it began to act, nor one after it, writes the statuses of other namespaces."""
+    harness = await sharing("a", "b")
+    await harness.applied(of("a", endpoint("f")))
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    harness.stop()
+    fresh = Harness(harness.cluster, harness.clock)
+    for namespace in ("a", "b"):
+        label(fresh, namespace, "shared")
+    harness.cluster.writes.clear()
+    await fresh.manager.sync()
+    await fresh.run()
+    await report(fresh, f"{NAME}-0", f"{NAME}-1")
+    assert harness.cluster.writes == []
+    await fresh.applied(of("a", endpoint("g")))
+    await report(fresh, f"{NAME}-0", f"{NAME}-1")
+    assert harness.cluster.writes
+    assert not [write for write in harness.cluster.writes if write[2] == "b"]
+
+
 async def test_a_report_that_says_the_same_of_a_namespace_keeps_what_it_said_and_is_fresh() -> None:
     """Also while the interval grows; what a router holds, or no longer holds, is taken each time."""
     clock = HandClock()
