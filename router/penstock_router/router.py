@@ -209,6 +209,8 @@ class Router:
             state = self._endpoints.get(name)
             if state is None:
                 state = self._endpoints[name] = self._make_state(endpoint)
+            elif state.settings == endpoint:  # as of nearly all, where a namespace has thousands
+                continue
             else:
                 state.update(endpoint)
             state.mirrors = self._mirrors.wanted(state.mirrors, endpoint)
