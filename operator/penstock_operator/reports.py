@@ -16,7 +16,7 @@ from penstock_operator.autoscaling.window import silent_after
 from penstock_operator.clock import Clock
 from penstock_operator.release_counts import ReleaseCounts
 from penstock_operator.traffic_window import TrafficWindow
-from penstock_wire.control.report import RouterReport, SidecarReport, TenantReport
+from penstock_wire.control.report import RouterReport, SidecarReport, State, TenantReport
 
 T = TypeVar("T", SidecarReport, RouterReport)
 
@@ -25,6 +25,10 @@ FRESH = silent_after(1.0)
 
 REORDERED = 6.0
 """Seconds within which a lower sequence number is a straggler; later it means a restarted container."""
+
+LOOK_SECONDS = 4.0
+"""Seconds for which what a shared router says of a namespace is not looked at again while it stays the same:
+less than `FRESH`, by a few reports."""
 
 MAX_VERSION = 2**52
 """Versions from this on are ignored as made up. After the highest version that a pod can make up, there is
@@ -75,6 +79,10 @@ class Reports:
         self._routers: dict[str, dict[str, dict[str, tuple[float, RouterReport]]]] = {}
         self._tenants: dict[str, dict[str, TenantReport]] = {}
         """What a shared router's last report said of each namespace, by the router's uid."""
+        self._taken: dict[str, int] = {}
+        """The number of that report."""
+        self._looked: dict[str, tuple[float, tuple[State, int]]] = {}
+        """When all of it was looked at last, and its state and version, also by uid."""
         self.shared_since: dict[str, int] = {}
         """The version of the shared routers' settings that last changed a namespace's part, by namespace."""
         self.shared_version = 0
@@ -115,19 +123,32 @@ class Reports:
         """Take the report of a router that serves several namespaces, as of one router for each.
 
         Returns:
-            The effect by namespace; empty for a straggler.
+            The effect by namespace, without those of which nothing new is said; empty for a straggler, and
+            for a report that builds on one that was not taken.
         """
+        known = self._tenants.get(report.uid, {})
         if not self._in_order(report.uid, report.seq):
             return {}
-        version = report.settings_version
+        if report.base:
+            if report.base != self._taken.pop(report.uid, 0):
+                return {}
+            report = msgspec.structs.replace(report, tenants=known | report.tenants)
+        self._taken[report.uid] = report.seq
+        version, now = report.settings_version, self._clock.time()
+        looked = self._looked.get(report.uid)
+        everything = looked is None or now - looked[0] >= LOOK_SECONDS or looked[1] != (report.state, version)
+        if everything:
+            self._looked[report.uid] = (now, (report.state, version))
         if version < MAX_VERSION:
             self.shared_version = max(self.shared_version, version)
         # NB: a later version is the same to a namespace whose part it has not changed.
-        before = self._tenants.get(report.uid, {})
+        before = known
         gone = [namespace for namespace in before if namespace not in report.tenants]
         self._tenants[report.uid] = report.tenants
         news: dict[str, News] = {}
         for name, tenant in report.tenants.items():
+            if not everything and tenant is before.get(name) and not self.releases.follows(name):
+                continue
             cut = min(version, self.shared_since.get(name, version))
             if tenant == before.get(name) and self._says_nothing_new(name, report, cut):
                 news[name] = News(taken=True, notable=False)
@@ -140,6 +161,10 @@ class Reports:
         for namespace in gone:
             self._forget_router(namespace, report.pod, report.uid)
         return news
+
+    def taken(self, uid: str) -> int:
+        """The number of a shared router's last report, on which its next can build; 0 if it cannot."""
+        return self._taken.get(uid, 0)
 
     def _says_nothing_new(self, namespace: str, report: RouterReport, version: int) -> bool:
         """Whether all that a report could change in a namespace is the time of the last one; if so, it does.
@@ -292,6 +317,8 @@ class Reports:
         """Drop the reports of a deleted pod, except its load, which expires in the window."""
         self._sequences.pop(uid, None)
         self._fresh_for.pop(uid, None)
+        self._taken.pop(uid, None)
+        self._looked.pop(uid, None)
         for window in self._windows.get(namespace, {}).values():
             window.leave(pod, uid, self._clock.time())
         for served in {namespace, *self._tenants.pop(uid, ())}:

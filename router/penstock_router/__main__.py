@@ -185,6 +185,7 @@ class Process:
                 ),
                 on_settings=self._source.offer,
                 on_alone=self._source.alone,
+                on_taken=self._router.taken if isinstance(self._router, SharedRouter) else lambda _: None,
             )
 
     def _decode(self, data: bytes, *, by_hand: bool, targets: bool) -> RouterSettings:
@@ -197,6 +198,7 @@ class Process:
             http2=H2Connection,
             max_connections=TENANT_CONNECTIONS,
             turns=Turns(asyncio.get_running_loop()),
+            sweeps=False,
         )
         return self._make_router(front, news), front
 

@@ -15,17 +15,21 @@ from penstock_router.pods.endpoint_slices import Address
 from penstock_router.router import Router
 from penstock_wire.build import BUILD
 from penstock_wire.control import report
-from penstock_wire.control.report import State
+from penstock_wire.control.report import State, TenantReport
 from penstock_wire.control.router_settings import RouterSettings, Tenant
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.hop.upstream import HopUpstream
 from penstock_wire.http import Exchange
 from penstock_wire.http.memory import MemoryBound
+from penstock_wire.http.server.limits import SWEEP_SECONDS
 from penstock_wire.http.server.server import H1Front
 from penstock_wire.process import log
 
 FORGOTTEN = 1000
 """Addresses of former pods that are kept beside those of the present ones."""
+
+QUIET_TURNS = 16
+"""A namespace at whose ports nothing happens is looked at for one in so many reports."""
 
 KEEP_SECONDS = 0.05
 """Seconds after a change of pods until connections to them are kept, and others are not."""
@@ -61,6 +65,11 @@ class SharedRouter:
         """The router of each namespace."""
         self.fronts: list[H1Front] = []
         """All by which it listens."""
+        self._front_of: dict[str, H1Front] = {}
+        self._stirred: dict[str, int] = {}  # by namespace, the next reports for which it is looked at
+        self._turn = 0
+        self._reported: tuple[int, dict[str, TenantReport]] = (0, {})  # number and tenants
+        self._base = self._reported  # of the report that the next one builds on
         self._memory = memory
         self._make = make
         self._upstream = upstream
@@ -94,11 +103,12 @@ class SharedRouter:
         self.check_ready()
 
     def _apply(self, name: str, tenant: Tenant) -> None:
+        self._stirred[name] = 2
         self.tenants[name].apply(RouterSettings(endpoints=tenant.endpoints), door=tenant.port)
 
     def _begin(self, name: str) -> None:
         router, front = self._make(lambda: self._tenant_news(name))
-        self.tenants[name] = router
+        self.tenants[name], self._front_of[name] = router, front
         self._unready.add(name)
         self.fronts.append(front)
         router.pods.recall = self._upstream.recall
@@ -118,6 +128,8 @@ class SharedRouter:
 
     def _end(self, name: str) -> None:
         router = self.tenants.pop(name)
+        del self._front_of[name]
+        self._stirred.pop(name, None)
         self._unready.discard(name)
         router.end()
         self._keep(name, ())
@@ -135,11 +147,20 @@ class SharedRouter:
         Raises:
             Exception: what no router of a namespace should raise.
         """
+        sweeps = asyncio.create_task(self._sweep())
         try:
             await self._broken
         finally:
+            sweeps.cancel()
             for task in self._running:
                 task.cancel()
+
+    async def _sweep(self) -> None:
+        """Sweep all fronts, each of which would else wake the process once a second."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for front in self.fronts:
+                front.sweep()
 
     # -- pods ----------------------------------------------------------------------------------------------
 
@@ -150,6 +171,7 @@ class SharedRouter:
         else:
             self._slices.pop(namespace, None)
         if namespace in self.tenants:
+            self._stirred[namespace] = 2
             self.tenants[namespace].pods.set_slices(backends)
         if not namespace:  # the first call after a list
             self.check_ready()
@@ -180,6 +202,7 @@ class SharedRouter:
 
     def _tenant_news(self, name: str) -> None:
         """Take up that the router of a namespace has something to report."""
+        self._stirred[name] = 2
         if name in self._unready and self.tenants[name].ready.is_set():
             self._unready.remove(name)
             self._check_all_ready()
@@ -193,10 +216,12 @@ class SharedRouter:
         exchange.answer(error.response())
 
     def report(self, sequence: int, *, settings_version: int, settings_digest: str = "") -> bytes:
-        tenants = {
-            name: report.TenantReport(door=router.door_listens, endpoints=router.endpoints_report())
-            for name, router in self.tenants.items()
-        }
+        tenants = self._tenant_reports()
+        number, base = self._base
+        builds = number > 0 and tenants.keys() == base.keys()
+        self._reported = (sequence, tenants)
+        if builds:
+            tenants = {name: each for name, each in tenants.items() if each is not base[name]}
         document = report.RouterReport(
             pod=self._pod,
             uid=self._uid,
@@ -206,9 +231,36 @@ class SharedRouter:
             settings_digest=settings_digest,
             tenants=tenants,
             changes=True,
+            base=number if builds else 0,
             processor_wait=self._processor_wait(),
         )
         return report.encode(document)
+
+    def taken(self, number: int) -> None:
+        """Take the number of the report on which the next one can build; 0 for none."""
+        self._base = self._reported if number == self._reported[0] else (0, {})
+
+    def _tenant_reports(self) -> dict[str, TenantReport]:
+        """What a report says of each namespace: the same object as before if nothing has changed.
+
+        Most namespaces sleep. One without a connection is looked at after it was last used, and now and then.
+        """
+        self._turn = (self._turn + 1) % QUIET_TURNS
+        before, made = self._reported[1], {}
+        for place, (name, router) in enumerate(self.tenants.items()):
+            front, known = self._front_of[name], before.get(name)
+            if front.connections or front.accepted:
+                front.accepted, self._stirred[name] = 0, 2
+            left = self._stirred.get(name, 0)
+            if known is None or left or place % QUIET_TURNS == self._turn:
+                fresh = TenantReport(door=router.door_listens, endpoints=router.endpoints_report())
+                known = known if fresh == known else fresh
+                if left > 1:
+                    self._stirred[name] = left - 1
+                else:
+                    self._stirred.pop(name, None)
+            made[name] = known
+        return made
 
     def state(self) -> State:
         if self.draining:

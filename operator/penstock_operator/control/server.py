@@ -412,6 +412,7 @@ class ControlServer:
             authorities=authorities if present is not None and present != known else None,
             routers=self._routers.of(caller.namespace) if kind == "sidecar" and self._own_addresses else (),
             artifact=turn or msgspec.UNSET,
+            taken=self._reports.taken(caller.uid) if caller.shared else msgspec.UNSET,
         )
         return Response(200, _JSON, wire.encode(answer))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from penstock_wire.control.router_settings import encode_tenants
 from tests.process.router.conftest import MakeRouter, MakeUpstream
 from tests.process.router.test_router_memory import HELD, LIMIT, MIB, number
 from tests.process.router.test_router_reports import Operator
+from tests.support.http.router_upstream import Answer, Seen
 from tests.support.processes.ports import free_port
 from tests.support.processes.router_process import RouterProcess, backend, endpoint, until
 
@@ -114,6 +116,57 @@ async def test_a_change_of_one_namespace_is_all_that_is_sent_and_the_others_stay
     await until(lambda: operator.reports[-1]["settingsDigest"] == "third")
     await until(lambda: operator.reports[-1]["tenants"]["b"]["endpoints"]["e"].get("listening"))
     assert operator.reports[-1]["tenants"].keys() == {"b", "c"}
+
+
+class Taking(Operator):
+    """Says on which report the next can build, and adds them up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes = True
+        self.added: dict[str, Any] = {}
+
+    async def __call__(self, seen: Seen) -> Answer:
+        answer = await super().__call__(seen)
+        last = self.reports[-1]
+        self.added = (self.added if last["base"] else {}) | last["tenants"]
+        more = f', "taken": {last["seq"] if self.takes else 0}}}'
+        return dataclasses.replace(answer, body=answer.body.rstrip()[:-1] + more.encode())
+
+
+async def test_a_report_leaves_out_what_has_not_changed_since_one_that_the_operator_took(
+    router: MakeRouter, upstream: MakeUpstream, tmp_path: Path
+) -> None:
+    operator, pod = Taking(), await upstream()
+    control = await upstream(operator)
+    tenants = {name: Tenant(pod.target) for name in "abc"}
+    (tmp_path / "token").write_text("tok")
+    process = router("--shared", f"--report-to=http://{control.target}", f"--token-file={tmp_path / 'token'}")
+    parts = {name: json.dumps(tenant.part()).encode() for name, tenant in tenants.items()}
+    operator.settings = json.loads(encode_tenants(1, parts, digest="first"))
+    settle(process, {})
+    await process.start()
+
+    def answered(name: str) -> int:
+        totals = operator.added[name]["endpoints"]["e"].get("backends", {}).get("m", {})
+        return int(totals.get("requests", 0))
+
+    async def quiet() -> None:
+        last = operator.reports[-1]["seq"]
+        await until(lambda: operator.reports[-1]["seq"] > last + 2 and not operator.reports[-1]["tenants"])
+
+    await quiet()
+    assert operator.added.keys() == tenants.keys()
+    assert all(each["door"] and each["endpoints"]["e"]["listening"] for each in operator.added.values())
+    for turn in range(1, 3):
+        seen = len(operator.reports)
+        assert await ask(process, tenants["b"].urls[0]) == 200
+        await until(lambda turn=turn: answered("b") == turn)
+        await quiet()
+        assert {name for each in operator.reports[seen:] for name in each["tenants"]} == {"b"}
+    operator.takes = False
+    await until(lambda: not operator.reports[-1]["base"])
+    assert (operator.added.keys(), answered("b")) == (tenants.keys(), 2)
 
 
 async def test_a_flood_of_one_namespace_costs_no_other_what_it_holds(

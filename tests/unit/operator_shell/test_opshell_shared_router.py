@@ -454,6 +454,45 @@ async def test_a_report_that_says_the_same_of_a_namespace_keeps_what_it_said_and
     assert say(16, 0, state="draining") == {"a": True, "b": True}
 
 
+async def test_a_report_that_builds_on_the_last_one_says_what_that_said_too() -> None:
+    """What it leaves out stays, and stays fresh; one that builds on another report changes nothing."""
+    clock = HandClock()
+    reports = Reports(clock)
+
+    def say(seq: int, base: int, **requests: int) -> set[str]:
+        tenants = {
+            name: TenantReport(
+                endpoints={"e": EndpointReport(backends={"m": BackendTotals(requests=number)})}
+            )
+            for name, number in requests.items()
+        }
+        sent = RouterReport(pod="r", uid="u", seq=seq, base=base, state="ready", tenants=tenants)
+        return set(reports.shared_router(sent))
+
+    def said() -> dict[str, int]:
+        latest = {name: reports.of_router(name, SHARED).get("r") for name in "ab"}
+        return {
+            name: each.endpoints["e"].backends["m"].requests
+            for name, each in latest.items()
+            if each is not None
+        }
+
+    assert say(1, 7, a=9) == set()
+    assert (reports.taken("u"), said()) == (0, {})
+    assert say(2, 0, a=1, b=1) == {"a", "b"}
+    for seq in range(3, 40):
+        await clock.advance(1)
+        assert reports.taken("u") == seq - 1
+        assert "b" in say(seq, seq - 1, b=seq)
+        assert said() == {"a": 1, "b": seq}
+    assert say(40, 38, a=5) == set()
+    assert (reports.taken("u"), said()) == (0, {"a": 1, "b": 39})
+    assert say(41, 0, a=5) == {"a", "b"}  # the other is gone
+    assert (reports.taken("u"), said()) == (41, {"a": 5})
+    reports.forget_pod("home", "r", "u")
+    assert (reports.taken("u"), said()) == (0, {})
+
+
 @pytest.mark.parametrize("late", [False, True])
 async def test_a_release_on_shared_routers_counts_sparse_requests_too(late: bool) -> None:
     """A request every 40 s; also of an endpoint that is followed only after the first report."""

@@ -340,6 +340,8 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         endpoints: by name; none of a shared router.
         tenants: by namespace, of a shared router.
         changes: it takes settings that are a change of those that it has (`router_settings.changed`).
+        base: these are the tenants that have changed since its report of this number, which the operator has
+            taken (`ReportAnswer.taken`); 0: these are all.
         door: the front door of the one namespace that this is about listens (`of_tenant`).
     """
 
@@ -354,6 +356,7 @@ class RouterReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     processor_wait: Share | None = None
     tenants: Annotated[dict[Name, TenantReport], msgspec.Meta(max_length=20_000)] = {}
     changes: bool = False
+    base: Count = 0
     door: bool = False
 
     def of_tenant(self, tenant: TenantReport) -> RouterReport:
@@ -375,6 +378,8 @@ class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         authorities: certificates that can sign the operator's, PEM, if the reporter has others.
         routers: to a sidecar, the addresses of its namespace's routers; empty if they are not known.
         artifact: to a sidecar, while pods of its backend download.
+        taken: to a shared router, the number of its report, if further ones can leave out what has not
+            changed since; 0: the next one is to have all.
     """
 
     v: int = documents.VERSION
@@ -383,6 +388,7 @@ class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     authorities: str | None = None
     routers: tuple[str, ...] = ()
     artifact: ArtifactTurn | msgspec.UnsetType = msgspec.UNSET
+    taken: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 def decode_sidecar(data: bytes) -> SidecarReport:
@@ -404,6 +410,7 @@ class _ReadAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     authorities: str | None = None
     routers: tuple[str, ...] = ()
     artifact: ArtifactTurn | msgspec.UnsetType = msgspec.UNSET
+    taken: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
@@ -422,6 +429,7 @@ def decode_answer(data: bytes) -> tuple[ReportAnswer, bytes | None]:
         authorities=read.authorities,
         routers=read.routers,
         artifact=read.artifact,
+        taken=read.taken,
     )
     return answer, settings
 

@@ -48,6 +48,7 @@ class Reporter:
             it cannot prove who it is: an operator is there, and the mounted files disagree with it.
         on_routers: takes the addresses of routers, if an answer has them.
         on_artifact: takes each answer's word on the pod's artifact.
+        on_taken: takes the number of the report on which the next one can build, 0 for none.
 
     Raises:
         ValueError: the URL cannot be used.
@@ -65,6 +66,7 @@ class Reporter:
         authorities: Path | None = None,
         on_routers: Callable[[tuple[str, ...]], None] = lambda _: None,
         on_artifact: Callable[[ArtifactTurn | None], None] = lambda _: None,
+        on_taken: Callable[[int], None] = lambda _: None,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -88,6 +90,7 @@ class Reporter:
         self._on_alone = on_alone
         self._on_routers = on_routers
         self._on_artifact = on_artifact
+        self._on_taken = on_taken
         self._now = asyncio.Event()
         self._sequence = 0
         self._logged_error = ""
@@ -159,4 +162,5 @@ class Reporter:
         else:
             self._on_alone()
         self._on_artifact(document.artifact or None)
+        self._on_taken(document.taken or 0)
         return min(LONGEST_SECONDS, max(0.1, document.next_report_ms / 1000))

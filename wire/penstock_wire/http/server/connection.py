@@ -95,6 +95,7 @@ class H1Connection(Owner):
         front.memory.room -= CONNECTION_BYTES
         front.connections.add(self)
         front.connected = self._loop.time()
+        front.accepted += 1
         self._listener.connections.add(self)
         self._listener.empty.clear()
 

@@ -17,6 +17,7 @@ class Server(Protocol):
     """State that all connections share: `server.H1Front`.
 
     Attributes:
+        accepted: connections that were accepted, until its user sets it back.
         closing: the server ends: each answer is the last of its connection.
         connections: the open connections.
         connected: when the last one was opened, by the loop's time.
@@ -34,6 +35,7 @@ class Server(Protocol):
         turns: of its connections, if they take turns.
     """
 
+    accepted: int
     closing: bool
     connections: set[Any]
     connected: float

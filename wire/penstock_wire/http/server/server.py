@@ -56,6 +56,7 @@ class H1Front:
         http2: makes the object that serves a connection which begins with HTTP/2's preface; None = such a
             connection is answered 505.
         turns: by which its connections are read, where the process has other fronts that must not wait.
+        sweeps: sweep once a second; if not, its user does, from its first listener on.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class H1Front:
         pipelining: bool = True,
         http2: Successor | None = None,
         turns: Turns | None = None,
+        sweeps: bool = True,
     ) -> None:
+        self._sweeps = sweeps
         self.pipelining = pipelining
         self.http2 = http2
         self.turns = turns
@@ -85,6 +88,8 @@ class H1Front:
         self.closing = False
         self.connections: set[ServedConnection] = set()
         self.connected = -math.inf
+        self.accepted = 0
+        """Connections that were accepted, until its user sets it back."""
         self.memory = MemoryBound() if memory is None else memory
         if memory is not None:
             memory.connections.append(cast("set[Connection]", self.connections))
@@ -163,7 +168,8 @@ class H1Front:
         self._listeners.add(listener)
         if self._sweeper is None:
             self.sweep()
-            self._sweeper = loop.create_task(self._sweep())
+            if self._sweeps:
+                self._sweeper = loop.create_task(self._sweep())
         return listener
 
     def close_keepalive(self, *, idle: bool = True) -> None:
