@@ -370,18 +370,28 @@ class Manager:
         return relisted
 
     def enqueue_all(self) -> None:
-        """Queue every key."""
+        """Queue every key, first those of what users have changed since it was last reconciled."""
+        urgent: set[str] = set()
         for kind in PARENTS:
             for stored in self.ctx.store.all(kind):
-                self.queue.add(key_of(stored))
+                behind = _is_behind(stored)
+                if behind and kind is ENDPOINT:
+                    urgent.add(stored["metadata"]["namespace"])
+                self.queue.add(key_of(stored), urgent=behind)
                 if kind is BACKEND:
                     self.scale_queue.add(key_of(stored))
         for namespace in self.ctx.store.namespaces(ENDPOINT):
-            self.queue.add(router.router_key(namespace))
-        self.queue.add(shared.KEY)
+            self.queue.add(router.router_key(namespace), urgent=namespace in urgent)
+        self.queue.add(shared.KEY, urgent=bool(urgent))
         for pod in self.ctx.store.all(POD):
             if named := injected.policy_of(pod):
                 self.queue.add(ObjectKey(POLICY.kind, pod["metadata"]["namespace"], named))
+
+
+def _is_behind(stored: Obj) -> bool:
+    """Whether the status of a parent is of an earlier spec, or it has none."""
+    metadata, status = stored["metadata"], stored.get("status") or {}
+    return bool(status.get("observedGeneration") != metadata.get("generation"))
 
 
 def build_queues(

@@ -9,7 +9,7 @@ from penstock_operator.errors import Unavailable
 from penstock_operator.kinds import DEPLOYMENT, Kind
 from tests.support.clocks.hand_clock import settle
 from tests.support.clocks.waiting import until
-from tests.support.worlds.operator_harness import WORKERS, Harness, backend
+from tests.support.worlds.operator_harness import WORKERS, Harness, backend, endpoint
 
 BROKEN = 100
 
@@ -50,6 +50,27 @@ async def test_many_broken_backends_slow_nobody() -> None:
     harness.clock.turn(60)
     assert await tried_before("while-they-are-tried-again") < 5 * WORKERS
     task.cancel()
+
+
+async def test_an_operator_that_starts_looks_first_at_what_was_changed_meanwhile() -> None:
+    """Not after all that it only compares: that takes a minute with thousands of backends."""
+    harness = Harness()
+    for number in range(20):
+        harness.apply(_in(backend(), f"n-{number}"))
+        harness.apply(_in(endpoint(), f"n-{number}"))
+    await harness.run()
+    harness.stop()
+    harness.cluster.user_applies(_in(endpoint("new"), "n-11"))
+    harness.cluster.user_applies(_in(backend(batching={"maxBatchSize": 3}), "n-12"))
+    fresh = Harness(harness.cluster, harness.clock)
+    await fresh.manager.sync()
+    first = [await fresh.manager.queue.get() for _ in range(6)]  # others have some turns, too
+    assert {(key.kind, key.namespace, key.name) for key in first} >= {
+        ("ModelEndpoint", "n-11", "new"),
+        ("ModelBackend", "n-12", "m"),
+        ("Router", "n-11", "penstock-router"),
+        ("SharedRouter", "", "penstock-shared-router"),
+    }
 
 
 def _in(obj: dict[str, Any], namespace: str) -> dict[str, Any]:
