@@ -250,6 +250,7 @@ class Operator:
                 await self._begin("published", self._leader_endpoint.publish)
                 keep("leader endpoint", self._leader_endpoint.keep)
             await self._begin("synced", self._manager.sync)
+            gc.collect()  # what the lists' connections left
             gc.freeze()  # the listed objects stay for long, and do not hold cycles
             self._acting = True
             # NB: no selector matches both our pods and those of others, and kopf takes one for a kind.
