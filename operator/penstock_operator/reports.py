@@ -28,7 +28,7 @@ REORDERED = 6.0
 
 LOOK_SECONDS = 4.0
 """Seconds for which what a shared router says of a namespace is not looked at again while it stays the same:
-less than `FRESH`, by a few reports."""
+less than `FRESH`, by a few reports. A router that is to report more seldom is looked at each time."""
 
 MAX_VERSION = 2**52
 """Versions from this on are ignored as made up. After the highest version that a pod can make up, there is
@@ -136,7 +136,9 @@ class Reports:
         self._taken[report.uid] = report.seq
         version, now = report.settings_version, self._clock.time()
         looked = self._looked.get(report.uid)
-        everything = looked is None or now - looked[0] >= LOOK_SECONDS or looked[1] != (report.state, version)
+        everything = (
+            looked is None or looked[1] != (report.state, version) or now + every - looked[0] > LOOK_SECONDS
+        )
         if everything:
             self._looked[report.uid] = (now, (report.state, version))
         if version < MAX_VERSION:
