@@ -143,7 +143,8 @@ def demand(asking: Asking, *, panic_until: float, rates: Rates, now: float) -> D
     load = math.ceil(look.load - 1e-9)
     terms: dict[str, Any] = {"load": load, "refused": refused}
     if asking.target_load is not None:
-        exactly = f"{load / asking.target_load:.4f}".rstrip("0").rstrip(".")
+        digits = max(4, 1 + len(str(asking.target_load)))  # so many show that a fraction is not an integer
+        exactly = f"{load / asking.target_load:.{digits}f}".rstrip("0").rstrip(".")
         rounded = f", rounded up to {by_load}" if load % asking.target_load else ""
         words = f"load {load} / targetLoad {asking.target_load} = {exactly}{rounded}"
         if asking.held:

@@ -136,6 +136,26 @@ def test_the_reason_has_the_numbers(current: int, load: int, verdict: str, messa
     assert (recommended.verdict, recommended.message) == (verdict, message)
 
 
+@pytest.mark.parametrize(
+    ("load", "target_load", "shown"),
+    [
+        (1, 30_000, "0.000033"),
+        (200_001, 100_000, "2.00001"),
+        (299_999, 100_000, "2.99999"),
+        (10, 3, "3.3333"),
+    ],
+)
+def test_a_quotient_that_is_rounded_up_does_not_read_as_an_integer(
+    load: int, target_load: int, shown: str
+) -> None:
+    target = replace(TARGET, target_load=target_load)
+    pods = [steady("a", load, until=100)]
+    recommended, _ = recommend(target, current=1, pods=pods, state=ScalerState(), now=100)
+    wanted = -(-load // target_load)
+    words = f"load {load} / targetLoad {target_load} = {shown}, rounded up to {wanted}"
+    assert recommended.message.startswith(words)
+
+
 @pytest.mark.parametrize(("current", "replicas"), [(0, 1), (1, 1), (10, 10), (12, 10), (500, 10)])
 def test_the_limits_hold_at_once(current: int, replicas: int) -> None:
     """A lowered maxReplicas or a raised minReplicas waits for nothing, not even for reports."""
