@@ -331,7 +331,9 @@ class Comparison:
         """A scalar as JSON, if the rules ask for values; else its type."""
         if not self._rules.show_values:
             return _type(value)
-        text = json.dumps(value[: MAX_VALUE + 1] if isinstance(value, str) else value)
+        if isinstance(value, str):
+            return _quoted(value)
+        text = json.dumps(value)
         return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"
 
     def _differ(self, kind: str, link: PathStep | None, expected: str, actual: str) -> None:
@@ -354,6 +356,17 @@ def _json(body: bytes) -> object:
 def _encoded(headers: Headers) -> bool:
     encoding = get(headers, b"content-encoding")
     return encoding is not None and encoding.strip().lower() not in (b"", b"identity")
+
+
+def _quoted(value: str) -> str:
+    """A string as JSON, cut between two characters if it is long; what cannot be printed is escaped."""
+    characters = [
+        json.dumps(each, ensure_ascii=not each.isprintable())[1:-1] for each in value[: MAX_VALUE + 1]
+    ]
+    pieces = ['"', *characters, '"']
+    while sum([len(piece) for piece in pieces]) > MAX_VALUE:
+        pieces[-2:] = ["…"]
+    return "".join(pieces)
 
 
 def _type(value: object) -> str:

@@ -49,6 +49,9 @@ def difference(served: Any, other: Any, rules: Rules | None = None) -> FirstDiff
     return compare(served, other, rules).difference
 
 
+CUT = '"' + 7 * "\\u202e" + "…"
+
+
 @pytest.mark.parametrize(
     ("served", "other", "rules", "expected"),
     [
@@ -69,7 +72,9 @@ def difference(served: Any, other: Any, rules: Rules | None = None) -> FirstDiff
         ({"it's": 1}, {"it's": 2}, Rules(), ("value", "$['it\\u0027s']", "number", "number")),
         ("x", "y", Rules(), ("value", "$", "string", "string")),
         ("<b>\n", True, Rules(show_values=True), ("type", "$", "string", "boolean")),
-        ("<b>\n", "é", Rules(show_values=True), ("value", "$", '"<b>\\n"', '"\\u00e9"')),
+        ("<b>\n", "é", Rules(show_values=True), ("value", "$", '"<b>\\n"', '"é"')),
+        (46 * "変", 47 * "変", Rules(show_values=True), ("value", "$", f'"{46 * "変"}"', f'"{46 * "変"}…')),
+        (45 * "a" + "\n", 9 * "\u202e", Rules(show_values=True), ("value", "$", f'"{45 * "a"}…', CUT)),
         ([0.5, 1], [0.75, 1], Rules(show_values=True), ("value", "$[0]", "0.5", "0.75")),
         (
             "x" * 49,
