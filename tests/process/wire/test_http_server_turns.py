@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
 
 from penstock_wire.http import Exchange, Response
+from penstock_wire.http.server.head import PREFACE
 from penstock_wire.http.server.server import H1Front
 from penstock_wire.http.server.turns import MOST, Turns
+from penstock_wire.http2 import frames
+from penstock_wire.http2.connection import H2Connection
+from tests.support.clocks.waiting import until
+from tests.support.http.h2_client import GET, H2Client
 
 CLIENTS, ROUNDS = 12 * MOST, 20
 REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -73,3 +83,109 @@ async def test_a_client_of_one_front_waits_for_a_few_of_anothers() -> None:
         each.transport.abort()
     for front in fronts:
         await front.close(0)
+
+
+class Held:
+    """A front with one client, whose connections get no turn before `release`."""
+
+    def __init__(self) -> None:
+        self.turns = Turns(asyncio.get_running_loop())
+        self.front = H1Front(turns=self.turns, http2=H2Connection)
+        self.reader: asyncio.StreamReader
+        self.writer: asyncio.StreamWriter
+
+    @property
+    def connection(self) -> Any:
+        """The server's end."""
+        (connection,) = self.front.connections
+        return connection
+
+    def hold(self) -> None:
+        """Let the front owe more turns than a test takes."""
+        self.turns._taken, self.turns._owed = MOST, 1 << 40
+
+    def release(self) -> None:
+        self.turns._owed = 0
+
+
+@contextlib.asynccontextmanager
+async def holding() -> AsyncIterator[Held]:
+    held = Held()
+    listener = await held.front.serve(
+        "127.0.0.1", 0, lambda exchange: exchange.answer(Response(200, (), b"x"))
+    )
+    held.reader, held.writer = await asyncio.open_connection(*listener.address)
+    await until(lambda: bool(held.front.connections))
+    try:
+        yield held
+    finally:
+        held.writer.close()
+        await held.front.close(0)
+
+
+async def test_a_connection_that_sent_much_at_once_is_read_again_as_many_turns_later() -> None:
+    async with holding() as held:
+        reader = held.connection._reader
+        waited = []
+        for size in (10 * MOST * 256, 0, 0):
+            held.turns.took(reader, size)
+            turns = 0
+            while reader.holders:
+                await asyncio.sleep(0)
+                turns += 1
+            waited.append(turns)
+        assert waited[0] <= 2
+        assert 9 <= waited[1] <= 12
+        held.turns.took(reader, 0)
+        assert not reader.holders, "all is paid"
+
+
+@pytest.mark.parametrize("rest", [b"", frames.settings([])])
+async def test_a_connection_that_becomes_http_2_in_line_stays_there(rest: bytes) -> None:
+    """Its reader, which was in line before, does not read for it; its own turn comes."""
+    async with holding() as held:
+        before = held.connection
+        held.hold()
+        held.writer.write(PREFACE + rest)
+        await until(lambda: held.connection is not before)
+        assert not held.connection.transport.is_reading()
+        before._reader.take_turn()
+        assert not held.connection.transport.is_reading()
+        held.release()
+        client = H2Client(held.reader, held.writer)
+        client.send(b"" if rest else frames.settings([]))
+        assert (await client.answer(client.head(GET))).body == b"x"
+
+
+async def test_http_2_in_line_is_not_read_once_its_client_accepts_answers_again() -> None:
+    """Nor in its turn while its client accepts nothing."""
+    async with holding() as held:
+        before = held.connection
+        client = H2Client(held.reader, held.writer)
+        client.send(PREFACE + frames.settings([]))
+        await until(lambda: held.connection is not before)
+        connection = held.connection
+        held.hold()
+        stream = client.head(GET)
+        await until(lambda: not connection.transport.is_reading())
+        connection.pause_writing()
+        connection.resume_writing()
+        assert not connection.transport.is_reading()
+        connection.pause_writing()
+        connection.take_turn()
+        assert not connection.transport.is_reading()
+        connection.resume_writing()
+        assert connection.transport.is_reading()
+        held.release()
+        assert (await client.answer(stream)).body == b"x"
+
+
+async def test_a_connection_that_ends_in_line_is_not_read_before_its_turn() -> None:
+    """A client that was refused goes on sending, and what it sends is dropped."""
+    async with holding() as held:
+        held.hold()
+        held.writer.write(b"no request\r\n\r\n")
+        assert (await held.reader.read()).startswith(b"HTTP/1.1 400 ")
+        assert not held.connection._transport.is_reading()
+        held.release()
+        await until(held.connection._transport.is_reading)

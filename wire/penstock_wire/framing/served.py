@@ -88,6 +88,10 @@ class Served:
 
     # -- reading pauses while the client accepts nothing ----------------------------------------------------
 
+    def _may_read(self) -> bool:
+        """Whether nothing else pauses reading."""
+        return True
+
     def _pause_reading(self) -> None:
         self._progress.stuck_since = self._front.now
         self._progress.stuck_bytes = self.transport.get_write_buffer_size()
@@ -96,7 +100,7 @@ class Served:
 
     def _resume_reading(self) -> None:
         self._progress.frames_seen = -1
-        if not self.transport.is_closing():
+        if self._may_read() and not self.transport.is_closing():
             self.transport.resume_reading()
 
     # -- memory ---------------------------------------------------------------------------------------------

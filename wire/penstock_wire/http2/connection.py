@@ -77,6 +77,7 @@ class H2Connection(Carrier, H2End, Served, TakesTurns):
         self._heard = 0  # frames that had come when it was looked at last
         self._heard_at = front.now
         self._pinged = False  # a sign of life was asked for since
+        self._in_line = False  # it is not read before its turn
         self._begin_end(front.max_head_bytes)
         self._serve_in(front, listener, peer)
         self.send(
@@ -102,12 +103,17 @@ class H2Connection(Carrier, H2End, Served, TakesTurns):
         super().data_received(data)
 
     def await_turn(self) -> None:
+        self._in_line = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def take_turn(self) -> None:
+        self._in_line = False
         if not (self._paused or self.transport.is_closing()):
             self.transport.resume_reading()
+
+    def _may_read(self) -> bool:
+        return not self._in_line
 
     def _take_frame(self, data: bytes, offset: int, size: int) -> int:
         return self._take_h2_frame(data, offset, size)

@@ -25,7 +25,7 @@ from penstock_wire.http.messages import NO_BODY_STATUS
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server import limits, streams
 from penstock_wire.http.server.exchange import H1Exchange, Owner
-from penstock_wire.http.server.reader import LINE_IS_LONG, PLAIN, RequestReader
+from penstock_wire.http.server.reader import LINE_IS_LONG, NOT_ITS_TURN, PLAIN, RequestReader
 from penstock_wire.http.server.writer import AnswerWriter
 from penstock_wire.process import log
 
@@ -188,13 +188,15 @@ class H1Connection(Owner):
 
     def hand_over(self, make: Successor, rest: bytes) -> None:
         front, listener, transport = self._front, self._listener, self._transport
+        waits = self._reader.holders
+        self._reader.resume(waits)  # its successor gets in line instead
         self._reader.close()
         successor = make(front, listener, self._loop, transport, self._reader.peer)
         front.connections.discard(self)
         front.connections.add(successor)
         listener.replace(self, successor)
         transport.set_protocol(successor)
-        if rest:
+        if rest or waits:
             successor.data_received(rest)
 
     # -- whose turn it is -----------------------------------------------------------------------------------
@@ -405,7 +407,7 @@ class H1Connection(Owner):
         reader.stop()
         reader.since = self._front.now
         if not self._transport.is_closing():
-            reader.resume(reader.holders)
+            reader.resume(~NOT_ITS_TURN)
             self._writer.end()
 
     def send_away(self) -> None:

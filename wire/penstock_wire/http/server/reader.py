@@ -44,7 +44,7 @@ DROP: Final = 4
 LINE_IS_LONG: Final = 1  # reasons to pause reading
 _STREAM_IS_FULL: Final = 2
 _MUCH_BEHIND: Final = 4
-_NOT_ITS_TURN: Final = 8
+NOT_ITS_TURN: Final = 8
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SPECIAL = heads.SPECIAL
@@ -265,10 +265,10 @@ class RequestReader(TakesTurns):
                 self._transport.resume_reading()
 
     def await_turn(self) -> None:
-        self.pause(_NOT_ITS_TURN)
+        self.pause(NOT_ITS_TURN)
 
     def take_turn(self) -> None:
-        self.resume(_NOT_ITS_TURN)
+        self.resume(NOT_ITS_TURN)
 
     def kept(self, current: H1Exchange | None) -> int:
         """Return the bytes that are kept of what is not in line.
