@@ -109,11 +109,51 @@ def test_what_is_remembered_of_blocks_is_bounded_and_counted() -> None:
     assert isinstance(derived, call.CallHead)
     for length in range(100):
         derived.sized(length, one)
+    reader.grew(one)
     assert reader.read(block) is one
     kept = reader.kept()
     assert 16 * 200 < kept - before < 16 * 1000
     assert reader.read(block) is one
     assert reader.kept() == kept
+
+
+@pytest.mark.parametrize(("users", "least"), [(40, 1.0), (80, 0.5), (250, 0.15)])
+def test_of_more_heads_than_there_is_room_for_many_are_found_again(users: int, least: float) -> None:
+    """A gateway sends the calls of its users, each with a token, in turn on one connection."""
+    reader, encoder = head.HeadReader(10_000), hpack.Encoder()
+    first = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "a")]
+    found, rounds = 0, 20
+    for turn in range(rounds + 5):
+        again = 0
+        for user in range(users):
+            token = hpack.NeverIndexedHeaderTuple("authorization", f"{user:04}" + "x" * 1000)
+            reader.read(encoder.encode([*first, token]))
+            again += reader.size == 0
+            assert reader.kept() <= 256 * 1024 + 32 * 512
+        found += again if turn >= 5 else 0
+    assert found >= least * rounds * users
+
+
+def test_what_is_derived_from_heads_is_within_the_same_bound() -> None:
+    """Heads that come once, of which the bodies come later; one that is forgotten counts no longer."""
+    reader, encoder = head.HeadReader(10_000), hpack.Encoder()
+    first = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "a")]
+    heads = [
+        reader.read(encoder.encode([*first, ("content-type", "application/grpc"), ("x", f"{number}")]))
+        for number in range(100)
+    ]
+    for one in heads:
+        assert call.Call.is_one(one)
+        assert isinstance(one.derived, call.CallHead)
+        for length in range(16):
+            one.derived.sized(length, one)
+            reader.grew(one)
+            assert reader.kept() <= 256 * 1024
+    assert reader.kept() == sum(one.kept for one in heads) > 200 * 1024
+    assert reader.give_way()
+    heads[0].grown = 100
+    reader.grew(heads[0])
+    assert reader.kept() == 0
 
 
 def test_a_head_counts_as_what_it_becomes() -> None:

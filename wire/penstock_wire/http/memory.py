@@ -38,6 +38,8 @@ LOG_SECONDS: Final = 1.0
 MEASURE_SECONDS: Final = 0.1
 """Time between two measurements for what is announced, which costs its client nothing, while little comes."""
 RETRY_AFTER_SECONDS: Final = 1.0
+ONLY_REMEMBERED: Final = 0.0
+"""`Keeper.kept_since` of what saves time and no more: nobody loses an answer by it, so nobody gave way."""
 
 
 class Keeper(Protocol):
@@ -157,7 +159,7 @@ class MemoryBound:
                 heapq.heappop(most)
             if keeper.give_way():
                 missing -= size
-                count += 1
+                count += keeper.kept_since() != ONLY_REMEMBERED
         self.gave_way += count
         # NB: even if too much is kept outside of connections, the next look must not come sooner.
         self.room = self._measured_room = wanted

@@ -233,6 +233,8 @@ class Call(H2Exchange):
             derived = head.derived
             if isinstance(derived, CallHead):
                 request.headers = request.shared = derived.sized(size, head)
+                if head.grown:
+                    self.carrier.grew(head)
                 if own:
                     request.headers += own
         elif method == _CHECK:

@@ -26,7 +26,7 @@ from penstock_wire.http2 import frames
 from penstock_wire.http2.call import Call
 from penstock_wire.http2.end import CREDIT_BYTES, H2End, expect_stream, unpadded
 from penstock_wire.http2.exchange import Carrier, H2Exchange
-from penstock_wire.http2.head import NO_TABLE, HeadReader
+from penstock_wire.http2.head import NO_TABLE, Head, HeadReader
 from penstock_wire.http2.passed_call import PassedCall
 from penstock_wire.process import log
 
@@ -39,7 +39,7 @@ _RESETS: Final = 4 * frames.MAX_STREAMS
 """Most unanswered streams that the client resets in a second."""
 _PING: Final = frames.header(8, frames.PING, 0, 0) + b"alive?\0\0"
 _REMEMBERED: Final = 128
-"""Streams that were reset here, for which frames may be on the way: a client can have as many as it likes."""
+"""Most streams that were reset here and whose late frames are ignored; beyond it the oldest is forgotten."""
 
 
 class H2Connection(Carrier, H2End, Served, TakesTurns):
@@ -286,6 +286,9 @@ class H2Connection(Carrier, H2End, Served, TakesTurns):
 
     def fits(self, size: int) -> bool:
         return self.memory.fits(size)
+
+    def grew(self, head: Head) -> None:
+        self._heads.grew(head)
 
     @property
     def closing(self) -> bool:

@@ -64,6 +64,10 @@ class Carrier(Framed):
         """Send an answer's stream in a task."""
         raise NotImplementedError
 
+    def grew(self, head: Head) -> None:
+        """Count what was derived from a head (`Head.grown`)."""
+        raise NotImplementedError
+
 
 class DataSender(PieceSender):
     """A body that is sent on a stream.

@@ -6,11 +6,13 @@ that came before are found again by their fields, without those that differ from
 
 from __future__ import annotations
 
+from random import random
 from typing import Final
 
 from penstock_wire.errors import PenstockError
 from penstock_wire.headers import HOP_BY_HOP, IN_VALUES, PER_CONNECTION, REQUEST_ID, TIMEOUT_MS, Headers, get
 from penstock_wire.http.head_cache import FIELD_BYTES
+from penstock_wire.http.memory import ONLY_REMEMBERED
 from penstock_wire.http.server import head as heads
 from penstock_wire.http2.fields import Field, FieldReader
 
@@ -42,6 +44,9 @@ _OF_CONNECTION: Final = frozenset(
 _MOST_KNOWN: Final = 256
 _LARGEST_KNOWN: Final = 4096
 _MOST_KEPT: Final = 256 * 1024
+_ADMITTED: Final = 1 / 8
+"""Share of new heads that a full memory takes in, each instead of others at random: of many users in turn, as
+many are found again as there is room for."""
 _MOST_STARTS: Final = 32
 _START_BYTES: Final = 512
 
@@ -58,7 +63,7 @@ class Head:
         length: announced bytes of the body, -1 if none.
     """
 
-    __slots__ = ("derived", "error", "fault", "fields", "grown", "length", "method", "target")
+    __slots__ = ("derived", "error", "fault", "fields", "grown", "kept", "length", "method", "target")
 
     def __init__(self, fault: str, error: PenstockError | None = None) -> None:
         self.fault = fault
@@ -70,7 +75,9 @@ class Head:
         self.derived: object = None
         """What gRPC derived from it."""
         self.grown = 0
-        """Bytes of that which the reader has not counted yet."""
+        """Bytes of that which the reader has not counted yet, see `HeadReader.grew`."""
+        self.kept = 0
+        """Bytes as which the reader counts it; 0 if it does not remember it."""
 
 
 class _Start:
@@ -96,12 +103,13 @@ class HeadReader:
         most: limit for the bytes of a head.
     """
 
-    __slots__ = ("_changes", "_kept", "_known", "_most", "_reader", "_starts", "own", "size")
+    __slots__ = ("_changes", "_kept", "_keys", "_known", "_most", "_reader", "_starts", "own", "size")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._reader = FieldReader(2 * most)
         self._known: dict[tuple[Field, ...], Head] = {}
+        self._keys: list[tuple[Field, ...]] = []  # of `_known`
         self._starts: dict[bytes, _Start] = {}  # by the bytes, until the table changes
         self._changes = 0
         self.own: Headers = ()
@@ -116,14 +124,34 @@ class HeadReader:
 
     def kept_since(self) -> float:
         """See `memory.Keeper.kept_since`: it goes before requests that are as large."""
-        return 0.0
+        return ONLY_REMEMBERED
 
     def give_way(self) -> bool:
         """See `memory.Keeper.give_way`."""
-        self._known.clear()
-        self._starts.clear()
-        kept, self._kept = self._kept, 0
+        kept = self._kept
+        self._shrink(0, 0)
         return kept > 0
+
+    def grew(self, head: Head) -> None:
+        """Count what was derived from a head."""
+        if head.kept:
+            head.kept += head.grown
+            self._kept += head.grown
+            self._shrink(_MOST_KNOWN, _MOST_KEPT)
+        head.grown = 0
+
+    def _shrink(self, count: int, size: int) -> None:
+        """Forget heads, at random, until so many of so many bytes are left at most."""
+        keys = self._keys
+        if len(keys) <= count and self._kept <= size:
+            return
+        while keys and (len(keys) > count or self._kept > size):
+            place = int(random() * len(keys))  # noqa: S311 - a guess is of no use
+            keys[place], keys[-1] = keys[-1], keys[place]
+            head = self._known.pop(keys.pop())
+            self._kept -= head.kept
+            head.kept = 0
+        self._starts = {block: start for block, start in self._starts.items() if start.head.kept}
 
     def read(self, block: bytes) -> Head:
         """Read a request's block.
@@ -179,11 +207,14 @@ class HeadReader:
             head = _head(shared, self._most)
             self.size = size
             if not head.fault and head.error is None and size <= _LARGEST_KNOWN:
-                if len(self._known) >= _MOST_KNOWN or self._kept >= _MOST_KEPT:
-                    self.give_way()
-                self._known[key] = head
-                self._kept += 2 * size
-                self.size += size
+                full = len(self._keys) >= _MOST_KNOWN or self._kept + 2 * size > _MOST_KEPT
+                if not full or random() < _ADMITTED:  # noqa: S311 - as above
+                    self._shrink(_MOST_KNOWN - 1, _MOST_KEPT - 2 * size)
+                    self._known[key] = head
+                    self._keys.append(key)
+                    head.kept = 2 * size
+                    self._kept += head.kept
+                    self.size += size
         elif at_start <= start and len(own) <= _MOST_OWN and self._changes == self._reader.changes:
             if len(self._starts) >= _MOST_STARTS:
                 self._starts.clear()
@@ -193,9 +224,6 @@ class HeadReader:
     def _with_own(self, head: Head, own: list[Field]) -> Head:
         """Return a head, or the refusal of the request's own fields."""
         self.own = tuple(own)
-        if head.grown:
-            self._kept += head.grown
-            head.grown = 0
         size = sum([len(name) + len(value) for name, value in own])
         self.size += size + FIELD_BYTES * len(own)
         if len(own) > _MOST_OWN or size > self._most:
