@@ -13,7 +13,8 @@ send one text a request from core 1. Four batchers stand before it:
 Lengths are drawn from the distributions of `LENGTHS`. A closed loop of 128 callers comes first, after a
 warm-up, with the same texts for all; then an open loop at shares of what sorted texts reach. Rates of the
 closed loop are texts a second of the encoder's CPU, which it uses whole, so that another's work on its core
-does not count. It takes two minutes for one distribution, four with the open loop (`--shares`).
+does not count. It takes four minutes for one distribution; without the open loop (`--shares`
+and nothing behind it) two.
 
 `--duplicates` asks for each text twice instead, with `reuse: None` and `InFlight`, while one caller in ten
 leaves before its answer: the texts that the encoder ran for each answer, and no answer of another text.
@@ -413,6 +414,11 @@ def duplicates(name: str, path: Path, *, warm: float, count: int) -> None:
             )
 
 
+def of_short(times: list[float]) -> str:
+    """The p99 of short texts, if there were any."""
+    return f"of short ones {quantile(times, 0.99):.2f} s" if times else "of short ones: there are none"
+
+
 def compare(
     name: str,
     path: Path,
@@ -444,7 +450,7 @@ def compare(
             print(
                 f"{name:<12} {each:<12} {rates[each]:7.1f} texts/s, {rates[each] / best:.2f} of sorted, "
                 f"{len(found) / batches:.1f} a batch; p99 {quantile(times, 0.99):.2f} s, "
-                f"of short ones {quantile(short, 0.99) if short else math.nan:.2f} s"
+                f"{of_short(short)}"
                 + (
                     f"; {spent / len(found) * 1e6:.0f} µs of the sidecar a text"
                     if server is not behind
@@ -457,9 +463,7 @@ def compare(
             server.change({"maxBatchSize": BATCH, "latencyObjectiveMs": OBJECTIVE_MS})
             for share in shares:
                 goodput, short = opened(server, texts, share * best, seconds)
-                good[each].append(
-                    f"{share:4.0%}: {goodput:6.1f} in time/s, p99 of short ones {quantile(short, 0.99):.2f} s"
-                )
+                good[each].append(f"{share:4.0%}: {goodput:6.1f} in time/s, p99 {of_short(short)}")
     print(f"{name:<12} cost ÷ count {rates['cost'] / rates['count']:.3f}")
     if budgets:
         most = max((rate, each) for each, rate in rates.items() if each.startswith("budget"))
