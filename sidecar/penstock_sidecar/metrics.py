@@ -244,12 +244,17 @@ class Metrics:
             "Median error of a batch's predicted time, and what it were by the number of items",
             labels=("class", "by"),
         )
+        cap = GaugeMetricFamily(
+            _PREFIX + "fit_cost_cap", "The largest cost of an item that counts", labels=("class",)
+        )
         for path, fit in fits_of_most_batches(self._fits()):
             labels = (class_label(path),)
             for term, value in {} if fit.work is UNSET else fit.work.items():
                 work.add_metric((*labels, term), value)
             if fit.batch is not UNSET:
                 cost.add_metric(labels, fit.batch.cost)
+                if fit.batch.cap is not UNSET:
+                    cap.add_metric(labels, fit.batch.cap)
                 error.add_metric((*labels, "cost"), fit.batch.error)
                 error.add_metric((*labels, "items"), fit.batch.error_by_items)
             a_ms, b_ms = fit.bounded()
@@ -259,6 +264,7 @@ class Metrics:
         yield slope
         yield work
         yield cost
+        yield cap
         yield error
         build = GaugeMetricFamily(
             _PREFIX + "build_info", "1; the label says whether compiled modules run", labels=("build",)

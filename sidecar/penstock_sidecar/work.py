@@ -5,7 +5,8 @@
 
 `n` is the number of a batch's items and `c` the cost of one, a length in most cases. The last two terms are
 what a batch takes whose items are padded to the longest: layers that see each token alone, and attention.
-A `c` above `cap` counts as that: most models cut long texts off.
+A `c` above `cap` counts as that: most models cut long texts off. Where there is a cap, `per_cost` is 0, since
+what Σc is of costs that are cut off cannot be said by their sum.
 While costs explain nothing there is no formula, and the work of a batch is its number of items.
 `estimators.cost_fit` finds the formula.
 """
@@ -26,7 +27,7 @@ class WorkFormula:
         per_cost: work of a unit of cost.
         per_padded: work of a unit of cost to which an item is padded.
         per_square: work of the square of that unit.
-        cap: the largest cost that counts.
+        cap: the largest cost that counts; infinite unless `per_cost` is 0.
 
     `pads` is True if the longest item costs the others time. `overhead` is the time that a batch of any work
     takes, `a / b`, as work; the latency model sets it. `usual` is the work of the mean item among its like,
@@ -85,9 +86,7 @@ class WorkFormula:
             cost: the sum of their costs.
             longest: the largest of their costs.
         """
-        if longest > self.cap:
-            longest = self.cap
-            cost = min(cost, items * longest)
+        longest = min(longest, self.cap)
         padded = items * longest
         return (
             self.per_item * items
@@ -104,9 +103,9 @@ class WorkFormula:
             cost: the sum of their costs.
             longest: the largest of their costs.
         """
-        if longest > self.cap:
+        if longest > self.cap:  # exact for one item, for one that is cut off, and if all are; else too much
+            cost = min(cost - longest + self.cap, items * self.cap)
             longest = self.cap
-            cost = min(cost, items * longest)
         each = self.per_cost + self.per_padded + self.per_square * longest
         return self.per_item * items + each * cost
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -229,6 +230,7 @@ class Dispatcher:
                     cost=round(known.cost, 3),
                     error=round(known.error, 3),
                     error_by_items=round(known.error_by_items, 3),
+                    cap=UNSET if math.isinf(known.formula.cap) else known.formula.cap,
                 ),
             )
             for cls, line in model.lines(self._clock()).items()

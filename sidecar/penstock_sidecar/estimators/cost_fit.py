@@ -10,7 +10,9 @@ the truth. Those of the other assumption, each with its share of long items, may
 
 Most models cut long texts off, so that a longer one costs no more. Where the lines by n · max(c) and Σc are
 off, a cap of max(c) is sought with which the first is less so, by the criterion of Laplace's errors,
-2 · N · ln(mean error), with N kinds of batches: again by more than `CERTAIN`.
+2 · N · ln(mean error), with N kinds of batches: again by more than `CERTAIN`. With a cap Σc is no term:
+the sum of costs does not say what it is of costs that are cut off. A server that cuts and does not pad gets
+a formula by n · max(c), whose error is no more than without a cap.
 
 Errors count relative to the time or to what was expected, whichever is more, and are weighted by Huber's
 function of the residuals (1964, doi:10.1214/aoms/1177703732); those that are off by `BELIED` times do not
@@ -52,6 +54,8 @@ _N, _SQUARE, _PADDED, _SUM = 1, 2, 3, 4
 _TERMS = (_N, _SQUARE, _PADDED, _SUM)
 _SUBSETS = tuple([subset for count in (1, 2, 3) for subset in combinations(_TERMS, count)])
 _TIME = 5
+_MOST_CAPS = 10
+"""Caps that are tried first; each takes as long as a robust line."""
 _Columns = list[list[float]]
 """Of all samples 1, n, n · max(c)², n · max(c), Σc, and the seconds, the costs over their mean."""
 
@@ -77,14 +81,14 @@ def choose(samples: Sequence[BatchSample], current: WorkFormula | None) -> WorkF
     """
     if len(samples) < LEAST_SAMPLES or are_alike(samples):
         return current if len(samples) < LEAST_SAMPLES else None
-    cap = _cap(samples)
-    if cap < math.inf:
-        samples = [(now, n, t, min(cost, n * cap), min(most, cap)) for now, n, t, cost, most in samples]
+    cap, given = _cap(samples), samples
+    if cap < math.inf:  # without Σc, see above: a term of zeros is never chosen
+        samples = [(now, n, t, 0.0, min(most, cap)) for now, n, t, _, most in samples]
     number = sum([n for _, n, _, _, _ in samples])
-    costs = sum([cost for _, _, _, cost, _ in samples]) / number
+    costs = sum([cost for _, _, _, cost, _ in samples]) / number or 1.0
     padded = sum([n * most for _, n, _, _, most in samples]) / number
     square = sum([n * most * most for _, n, _, _, most in samples]) / number
-    if not costs:
+    if not padded:
         return None
     columns: _Columns = [
         [1.0] * len(samples),
@@ -121,7 +125,7 @@ def choose(samples: Sequence[BatchSample], current: WorkFormula | None) -> WorkF
         cap,
     )
     alone = most = 0.0
-    for (_, number, _, cost, longest), fair in zip(samples, believed, strict=True):
+    for (_, number, _, cost, longest), fair in zip(given, believed, strict=True):
         if fair:
             alone += formula.alone(number, cost, longest)
             most = max(most, formula.alone(1, longest, longest))
@@ -153,16 +157,16 @@ def _cap(samples: Sequence[BatchSample]) -> float:
     if whole <= 2.0 * _LEAST_ERROR:
         return math.inf
     best, least = math.inf, whole
-    octaves = sorted({half for _, half in kinds})[:-1]
-    for tried in ([half / 2.0 for half in octaves], [-0.25, -0.125, 0.125, 0.25]):
-        middle = best if best < math.inf else 1.0
-        for power in tried:
-            cap = middle * 2.0**power
+    halves = sorted({half for _, half in kinds})[:-1]
+    gap = 1 + (len(halves) - 1) // _MOST_CAPS
+    tried, step = [2.0 ** (half / 2.0) for half in halves[gap // 2 :: gap]], gap / 4.0
+    while tried:
+        for cap in tried:
             error = off([(n * min(most, cap), t) for n, _, most, t in usual])
             if error < least:
                 best, least = cap, error
-        if best == math.inf:
-            break
+        closer = step > 0.1 and best < math.inf
+        tried, step = [best / 2.0**step, best * 2.0**step] if closer else [], step / 2.0
     return best if 2.0 * len(usual) * math.log(whole / least) > CERTAIN else math.inf
 
 

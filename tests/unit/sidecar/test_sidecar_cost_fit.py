@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from penstock_sidecar.estimators import cost_fit
 from penstock_sidecar.estimators.cost_fit import LEAST_SAMPLES, BatchSample, choose
 from penstock_sidecar.estimators.latency_model import HORIZON, TRIAL_EVERY, TRIAL_SELDOM, LatencyModel
 from penstock_sidecar.estimators.robust_line import fit_line
@@ -208,6 +209,40 @@ def test_a_text_that_the_model_cuts_off_counts_as_what_it_takes(claims: int | No
     assert formula.cap == pytest.approx(300, rel=0.15)
     assert formula.of(8, 8 * 150, 150) == pytest.approx(formula.of(8, 10**7, 10**6) / 2, rel=0.15)
     assert formula.alone(2, 10**7, 10**6) == formula.alone(2, 2 * formula.cap, formula.cap)
+
+
+def test_where_texts_are_cut_off_their_sum_does_not_count():
+    """It does not say what counts of long ones: 31 of 10 and one of 10⁶ are 822, not 32 · 512."""
+    draw = random.Random(1)
+    given = [
+        [10**5 if draw.random() < 0.05 else cost for cost in costs] for costs in batches(3, 200, size=None)
+    ]
+    formula = choose(samples(lambda c: TIMES["sum"]([min(cost, 512) for cost in c]), given), None)
+    assert formula is not None
+    assert formula.cap == pytest.approx(512, rel=0.25)
+    assert formula.per_cost == 0.0
+    one = WorkFormula(0.0, 0.0, 1.0, 0.0, 512.0)
+    assert one.alone(32, 31 * 10 + 10**6, 10**6) == 822.0
+    assert one.alone(2, 2 * 10**6, 10**6) == one.alone(2, 1024, 512) == one.of(2, 10**6, 10**6) == 1024.0
+
+
+@pytest.mark.interpreted  # it counts the calls of a function
+def test_a_look_tries_few_caps_however_far_costs_differ(monkeypatch: pytest.MonkeyPatch):
+    """Each takes as long as a robust line; here times say nothing, so none of the lines is good."""
+    draw = random.Random(1)
+    some: list[BatchSample] = []
+    for number in range(200):
+        costs = [int(10 ** draw.uniform(0, 9)) for _ in range(draw.randint(1, 32))]
+        some.append((float(number), len(costs), draw.lognormvariate(-4, 1), sum(costs), max(costs)))
+    lines: list[int] = []
+
+    def fit(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+        lines.append(len(points))
+        return fit_line(points)
+
+    monkeypatch.setattr(cost_fit, "fit_line", fit)
+    choose(some, None)
+    assert 10 < len(lines) < 30
 
 
 @pytest.mark.parametrize("time", TIMES.values(), ids=TIMES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock_sidecar import metrics as subject
 from penstock_sidecar.interfaces import Counts
 from penstock_sidecar.metrics import MAX_CLASSES, Metrics, class_label
-from penstock_wire.control.report import Fit
+from penstock_wire.control.report import ByCost, Fit
 from penstock_wire.errors import Reason
 
 
@@ -89,7 +90,8 @@ def test_a_reason_of_the_sdk_and_of_the_sidecar_is_one_series():
 
 def test_gauges_show_the_queue_the_curves_and_what_is_open():
     metrics = Metrics()
-    fit = Fit(a_ms=20.0, b_ms=0.5, n=9, work={"padded": 0.25})
+    batch = ByCost(items=12.0, cost=3100.0, error=0.01, error_by_items=0.3, cap=5e6)
+    fit = Fit(a_ms=20.0, b_ms=0.5, n=9, work={"padded": 0.25}, batch=batch)
     metrics.show(Busy(), fits=lambda: {"/p": fit}, streams=lambda: (4, 1))
     values = samples(metrics)
     assert (values["queued_items"], values["ongoing_items"], values["slots"]) == (7, 3, 2)
@@ -99,6 +101,8 @@ def test_gauges_show_the_queue_the_curves_and_what_is_open():
     assert values[f"fit_intercept_seconds{{class={label}}}"] == 0.02
     assert values[f"fit_slope_seconds{{class={label}}}"] == 0.0005
     assert values[f"fit_work{{class={label},term=padded}}"] == 0.25
+    assert values[f"fit_cost_cap{{class={label}}}"] == 5e6
+    assert msgspec.convert(msgspec.to_builtins(fit), Fit) == fit, "the operator takes it"
 
 
 def test_no_label_holds_what_a_client_chose_and_their_number_is_bounded():

@@ -113,12 +113,14 @@ class ByCost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         cost: sum of their costs.
         error: median error of a batch's time by the work, as a share of the time.
         error_by_items: the same by the number of items alone.
+        cap: the largest cost of an item that counts; absent if all do.
     """
 
     items: Extent
     cost: Work
     error: Extent
     error_by_items: Extent
+    cap: Work | msgspec.UnsetType = msgspec.UNSET
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
