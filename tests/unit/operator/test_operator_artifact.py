@@ -79,7 +79,7 @@ def test_the_first_digest_stays_and_is_demanded() -> None:
 def test_progress_is_shown_by_twentieths() -> None:
     """A status is not written for each report; the furthest pod is shown, until none downloads."""
     first = shown(backend(), {"here": 100, "total": 1000}, {"here": 300, "total": 1000, "rate": 7})
-    assert first["progress"] == "0.3 of 1 kB, 7 bytes/s, 100 s left"
+    assert first["progress"] == "0.3 of 1 kB, 7 bytes/s, 2 min left"
     seen = backend(first)
     assert not artifact_moved(seen, reports(seen, {"here": 340, "total": 1000, "rate": 9}))
     assert artifact_moved(seen, reports(seen, {"here": 360, "total": 1000}))
