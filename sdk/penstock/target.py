@@ -289,13 +289,14 @@ def _choose(name: str, kind: type[Any]) -> tuple[str | None, list[str], list[str
     A request can name all of them: the default one, the marked ones, and the unmarked public ones of the
     class and its bases in the same package. The default is `__call__`, else `predict`, else the only marked
     method, else the only public one; None if there are several. A framework's base class may have methods for
-    its own use: an inherited one that is not marked does not count where a class below has marked methods.
+    its own use: an inherited one that is not marked does not count where a class below has marked methods,
+    nor does one that the base class names in `__hooks__`, for subclasses to override.
     """
     public = [
         attribute
         for attribute in dir(kind)
         if not attribute.startswith("_")
-        and attribute not in (RECONFIGURE, *HOOKS)
+        and attribute not in (RECONFIGURE, *HOOKS, *getattr(kind, "__hooks__", ()))
         and _is_method(kind, attribute)
     ]
     marked = [attribute for attribute in public if mark_of(getattr(kind, attribute)) is not None]

@@ -36,7 +36,7 @@ Pooling = Literal["mean", "cls", "max", "last"]
 
 
 class Encoder:
-    """A tokenizer and an encoder. A subclass has `_run`, and may set `inputs` and `classifies`.
+    """A tokenizer and an encoder. A subclass has `run_model`, and may set `inputs` and `classifies`.
 
     An item is a text, or of a model that scores pairs an object with `text` and `pair`. Where the model has
     classes, an answer is an object with `label` and `score`, or with a score for each label; where it has one
@@ -51,14 +51,16 @@ class Encoder:
         all_scores: whether an answer has the score of each label.
 
     Attributes:
-        inputs: the arrays that `_run` gets: `input_ids`, `attention_mask`, `token_type_ids`, `position_ids`.
-        classifies: whether `_run` returns logits; else embeddings, of each token or of each text.
+        inputs: the arrays that `run_model` gets, of `input_ids`, `attention_mask`, `token_type_ids` and
+            `position_ids`.
+        classifies: whether `run_model` returns logits; else embeddings, of each token or of each text.
         pools: whether there is pooling to do; False if the model has done it.
 
     Raises:
         LoadError: a file is not there or cannot be opened, or the model is none of these.
     """
 
+    __hooks__ = ("run_model",)
     inputs: Sequence[str] = ("input_ids", "attention_mask")
     classifies: bool = False
     pools: bool = True
@@ -93,7 +95,7 @@ class Encoder:
         self._pooling = pooling or (_pooling(folder, needed="Pooling" in kinds) if self.pools else "mean")
         self._tokenizer = self._opened(folder)
 
-    def _run(self, inputs: Mapping[str, Any]) -> Any:
+    def run_model(self, inputs: Mapping[str, Any]) -> Any:
         """Run the model once.
 
         Args:
@@ -177,7 +179,7 @@ class Encoder:
         mask = np.zeros(shape, bool)
         for row, encoding in zip(mask, encodings, strict=True):
             row[: len(encoding.ids)] = True
-        found = np.asarray(self._run(fed), np.float32)
+        found = np.asarray(self.run_model(fed), np.float32)
         if self.classifies:
             return self._judged(found)
         return list(self._embedded(found, mask))

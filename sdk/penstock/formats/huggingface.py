@@ -54,7 +54,7 @@ class Model(Encoder):
         self.pools = self._output != "sentence_embedding"
         super().__init__(path, pooling=pooling, normalize=normalize, all_scores=all_scores)
 
-    def _run(self, inputs: Mapping[str, Any]) -> Any:
+    def run_model(self, inputs: Mapping[str, Any]) -> Any:
         (found,) = self._session.run([self._output], dict(inputs))
         return found
 

@@ -176,15 +176,15 @@ class Own(Encoder):
 
     inputs = ("input_ids", "token_type_ids")
 
-    def _run(self, inputs: Any) -> Any:
+    def run_model(self, inputs: Any) -> Any:
         return TABLE[inputs["input_ids"]] + KINDS[inputs["token_type_ids"]]
 
 
 class Judge(Own):
     classifies = True
 
-    def _run(self, inputs: Any) -> Any:
-        return super()._run(inputs)[:, 0, :2]
+    def run_model(self, inputs: Any) -> Any:
+        return super().run_model(inputs)[:, 0, :2]
 
 
 def test_a_class_of_the_users_runs_the_model_and_has_all_else(tmp_path: Path) -> None:
