@@ -229,7 +229,7 @@ class Application:
                 name=names[id(each)],
                 kind=each.kind,
                 arguments={key: _walk(value, key, reference) for key, value in each.arguments.items()},
-                spec=_full_spec(each),
+                spec=_with_cost(each.kind, _sized(each.kind, copy.deepcopy(each.spec))),
             )
             for each in order.values()
         )
@@ -258,13 +258,16 @@ def _collect(application: Application, order: dict[int, Application]) -> None:
     order[id(application)] = application
 
 
-def _full_spec(application: Application) -> dict[str, Any]:
-    spec = copy.deepcopy(application.spec)
-    shape = find_default(application.kind.__qualname__, application.kind)
+def _sized(kind: Callable[..., Any], spec: dict[str, Any]) -> dict[str, Any]:
+    """A spec with `ALONE` for a class whose default method takes single items, unless it says a size."""
     batching = spec.get("batching", {})
-    if "maxBatchSize" not in batching and "batchPolicyRef" not in spec and not shape.batched:
-        batching = spec["batching"] = {**ALONE, **batching}
-    return _with_cost(application.kind, spec)
+    if (
+        "maxBatchSize" in batching
+        or "batchPolicyRef" in spec
+        or find_default(kind.__qualname__, kind).batched
+    ):
+        return spec
+    return {**spec, "batching": {**ALONE, **batching}}
 
 
 def _with_cost(kind: Callable[..., Any], spec: dict[str, Any]) -> dict[str, Any]:
@@ -426,13 +429,16 @@ def bound(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Application
 def own_settings(kind: Callable[..., Any]) -> dict[str, Any]:
     """The settings that a class gives its sidecar: of `@penstock.backend`, and the cost path of its methods.
 
-    Raises:
-        CompositionError: as for `_cost_path`.
+    Where `penstock export` refuses the paths (`_cost_path`), a warning is logged, and none is given.
     """
     bind = inspect.getattr_static(kind, _BIND, None)
     if isinstance(bind, functools.partial):  # of a function
         bind = getattr(bind.func, "__self__", None)
-    spec = _with_cost(kind, dict(bind.spec) if isinstance(bind, _Bind) else {})
+    spec = dict(bind.spec) if isinstance(bind, _Bind) else {}
+    try:
+        spec = _with_cost(kind, spec)
+    except CompositionError as error:
+        log("items go by their bytes, not by their cost", level="warning", error=str(error))
     return copy.deepcopy({name: spec[name] for name in ("batching", "userConfig") if name in spec})
 
 

@@ -71,13 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with USER_CODE:
             located = locate(options.target)
-            if options.nodes and isinstance(located, Application):
-                print(application_line(located, options.init_kwargs), flush=True)
+            if options.mark and isinstance(located, Application):
+                _announce(options, application_line(located, options.init_kwargs))
                 return 0
             refuse_builder(located)
             target = target_of(options.target, located, options.init_kwargs)
-            if options.nodes:
-                print(settings_line(located), flush=True)
+            if options.own_settings:
+                _announce(options, settings_line(located))
     except Exception as error:
         return _cannot_load(options.target, error)
     return run(lambda: _serve(target, options, secret))
@@ -103,10 +103,22 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--init-kwargs", type=json_object, default={}, help="keyword arguments of the class, JSON"
     )
     parser.add_argument(
-        "--nodes", action="store_true", help="print an application's nodes and end, or a class's settings"
+        "--mark",
+        default="",
+        help="begins the lines for the process that started this one: an application "
+        "is then not refused, but its nodes are printed",
+    )
+    parser.add_argument(
+        "--own-settings", action="store_true", help="print a class's settings for its sidecar"
     )
     parser.add_argument("--docs", action="store_true", help=f"serve a page to try it at {DOCS_PATH}")
     return parser.parse_args(argv)
+
+
+def _announce(options: argparse.Namespace, line: str) -> None:
+    """Print a line for the process that started this one."""
+    # NB: by one write, and not to sys.stdout: user code prints meanwhile, and can replace that.
+    print(f"{options.mark}{line}\n", end="", file=sys.__stdout__, flush=True)
 
 
 def bounded_front(limit: int | None) -> H1Front:
@@ -149,7 +161,7 @@ async def _serve(target: Target, options: argparse.Namespace, secret: str) -> in
     if build.done() and isinstance(built := build.result(), Served):
         methods = {name: Model(served, executor) for name, served in built.methods.items()}
         server.serve(Model(built, executor), methods, default=built.default)
-        print(f"ready data={join(*listener.address)}", flush=True)
+        _announce(options, f"ready data={join(*listener.address)}")
         await stop
     elif build.done():
         code = _cannot_load(target.name, build.result())

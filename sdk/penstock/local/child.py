@@ -22,8 +22,8 @@ MAX_LINE = 1024 * 1024
 KEPT = ("PENSTOCK_ACCESS_LOG",)
 """The user's variables for our programs that apply: they change only what is shown."""
 
-_OURS = re.compile(rf"(ready data=\S+( admin=\S+)?|{MARK}\[\{{.*\}}\]|{SETTINGS}\{{.*\}})$")
-"""A line of ours: the ready line, an application's nodes, or a class's settings."""
+_OURS = rf"(ready data=\S+( admin=\S+)?|{MARK}\[\{{.*\}}\]|{SETTINGS}\{{.*\}})$"
+"""A line of ours, after the child's mark: the ready line, an application's nodes, or a class's settings."""
 
 Say = Callable[[str], None]
 """Takes a line of a child's output."""
@@ -53,20 +53,31 @@ class Child:
         name: its name in messages.
         say: takes its lines, except for the ready line.
         guard: ends its group if this process ends first.
+        mark: begins its lines of ours, so that user code in it prints none by chance.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, name: str, say: Say, guard: Guard) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, name: str, say: Say, guard: Guard, mark: str
+    ) -> None:
         self.name = name
         self._process = process
         self._say = say
         self._guard = guard
+        self._ours = re.compile(re.escape(mark) + _OURS)
         self._ready: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         self._settings: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._run = asyncio.create_task(self._follow())
 
     @classmethod
     async def start(
-        cls, name: str, arguments: list[str], *, environment: Mapping[str, str], say: Say, guard: Guard
+        cls,
+        name: str,
+        arguments: list[str],
+        *,
+        environment: Mapping[str, str],
+        say: Say,
+        guard: Guard,
+        mark: str = "",
     ) -> Child:
         """Start a child.
 
@@ -76,6 +87,7 @@ class Child:
             environment: its whole environment.
             say: takes its lines, except for the ready line.
             guard: ends its group if this process ends first.
+            mark: see `Child`.
         """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -88,13 +100,13 @@ class Child:
             start_new_session=True,
         )
         guard.add(process.pid)
-        return cls(process, name, say, guard)
+        return cls(process, name, say, guard, mark)
 
     async def ready(self) -> dict[str, str]:
         """Wait for the line `ready NAME=VALUE …`; return its values.
 
         Raises:
-            NotReady: it ended before; its own last line has the cause.
+            NotReady: it ended before, and its own last line has the cause; or its output cannot be read.
             IsApplication: it listed an application's nodes instead.
         """
         return await asyncio.shield(self._ready)
@@ -144,35 +156,45 @@ class Child:
 
     async def _follow(self) -> int:
         outputs = ((self._process.stdout, self._line), (self._process.stderr, self._say))
-        readers = [asyncio.create_task(_read(stream, take)) for stream, take in outputs if stream is not None]
+        readers = [
+            asyncio.create_task(self._reads(stream, take)) for stream, take in outputs if stream is not None
+        ]
         code = await self._process.wait()
         # Processes that it started can run on, and keep its output open.
         end_group(self._process.pid)
         self._guard.remove(self._process.pid)
         await asyncio.gather(*readers)
         if not self._ready.done():
-            self._ready.set_exception(
-                NotReady(f"the {self.name} ended with exit code {code} before it was ready")
-            )
-            self._ready.exception()  # mark as retrieved: possibly nothing waits for it
+            self._fail(NotReady(f"the {self.name} ended with exit code {code} before it was ready"))
         return code
+
+    async def _reads(self, stream: asyncio.StreamReader, take: Say) -> None:
+        try:
+            await _read(stream, take)
+        except Exception as error:
+            if self._ready.done():
+                raise
+            self._fail(NotReady(f"the {self.name}'s output cannot be read: {error}"))
+            while await stream.read(64 * 1024):  # else a full pipe keeps it from its end
+                pass
+
+    def _fail(self, error: Exception) -> None:
+        self._ready.set_exception(error)
+        self._ready.exception()  # mark as retrieved: possibly nothing waits for it
 
     def _line(self, line: str) -> None:
         # NB: user code can have printed before it, without the end of a line.
-        ours = None if self._ready.done() else _OURS.search(line)
-        if ours is not None and ours[0].startswith(SETTINGS) and self._settings.done():
-            ours = None
+        ours = None if self._ready.done() else self._ours.search(line)
         if ours is None:
             self._say(line)
             return
         if ours.start():
             self._say(line[: ours.start()])
-        line = ours[0]
+        line = ours[1]
         if line.startswith(SETTINGS):
             self._settings.set_result(json.loads(line.removeprefix(SETTINGS)))
         elif line.startswith(MARK):
-            self._ready.set_exception(IsApplication(read(line)))
-            self._ready.exception()  # mark as retrieved: possibly nothing waits for it
+            self._fail(IsApplication(read(line)))
         else:
             fields = (part.partition("=") for part in line.split()[1:])
             self._ready.set_result({name: value for name, _, value in fields})
@@ -202,10 +224,10 @@ class Children:
         self._starts: set[asyncio.Task[Child]] = set()
 
     async def start(
-        self, name: str, arguments: list[str], *, environment: Mapping[str, str], say: Say
+        self, name: str, arguments: list[str], *, environment: Mapping[str, str], say: Say, mark: str = ""
     ) -> Child:
         """Start a child; arguments as for `Child.start`."""
-        start = Child.start(name, arguments, environment=environment, say=say, guard=self._guard)
+        start = Child.start(name, arguments, environment=environment, say=say, guard=self._guard, mark=mark)
         starting = asyncio.create_task(start)
         self._starts = {each for each in self._starts if not each.done() or _runs(each)} | {starting}
         try:

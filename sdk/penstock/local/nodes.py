@@ -59,7 +59,7 @@ def application_line(application: Application, init_kwargs: Mapping[str, Any]) -
 
 
 def settings_line(kind: Callable[..., Any]) -> str:
-    """Make the line with a class's settings (raises CompositionError)."""
+    """Make the line with a class's settings."""
     return SETTINGS + json.dumps(own_settings(kind))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,6 +64,9 @@ class Pair:
         self._terminal = terminal
         self._started: list[Child] = []
         self._data_port = self._admin_port = 0
+        self._mark = secrets.token_hex(8)
+        self._asks = node.settings is None and options.settings is None
+        """Whether the sidecar's settings are those that the class gives."""
 
     @property
     def address(self) -> str:
@@ -78,10 +82,8 @@ class Pair:
         """
         model_port, self._data_port, self._admin_port = free_port(), free_port(), free_port()
         try:
-            model = await self._start("model", self._model(model_port), self._model_environment())
-            settings = self._node.settings
-            if settings is None and self._options.settings is None:
-                settings = await model.settings()
+            model = await self._start("model", self._model(model_port), self._model_environment(), self._mark)
+            settings = await model.settings() if self._asks else self._node.settings
             sidecar = await self._start("sidecar", self._sidecar(model_port, settings), environment())
             await asyncio.gather(model.ready(), sidecar.ready())
             await self._until_ready(sidecar)
@@ -118,12 +120,15 @@ class Pair:
             return 0, b""
         return answer.status, answer.body
 
-    async def _start(self, name: str, arguments: list[str], variables: dict[str, str]) -> Child:
+    async def _start(
+        self, name: str, arguments: list[str], variables: dict[str, str], mark: str = ""
+    ) -> Child:
         child = await self._children.start(
             self._called(name),
             arguments,
             environment=variables,
             say=lambda line: self._terminal.child_line(self._called(name), line),
+            mark=mark,
         )
         self._started.append(child)
         return child
@@ -152,7 +157,8 @@ class Pair:
         arguments = json.dumps(self._node.init_kwargs)
         return [
             "penstock.serve", self._node.target, f"--host={HOST}", f"--port={port}",
-            f"--init-kwargs={arguments}", "--docs", "--nodes",
+            f"--init-kwargs={arguments}", "--docs", f"--mark={self._mark}",
+            *(["--own-settings"] if self._asks else []),
         ]  # fmt: skip
 
     def _model_environment(self) -> dict[str, str]:

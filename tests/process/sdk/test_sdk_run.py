@@ -411,6 +411,64 @@ async def test_a_class_gives_its_sidecar_the_cost_of_its_items_and_its_batching(
         await ask("ab", 422, "$.text of item 0")
 
 
+async def sizes_of(run: Run) -> set[int]:
+    """The sizes of the batches of items that come at once, each of which has to be answered."""
+
+    async def ask() -> list[str]:
+        async with run.session.post(f"{run.url}/predict", json={"instances": [1]}) as answer:
+            assert answer.status == 200, await answer.text()
+            return re.findall(r'desc="(\d+)"', answer.headers.get("server-timing", ""))
+
+    found = await asyncio.gather(*[ask() for _ in range(64)])
+    return {int(size) for each in found for size in each}
+
+
+async def test_a_class_whose_cost_is_not_of_all_methods_runs_without_it(start: Start, tmp_path: Path) -> None:
+    """`penstock export` refuses it; here a warning says so, unless a file says all."""
+    module = MODULE.replace("@penstock.batched", '@penstock.batched(cost="$.text")')
+    write(tmp_path, module + "\n    def other(self, item):\n        return item\n")
+    (tmp_path / "s.yaml").write_text("{}")
+    for arguments, warns in ((("--settings", "s.yaml"), False), ((), True)):
+        run = await (await start("model:Echo", *arguments)).ready()
+        assert await run.ask("no object") == [1, "no object"]
+        assert ("expected one cost path for all methods" in run.said) is warns
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "settings {'lr': 0.1}",
+        'settings {"batching": {"maxBatchSize": 2}}',
+        "ready data=here",
+        "application [{}]",
+    ],
+)
+async def test_what_a_module_prints_is_shown_and_never_read(
+    start: Start, tmp_path: Path, printed: str
+) -> None:
+    """Though it looks like a line of the model server's own."""
+    write(
+        tmp_path,
+        f"import sys\nprint({printed!r})\nprint({printed!r}, end='')\n{MODULE}sys.stdout = sys.stderr\n",
+    )
+    run = await (await start("model:Echo")).ready()
+    assert await run.ask(3) == [1, 3]
+    assert run.said.count(f"model   | {printed}\n") == 2
+    assert max(await sizes_of(run)) > 2
+
+
+async def test_a_line_that_cannot_be_read_ends_the_command(start: Start, tmp_path: Path) -> None:
+    """NaN is JSON for Python alone."""
+    spec = '@penstock.backend(spec={"userConfig": {"x": float("nan")}})\nclass Root'
+    write(
+        tmp_path,
+        APPLICATION.replace('@penstock.backend(spec={"batching": {"maxBatchSize": 2}})\nclass Root', spec),
+    )
+    run = await start("model:app")
+    assert await run.ended() == 1
+    assert "the model's output cannot be read" in run.said
+
+
 async def test_settings_of_a_file_are_followed(start: Start, tmp_path: Path) -> None:
     """The class gets its userConfig; what it refuses is said."""
     write(
