@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -84,26 +85,40 @@ def whole(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_pods_become(namespace: Namespace) -> None:
-    """Every shape of pod, in and out, as the API server stores it; a second creation changes nothing."""
+    """Every shape of pod, in and out, as the API server stores it; a second creation changes nothing.
+
+    Under Pod Security `restricted`, but for the shapes that it refuses without a sidecar as well.
+    """
     shapes = yaml.safe_load(SHAPES.read_text())
     namespace.kubectl("create", "serviceaccount", "fast")
-    create = ("create", "--dry-run=server", "-o", "json", "-f", "-")
-    said = namespace.kubectl(*create, input=yaml.safe_dump_all(map(whole, shapes)))
-    stored = {pod["metadata"]["annotations"]["shape"]: pod for pod in documents(said)}
+
+    def created(pods: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        dry = ("create", "--dry-run=server", "-o", "json", "-f", "-")
+        return documents(namespace.kubectl(*dry, input=yaml.safe_dump_all(pods)))
+
+    pods = created(whole(shape) for shape in shapes if "unrestricted" not in shape)
+    enforced = "pod-security.kubernetes.io/enforce=privileged"
+    namespace.cluster.kubectl("label", "namespace", namespace.name, enforced, "--overwrite")
+    pods += created(whole(shape) for shape in shapes if "unrestricted" in shape)
+    stored = {pod["metadata"]["annotations"]["shape"]: pod for pod in pods}
     first = shapes[0]["out"]
     assert {shape["shape"]: face(stored[shape["shape"]]) for shape in shapes} == {
         shape["shape"]: shape["out"] if isinstance(shape["out"], str) else first | shape["out"]
         for shape in shapes
     }
     injected, ours = stored["one-named-port"]["spec"]["initContainers"][0], of_a_backend()
-    alike = ("restartPolicy", "resources", "securityContext", "terminationMessagePolicy")
+    for shape in shapes:
+        given, pod = whole(shape)["metadata"], stored[shape["shape"]]
+        labels = {name: value or "" for name, value in given["labels"].items()}
+        assert (pod["metadata"]["labels"], pod["metadata"]["annotations"]) == (labels, given["annotations"])
+        if face(pod) != "plain":
+            assert pod["spec"]["initContainers"][0]["securityContext"] == ours["securityContext"]
+    alike = ("restartPolicy", "resources", "terminationMessagePolicy")
     assert {name: injected[name] for name in alike} == {name: ours[name] for name in alike}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         asked = injected[probe] | {"httpGet": injected[probe]["httpGet"] | {"scheme": "HTTP"}}
         assert asked | ours[probe] | {"httpGet": ours[probe]["httpGet"] | {"scheme": "HTTP"}} == asked
-    again = [clean(pod) for pod in stored.values()]
-    twice = documents(namespace.kubectl(*create, input=yaml.safe_dump_all(again)))
-    assert [pod["spec"] for pod in twice] == [pod["spec"] for pod in stored.values()]
+    assert [pod["spec"] for pod in created(map(clean, pods))] == [pod["spec"] for pod in pods]
 
 
 def of_a_backend() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,7 +34,8 @@ def later(penstock: Cluster) -> Iterator[tuple[str, ...]]:
         dockerfile = ROOT / "tests/support/cluster" / folder / "Dockerfile"
         images.build(dockerfile=dockerfile, tag=tag, build_args={"BASE": base})
     penstock.load(OTHER, LATER)
-    values = (f"images.sidecar={OTHER}", f"images.operator={LATER}", "images.pullPolicy=IfNotPresent")
+    images_of_it = (f"images.sidecar={OTHER}", f"images.operator={LATER}", "images.pullPolicy=IfNotPresent")
+    values = (*images_of_it, "injection.unknownPolicy=Deny")
     yield tuple(word for value in values for word in ("--set", value))
     upgrade(penstock)
 
@@ -104,31 +106,40 @@ def injected_sidecars(namespace: Namespace) -> set[str]:
 
 
 @pytest.mark.xdist_group("fight")
-def test_a_policy_an_upgrade_and_the_way_back_from_injection_lose_nothing(
+def test_injection_a_policy_an_upgrade_and_the_way_back_lose_nothing(
     namespace: Namespace, load: Load, later: tuple[str, ...]
 ) -> None:
-    """Under load, of an application with a last step of its own; pods of before the upgrade live on."""
+    """Under load, of an application with a last step of its own; pods of before the upgrade live on.
+
+    The later release refuses a policy that is not there.
+    """
     code, deployment, *others = plain(load)
     app = deployment["spec"]["template"]["spec"]["containers"][0]
     app["lifecycle"] = {"preStop": {"sleep": {"seconds": 12}}}
     namespace.apply(code, deployment, *others)
     rolled_out(namespace)
 
+    def labelled(value: str | None) -> dict[str, Any]:
+        return {"spec": {"template": {"metadata": {"labels": dict.fromkeys(LABEL, value)}}}}
+
     def label(value: str | None) -> None:
-        labels = dict.fromkeys(LABEL, value)
-        namespace.patch("deployment", "fast", {"spec": {"template": {"metadata": {"labels": labels}}}})
+        namespace.patch("deployment", "fast", labelled(value))
         rolled_out(namespace)
 
+    load.start(namespace.url("fast"), rate=30, fresh=True)
     label("small")
     assert injected_sidecars(namespace) == {SIDECAR}
-    wait_for("the plain pods to be gone", lambda: len(namespace.list("pods", "app=fast")) == 2)
-    load.start(namespace.url("fast"), rate=30)
     pods = {pod["metadata"]["uid"] for pod in living(namespace)}
     namespace.patch("batchpolicy", "small", {"spec": {"maxBatchSize": 3}})
     upgrade(namespace.cluster, *later)
     namespace.patch("batchpolicy", "small", {"spec": {"maxBatchSize": 4}})
     namespace.wait_ready("batchpolicy", "small")
     assert {pod["metadata"]["uid"] for pod in living(namespace)} == pods
+    unknown = ("patch", "deployment", "fast", "--dry-run=server", "-p", json.dumps(labelled("smal")))
+    wait_for(
+        "a policy that is not there to be refused",
+        lambda: "no BatchPolicy smal (there are: small)" in namespace.kubectl(*unknown, check=False),
+    )
     namespace.kubectl("rollout", "restart", "deployment", "fast")
     rolled_out(namespace)
     assert injected_sidecars(namespace) == {OTHER}

@@ -248,13 +248,16 @@ class Load:
         assert word == "collecting", f"the load did not begin, exit code {self._process.poll()}"
         self.port = int(port)
 
-    def start(self, url: str, *, rate: float, count: int = 0, calls: bool = False) -> None:
+    def start(
+        self, url: str, *, rate: float, count: int = 0, calls: bool = False, fresh: bool = False
+    ) -> None:
         """Begin to send, `rate` requests a second, `count` in all or (0) until stopped.
 
         Args:
             calls: every second one is a call over gRPC, all on one channel.
+            fresh: each request has a connection of its own, so that kube-proxy chooses its pod.
         """
-        self._write(json.dumps({"url": url, "rate": rate, "count": count, "calls": calls}))
+        self._write(json.dumps({"url": url, "rate": rate, "count": count, "calls": calls, "fresh": fresh}))
 
     def mark(self, part: str) -> dict[str, int]:
         """A part of the run begins, or goes on; the summary's `parts` has its figures.

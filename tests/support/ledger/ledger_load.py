@@ -3,7 +3,8 @@
 Run it inside the cluster's network namespace: `python -m tests.support.ledger.ledger_load --listen PORT`. It
 collects the records of `ledger_model` on PORT (0: any; models connect when they load), prints `collecting
 PORT`, and sends once told `{"url": …, "rate": requests a second, "count": requests in all or 0, "calls":
-whether every second one is a call over gRPC, all on one channel}` on standard input. A line `{"mark": NAME}`
+whether every second one is a call over gRPC, all on one channel, "fresh": whether each request has a
+connection of its own}` on standard input. A line `{"mark": NAME}`
 begins a part of the run under that name; the answer to it is `{"answered": n, "open": n, "earlier": n}`: the
 last are open and were sent before the part began. After `count` requests, or at any other line (or the end)
 of its input, it waits for the answers under way and prints one JSON summary; then another run may be asked
@@ -140,6 +141,7 @@ class Run(OpenLoop):
         self.marks: list[tuple[float, str]] = []
         self.ids = Ids()
         self.before = executed.batches, executed.batch_items, collections.Counter(executed.pods)
+        self.head = b"connection: close\r\nhost:" if order.get("fresh") else b"host:"
         self.channel: grpc.aio.Channel | None = None
         self.calls: set[asyncio.Task[None]] = set()
         where = urlsplit(order["url"])
@@ -155,10 +157,14 @@ class Run(OpenLoop):
             Ledger(objective_ms=TIMEOUT_SECONDS * 1000),
             form=self.ids,
             timeout=TIMEOUT_SECONDS,
-            connections=CONNECTIONS,
+            connections=0 if order.get("fresh") else CONNECTIONS,
             kind=Observed,
             first_number=first_number,
         )
+
+    def message(self, number: int) -> bytes:
+        """See `OpenLoop`."""
+        return super().message(number).replace(b"host:", self.head, 1)
 
     def dispatch(self, entry: Entry) -> None:
         """See `OpenLoop`."""

@@ -105,9 +105,10 @@ size({{ .spec }}.containers.filter(c, c.?ports.orValue([]).exists(p, p.?name.orV
 p.?protocol.orValue('TCP') == 'TCP'))) > (variables.portName == '' ? 0 : 1) ? 'another container has a port named ' +
 variables.name + ' as well: Services by that name would lead there' :
 variables.found && ['startupProbe', 'livenessProbe', 'readinessProbe'].exists(p, variables.holders.exists(c, p in c &&
-has(c[p].httpGet) && c[p].httpGet.?scheme.orValue('') == 'HTTPS' &&
-(c[p].httpGet.port == variables.number || c[p].httpGet.port == variables.portName))) ?
-'a probe asks its port by HTTPS: the sidecar speaks HTTP with the application' :
+(has(c[p].grpc) && c[p].grpc.port == variables.number || has(c[p].httpGet) &&
+c[p].httpGet.?scheme.orValue('') == 'HTTPS' &&
+(c[p].httpGet.port == variables.number || c[p].httpGet.port == variables.portName)))) ?
+'a probe asks its port by HTTPS or gRPC: the sidecar speaks HTTP with the application' :
 variables.found ? '' : variables.wanted == '' ?
 'the first container has not one port, nor one named http: say the port by the annotation penstock.dev/port' :
 'penstock.dev/port: no container has a port ' + variables.wanted) :
