@@ -106,6 +106,7 @@ def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
 
     watching = Deploy(namespace, folder, *arguments, "--watch")
     watching.wait_printed(f"kubectl --namespace={namespace.name} port-forward service/words")
+    print(f"[deploy] {watching.printed.splitlines()[-3]}")
     url = namespace.url("words")
     before = namespace.get("modelbackend", "words")["spec"]["model"]["python"]["code"]
 
@@ -129,15 +130,20 @@ def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
     # Code that no ReplicaSet names goes, what a rollback needs stays.
     wait_for("the end of unused code", lambda: namespace.get("configmap", "words-code-stray") is None)
     assert namespace.get("configmap", before["configMapRef"]["name"]) is not None
+
+    # A colleague deploys the same name, and who watches is told; then an edit that cannot be imported.
+    folders = [folder, tmp_path / "other" / "project"]
+    shutil.copytree(folder, folders[1])
+    shutil.copytree(tmp_path / "wheels", folders[1].parent / "wheels")
+    (folders[1] / "words/values.py").write_text(f"COLLECTOR, LABEL = {collector!r}, 'other'\n")
+    assert Deploy(namespace, folders[1], *arguments).wait() == 0
+    watching.wait_printed("another deploy came after this\nother code serves; save a change to try again")
     values.write_text("COLLECTOR = \n")
     watching.wait_printed("the version before serves on")
     assert watching.interrupt() == 0
     assert Deploy(namespace, folder, *arguments).wait() == 1  # as in a pipeline
 
     # Of two that deploy one name at once, one serves, and its code stays; the other one is told.
-    folders = [folder, tmp_path / "other" / "project"]
-    shutil.copytree(folder, folders[1])
-    shutil.copytree(tmp_path / "wheels", folders[1].parent / "wheels")
     for each, label in zip(folders, ("third", "fourth"), strict=True):
         (each / "words/values.py").write_text(f"COLLECTOR, LABEL = {collector!r}, {label!r}\n")
     both = [Deploy(namespace, each, *arguments) for each in folders]
