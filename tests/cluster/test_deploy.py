@@ -146,6 +146,7 @@ def test_code_is_served_without_an_image_and_an_edit_loses_nothing(
     # Of two that deploy one name at once, one serves, and its code stays; the other one is told.
     for each, label in zip(folders, ("third", "fourth"), strict=True):
         (each / "words/values.py").write_text(f"COLLECTOR, LABEL = {collector!r}, {label!r}\n")
+    before = namespace.get("modelbackend", "words")["spec"]["model"]["python"]["code"]
     both = [Deploy(namespace, each, *arguments) for each in folders]
     codes = [each.wait() for each in both]
     assert 0 in codes
