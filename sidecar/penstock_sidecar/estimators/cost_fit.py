@@ -158,7 +158,7 @@ def _cap(samples: Sequence[BatchSample]) -> float:
         return math.inf
     best, least = math.inf, whole
     halves = sorted({half for _, half in kinds})[:-1]
-    gap = 1 + (len(halves) - 1) // _MOST_CAPS
+    gap = 1 + max(0, len(halves) - 1) // _MOST_CAPS
     tried, step = [2.0 ** (half / 2.0) for half in halves[gap // 2 :: gap]], gap / 4.0
     while tried:
         for cap in tried:

@@ -155,10 +155,13 @@ class Scripted:
             self.running -= 1
 
         answer.over = over
-        answer.say(*[{"i": index, "data": each} for index, each in enumerate(predictions)])
+        # NB: an answer that is short lacks the first items.
+        count = len(json.loads(request.body)["instances"])
+        said = range(count - len(predictions), count)
+        answer.say(*[{"i": index, "data": each} for index, each in zip(said, predictions, strict=True)])
 
         def ends() -> None:
-            answer.say(*[{"i": index, "end": True} for index in range(len(predictions))])
+            answer.say(*[{"i": index, "end": True} for index in said])
             answer.end()
 
         self.loop.call_later(self.streaming, ends)

@@ -77,6 +77,16 @@ def test_costs_that_explain_nothing_do_not_count(time: Time, seed: int):
     assert choose(samples(time, batches(seed, size=None), seed=seed), None) is None
 
 
+@pytest.mark.parametrize("costs", [[0, 3], [9, 10], [1, 9]], ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_any_few_costs_have_an_answer(costs: list[int], seed: int):
+    """Also those between which no cap can lie: they are all of one size."""
+    draw = random.Random(seed)
+    given = [[draw.choice(costs) for _ in range(draw.randint(1, 4))] for _ in range(60)]
+    formula = choose(samples(lambda _: draw.uniform(0.3, 0.6), given), None)
+    assert formula is None or formula.cap > 0
+
+
 def test_equal_costs_and_few_samples_explain_nothing():
     assert choose(samples(TIMES["padded"], [[100] * n for n in range(1, 30)]), None) is None
     assert choose(samples(TIMES["padded"], batches(1, LEAST_SAMPLES - 1)), None) is None
