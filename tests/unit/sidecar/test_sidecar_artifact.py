@@ -299,7 +299,7 @@ def test_progress_is_measured_over_the_last_seconds(tmp_path: Path) -> None:
         progress.came(10_000_000)
     state = read_state(tmp_path / "state.json")
     assert state is not None
-    assert state.words == "3.1 of 14.2 GB, 100 MB/s, 111 s left"
+    assert state.words == "3.1 of 14.2 GB, 100 MB/s, 2 min left"
 
 
 def test_a_sidecar_serves_no_other_files_than_the_first_download_had(tmp_path: Path) -> None:
