@@ -303,8 +303,16 @@ MUTANTS = (
         name="a connection that its peer will close is used on",
         breaks=BROKEN,
         package=WIRE,
-        old="if not parser.should_keep_alive():\n            self.reusable = False",
-        new="pass",
+        old="if not parser.should_keep_alive() or (old",
+        new="if (old",
+        tests=(_UPSTREAM,),
+    ),
+    Mutant(
+        name="a connection that HTTP/1.0 both keeps and closes is used on",
+        breaks=BROKEN,
+        package=WIRE,
+        old="if not parser.should_keep_alive() or (old and not old_keeps(self._framing)):",
+        new="if not parser.should_keep_alive():",
         tests=(_UPSTREAM,),
     ),
     Mutant(

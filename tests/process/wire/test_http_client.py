@@ -173,10 +173,19 @@ LONG = b"x" * 999_999  # more than one read, so that most of it goes around the 
         (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 999999\r\n\r\n" + LONG, LONG),
         (b"HTTP/1.1 200 OK\r\n\r\nto the end" + Peer.CLOSE, b"to the end"),
         (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok", b"ok"),
+        (b"HTTP/1.0 200 OK\r\nconnection: close, keep-alive\r\ncontent-length: 2\r\n\r\nok", b"ok"),
         (OK + b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison", b"ok"),
         (OK + b"HTTP/1.1 204 No Content\r\n\r\n", b"ok"),
     ],
-    ids=["close", "close, a long body", "to the end", "HTTP/1.0", "another answer", "another without a body"],
+    ids=[
+        "close",
+        "close, a long body",
+        "to the end",
+        "HTTP/1.0",
+        "HTTP/1.0, kept and closed",
+        "another answer",
+        "another without a body",
+    ],
 )
 async def test_an_answer_that_ends_its_connection_is_whole_and_the_next_takes_another(
     upstream: H1Upstream, peer: Peer, answer: bytes, body: bytes
