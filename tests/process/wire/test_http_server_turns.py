@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -85,12 +85,32 @@ async def test_a_client_of_one_front_waits_for_a_few_of_anothers() -> None:
         await front.close(0)
 
 
-class Held:
-    """A front with one client, whose connections get no turn before `release`."""
+class Gate(asyncio.AbstractEventLoop):
+    """A loop whose next turn comes once the gate is open."""
 
     def __init__(self) -> None:
-        self.turns = Turns(asyncio.get_running_loop())
-        self.front = H1Front(turns=self.turns, http2=H2Connection)
+        self.shut = False
+        self._waiting: list[Callable[[], object]] = []
+
+    def call_soon(self, callback: Callable[[], object]) -> None:  # type: ignore[override]
+        if self.shut:
+            self._waiting.append(callback)
+        else:
+            asyncio.get_running_loop().call_soon(callback)
+
+    def open(self) -> None:
+        self.shut = False
+        for callback in self._waiting:
+            self.call_soon(callback)
+
+
+class Held:
+    """A front with one client, whose connections get no turn between `hold` and `release`."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()  # type: ignore[abstract]
+        self.turns = Turns(self.gate)
+        self.front, self.other = (H1Front(turns=self.turns, http2=H2Connection) for _ in range(2))
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
 
@@ -101,26 +121,34 @@ class Held:
         return connection
 
     def hold(self) -> None:
-        """Let the front owe more turns than a test takes."""
-        self.turns._taken, self.turns._owed = MOST, 1 << 40
+        """Let a neighbour take all of a turn that does not end."""
+        neighbour: Any
+        (neighbour,) = self.other.connections
+        self.gate.shut = True
+        self.turns.took(neighbour._reader, 256 * MOST)
 
     def release(self) -> None:
-        self.turns._owed = 0
+        self.gate.open()
 
 
 @contextlib.asynccontextmanager
 async def holding() -> AsyncIterator[Held]:
     held = Held()
-    listener = await held.front.serve(
-        "127.0.0.1", 0, lambda exchange: exchange.answer(Response(200, (), b"x"))
-    )
-    held.reader, held.writer = await asyncio.open_connection(*listener.address)
-    await until(lambda: bool(held.front.connections))
+    writers = []
+    for front in (held.other, held.front):
+        listener = await front.serve(
+            "127.0.0.1", 0, lambda exchange: exchange.answer(Response(200, (), b"x"))
+        )
+        held.reader, held.writer = await asyncio.open_connection(*listener.address)
+        writers.append(held.writer)
+        await until(lambda front=front: bool(front.connections))  # type: ignore[misc]
     try:
         yield held
     finally:
-        held.writer.close()
+        for writer in writers:
+            writer.close()
         await held.front.close(0)
+        await held.other.close(0)
 
 
 async def test_a_connection_that_sent_much_at_once_is_read_again_as_many_turns_later() -> None:
