@@ -37,11 +37,20 @@ class _Seen:
     until: float
 
 
+def _new_key() -> str:
+    return secrets.token_hex(32)
+
+
 @dataclass(slots=True)
 class _Line:
-    """The pods of one artifact, by uid; `coming` in the order in which they copy."""
+    """The pods of one artifact, by uid; `coming` in the order in which they copy.
 
-    key: str = ""
+    Those that have all files have the key before a pod comes, which so need not wait for their next report;
+    it is a new one each time that none is coming any more.
+    """
+
+    key: str = field(default_factory=_new_key)
+    used: bool = False
     whole: dict[str, _Seen] = field(default_factory=dict)
     coming: dict[str, _Seen] = field(default_factory=dict)
     pruned: float = 0.0
@@ -84,7 +93,7 @@ class ArtifactTurns:
             every: seconds until its next report.
 
         Returns:
-            None if it does not copy, and no pod copies from it; or as long as that is not known.
+            None without an artifact; or as long as it is not known whom a pod copies from.
         """
         state, now = report.artifact, self._clock.time()
         if self._started is None:
@@ -102,10 +111,9 @@ class ArtifactTurns:
             line.note(report.uid, seen, whole=False)
         elif report.state != "draining" and self._is_right(namespace, backend, state.digest):
             line.note(report.uid, seen, whole=True)
-        if not line.coming:
-            line.key = ""
-            return None
-        line.key = line.key or secrets.token_hex(32)
+        if not line.coming and line.used:
+            line.key = _new_key()
+        line.used = bool(line.coming)
         if state.digest:
             return ArtifactTurn(source=state.source, key=line.key)
         ahead = self._ahead(namespace, line, report.uid)

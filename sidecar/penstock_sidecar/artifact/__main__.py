@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import errno
 import os
 import ssl
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from penstock_sidecar.artifact.errors import ArtifactError
 from penstock_sidecar.artifact.neighbour import Guide
+from penstock_sidecar.artifact.progress import FULL
 from penstock_sidecar.artifact.store import Store
 from penstock_wire import contract
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArtifactError as error:
         return _failed(str(error))
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        full = error.errno in FULL
         return _failed("expected room for the files, found the volume full" if full else str(error))
     print(f"penstock artifact: {state.decode()}", flush=True)
     return 0

@@ -7,6 +7,7 @@ import http.client
 import socket
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -21,7 +22,8 @@ from penstock_wire.control import settings as wire_settings
 from penstock_wire.control.artifact import ArtifactAdvice, ArtifactDemand, ArtifactTurn, signature
 from penstock_wire.errors import DocumentError
 
-PIECE = 4 << 20
+PIECE = 1 << 20
+"""Fits into a processor's cache until it is hashed and written."""
 _UNKNOWN = 5.0
 """Seconds to wait for the operator's word; without it the origin is read."""
 _UNDECIDED = 30.0
@@ -50,14 +52,18 @@ class Guide:
         self._settings = settings
         self._sidecar = sidecar
 
-    async def neighbour(self) -> Neighbour | None:
-        """The pod to copy from; None for the origin, also if nobody says."""
+    async def neighbour(self, lost: str | None = None) -> Neighbour | None:
+        """The pod to copy from; None for the origin, also if nobody says.
+
+        Args:
+            lost: address of one that gave nothing: the operator has until `_UNKNOWN` to miss its reports.
+        """
         end = asyncio.get_running_loop().time() + _UNKNOWN
         while self._sidecar is not None:
-            advice = await self._advice()
-            if advice.turn is not None and advice.turn.source == self._source:
-                return Neighbour(advice.turn) if advice.turn.neighbour else None
-            if asyncio.get_running_loop().time() > end:
+            turn, is_late = (await self._advice()).turn, asyncio.get_running_loop().time() > end
+            if turn is not None and turn.source == self._source and (turn.neighbour != lost or is_late):
+                return Neighbour(turn) if turn.neighbour else None
+            if is_late:
                 break
             await asyncio.sleep(_ASK)
         return None
@@ -136,8 +142,12 @@ class Neighbour:
         remotes = {remote.path: remote for remote in plan.remotes()}
         return [remotes[path] for path in wanted(remotes, ())]
 
-    async def pieces(self, remotes: Sequence[Remote], kept: dict[str, int]) -> AsyncGenerator[bytes, None]:
+    async def pieces(
+        self, remotes: Sequence[Remote], kept: dict[str, int]
+    ) -> AsyncGenerator[memoryview, None]:
         """Yield the missing pieces of all files in order; the next one is read meanwhile.
+
+        A piece is overwritten when the one after it was asked for.
 
         Args:
             remotes: what `files` gave.
@@ -147,14 +157,14 @@ class Neighbour:
             NeighbourLost: it went away, gave nothing for too long, or has other files now.
         """
         pieces = self._read(remotes, kept)
-        ahead = asyncio.ensure_future(asyncio.to_thread(next, pieces, b""))
+        ahead = asyncio.ensure_future(asyncio.to_thread(next, pieces, None))
         try:
             while True:
                 with self._lost():
                     piece = await ahead
-                if not piece:
+                if piece is None:
                     return
-                ahead = asyncio.ensure_future(asyncio.to_thread(next, pieces, b""))
+                ahead = asyncio.ensure_future(asyncio.to_thread(next, pieces, None))
                 yield piece
         finally:
             if self._connection.sock is not None:
@@ -168,17 +178,19 @@ class Neighbour:
             self._answer.close()
         self._connection.close()
 
-    def _read(self, remotes: Sequence[Remote], kept: dict[str, int]) -> Iterator[bytes]:
+    def _read(self, remotes: Sequence[Remote], kept: dict[str, int]) -> Iterator[memoryview]:
+        # New memory for each piece would have to be mapped, which takes as long as the bytes' way into it.
+        buffers = cycle([memoryview(bytearray(PIECE)) for _ in range(2)])
         for remote in remotes:
             if (at := kept[remote.path]) < remote.size:
                 asked = {"range": f"bytes={at}-{remote.size - 1}", "if-match": self._plan}
                 answer = self._ask(f"/files/{quote(remote.path)}", asked)
                 while at < remote.size:
-                    piece = answer.read(min(PIECE, remote.size - at))
-                    if not piece:
+                    piece = next(buffers)[: remote.size - at]
+                    if not (count := answer.readinto(piece)):
                         raise ConnectionError(f"expected {remote.size} bytes of {remote.path}, found {at}")
-                    at += len(piece)
-                    yield piece
+                    at += count
+                    yield piece[:count]
 
     def _read_plan(self) -> bytes:
         answer = self._ask("/plan", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ import msgspec
 
 from penstock_wire.control.artifact import ArtifactState
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a write fails with if there is no room."""
 _EVERY = 0.5
 """Seconds between two writes."""
 _LATELY = 10.0
@@ -41,7 +44,7 @@ class Progress:
         """Set the bytes of all files, and of those that an earlier step has left."""
         self._state = msgspec.structs.replace(self._state, total=total, here=here)
         self._marks.append((self._clock(), here))
-        self._write()
+        self._try_to_write()
 
     def came(self, count: int) -> None:
         """Count bytes."""
@@ -53,12 +56,20 @@ class Progress:
         self._state = msgspec.structs.replace(self._state, here=here, rate=rate)
         if now >= self._written + _EVERY:
             self._marks.append((now, here))
-            self._write()
+            self._try_to_write()
 
     def finish(self, *, digest: str, size: int) -> bytes:
         """Write that all is there, and return what was written."""
         self._state = msgspec.structs.replace(self._state, here=size, total=size, rate=0, digest=digest)
         return self._write()
+
+    def _try_to_write(self) -> None:
+        """Write how far it is, if there is room: old files, which take it, may be about to go."""
+        try:
+            self._write()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
 
     def _write(self) -> bytes:
         data = msgspec.json.encode(self._state)

@@ -27,6 +27,8 @@ from penstock_sidecar.artifact.progress import Progress
 from penstock_sidecar.artifact.unpack import unpack
 from penstock_wire.control.artifact import amount, digest_of, read_state
 
+SPARE = 64 << 10
+"""Bytes that stay free, for the plan and the state: without them whole files would come again."""
 TRIES = 2
 """Times in a row that neighbours may give nothing before the origin is read."""
 
@@ -76,8 +78,9 @@ class Store:
         if (files := self._folder / FILES).is_dir():
             state = read_state(self._folder / STATE)
             if state is not None and state.source == self._source:
+                # Without a digest in the state, its last write found the volume full.
                 found, size = _digest(files)
-                if state.digest == found and await guide.demanded() in (None, found):
+                if (await guide.demanded() or state.digest) == found:
                     return self._progress.finish(digest=found, size=size)
             shutil.rmtree(files)
         # NB: the operator sends pods that are ahead first; so it must know this before it is asked.
@@ -90,7 +93,8 @@ class Store:
     async def _from_neighbours(self, include: Sequence[str], guide: Guide) -> _Brought | None:
         """Copy what the operator says; None if the origin is to be read."""
         failures = 0
-        while failures < TRIES and (neighbour := await guide.neighbour()) is not None:
+        lost: str | None = None
+        while failures < TRIES and (neighbour := await guide.neighbour(lost)) is not None:
             before = self._progress.here
             print(f"penstock artifact: copying from {neighbour.address}", flush=True)
             try:
@@ -98,6 +102,7 @@ class Store:
             except NeighbourLost as error:
                 print(f"penstock artifact: {error}", flush=True)
                 failures = 0 if self._progress.here > before else failures + 1
+                lost = neighbour.address if failures else None
                 continue
             finally:
                 neighbour.close()
@@ -154,8 +159,8 @@ class Store:
             listed = [
                 Remote(path=path, size=size, version=brought.digest, at=path) for path, size in sizes.items()
             ]
+            shutil.rmtree(self._parts)  # first: the archive may have taken the last room
             write_plan(self._folder / PLAN, Plan.of(listed, source=self._source, unpacked=True))
-            shutil.rmtree(self._parts)
         return self._progress.finish(digest=brought.digest, size=brought.size)
 
     @property
@@ -165,7 +170,7 @@ class Store:
     @property
     def _free(self) -> int:
         stat = os.statvfs(self._folder)
-        return stat.f_bavail * stat.f_frsize
+        return max(0, stat.f_bavail * stat.f_frsize - SPARE)
 
     def _leave(self, remotes: Sequence[Remote], *, copied: bool) -> None:
         """Leave of the parts what belongs to the files in their versions of now."""

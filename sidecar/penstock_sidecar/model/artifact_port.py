@@ -29,7 +29,7 @@ from penstock_sidecar.artifact.paths import FILES, PARTS, PLAN, checked
 from penstock_wire.addresses import ANY, bind_any
 from penstock_wire.control.artifact import ArtifactTurn, signature
 
-SHARE = 0.25
+SHARE = 0.5
 """Of a processor, for one connection."""
 MOST = 16
 """Connections at once; in a line of pods there are one or two."""

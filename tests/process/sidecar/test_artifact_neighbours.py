@@ -23,7 +23,7 @@ from penstock_sidecar.artifact.store import Store
 from penstock_sidecar.model import artifact_port
 from penstock_wire.control.artifact import ArtifactTurn, read_state, signature
 from tests.support.http.file_server import FileServer, file_server
-from tests.support.processes.artifact_pods import World, whole
+from tests.support.processes.artifact_pods import World, kill, whole
 from tests.support.processes.artifact_step import digest, size
 from tests.support.processes.sidecar_process import until
 
@@ -82,6 +82,12 @@ async def test_pods_that_start_at_once_read_the_origin_once(world: World) -> Non
     assert not (late.volume / "files").exists()
     assert await whole(late.step.start()) == ""
     assert late.files == {"model.bin": data}
+
+    # One whose neighbour has just died waits until the operator misses that, too.
+    await kill(pods[0])
+    last = await world.pod(6)
+    assert await whole(last.step.start()) == ""
+    assert last.files == {"model.bin": data}
     assert world.server.asked == []
 
 
@@ -101,7 +107,7 @@ class Told(Guide):
         super().__init__(source="source", digest=digest, settings=None, sidecar=None)
         self._neighbours = iter(neighbours)
 
-    async def neighbour(self) -> Neighbour | None:
+    async def neighbour(self, lost: str | None = None) -> Neighbour | None:
         """The next one."""
         return next(self._neighbours, None)
 
@@ -215,7 +221,7 @@ async def test_files_that_change_at_a_neighbour_are_never_mixed(lone: Lone) -> N
     lone.server.files.clear()
 
     class Later(Told):
-        async def neighbour(self) -> Neighbour | None:
+        async def neighbour(self, lost: str | None = None) -> Neighbour | None:
             """Change the files before the second time."""
             if (lone.here / "parts").is_dir():
                 lone.plan(**{"model.bin": (len(second), "2")})

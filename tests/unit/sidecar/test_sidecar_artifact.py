@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import io
 import random
@@ -26,6 +27,7 @@ from penstock_sidecar.artifact.errors import ArtifactError, public
 from penstock_sidecar.artifact.neighbour import Guide
 from penstock_sidecar.artifact.origins import Bucket, Remote
 from penstock_sidecar.artifact.paths import wanted
+from penstock_sidecar.artifact.plan import Plan, write_plan
 from penstock_sidecar.artifact.progress import Progress
 from penstock_sidecar.artifact.store import Store
 from penstock_sidecar.artifact.unpack import unpack
@@ -249,6 +251,31 @@ def test_whole_files_without_a_state_or_with_another_digest_come_again(
     assert step.fill(m=b"one") == one
     assert step.fill(demanded=two, m=b"two") == two
     assert (step.folder / "files/m").read_bytes() == b"two"
+
+
+@pytest.mark.parametrize("name", ["m", "m.zip"])
+def test_old_files_that_fill_the_volume_go_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The step would else fail at its own record, at each restart; so would an archive's plan beside it."""
+    write, parts = Path.write_bytes, tmp_path / "parts"
+
+    def written(path: Path, data: bytes) -> int:
+        """Write, unless there are parts."""
+        if parts.is_dir() and any(parts.iterdir()):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, data)
+
+    (plan,) = asyncio.run(Memory(**{name: b"old"}).files(()))
+    write_plan(tmp_path / "plan.json", Plan.of([plan], source="s"))
+    parts.mkdir()
+    (parts / name).write_bytes(b"old")
+    monkeypatch.setattr(Path, "write_bytes", written)
+    Step(tmp_path, monkeypatch).fill(**{name: zipped(("a", b"new"))})
+    assert [file.name for file in (tmp_path / "files").iterdir()] == ["a" if name == "m.zip" else name]
+    state = read_state(tmp_path / "state.json")
+    assert state is not None
+    assert state.digest
 
 
 def test_an_archive_is_no_part_of_the_room_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

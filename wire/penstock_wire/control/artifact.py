@@ -64,7 +64,7 @@ class ArtifactState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ArtifactTurn(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the operator says to a pod while pods of its backend download: whom it copies from, and the key.
+    """What the operator says to a pod that has the files or downloads them: whom it copies from, and the key.
 
     Args:
         source: `source_of` the artifact.

@@ -379,7 +379,7 @@ class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         settings: the settings document as one JSON object, if the reporter has another.
         authorities: certificates that can sign the operator's, PEM, if the reporter has others.
         routers: to a sidecar, the addresses of its namespace's routers; empty if they are not known.
-        artifact: to a sidecar, while pods of its backend download.
+        artifact: to a sidecar whose pod has the files of an artifact, or downloads them.
         taken: to a shared router, the number of its report, if further ones can leave out what has not
             changed since; 0: the next one is to have all.
     """
