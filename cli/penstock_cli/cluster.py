@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,7 +15,8 @@ from kubernetes.client.api.custom_objects_api import CustomObjectsApi
 from kubernetes.client.api_client import ApiClient
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.exceptions import ApiException
-from kubernetes.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
+from kubernetes.client.rest import RESTClientObject
+from kubernetes.config.kube_config import ENV_KUBECONFIG_PATH_SEPARATOR, KUBE_CONFIG_DEFAULT_LOCATION
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
@@ -64,10 +66,14 @@ class Cluster:
     Args:
         api: client of the apiserver.
         namespace: the namespace of its calls.
+        kubeconfig: its path; None for `$KUBECONFIG`, else `~/.kube/config`.
+        context: the context in it.
     """
 
     api: CustomObjectsApi
     namespace: str
+    kubeconfig: str | None = None
+    context: str | None = None
 
     @classmethod
     def connect(cls, kubeconfig: str | None, context: str | None, namespace: str | None) -> Cluster:
@@ -81,23 +87,26 @@ class Cluster:
         Raises:
             CommandError: there is no such kubeconfig or context.
         """
-        configuration = Configuration()
-        try:
-            contexts, active = kube_config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
-            kube_config.load_kube_config(  # type: ignore[no-untyped-call]
-                kubeconfig, context=context, client_configuration=configuration, persist_config=False
-            )
-        except (kube_config.ConfigException, yaml.YAMLError, OSError, TypeError, AttributeError) as error:
-            cause = " ".join(str(error).split())
-            raise CommandError(
-                f"cannot log in by {kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION}: {cause}"
-            ) from error
-        configuration.retries = False
-        configuration.connection_pool_maxsize = _CONNECTIONS
-        configuration.socket_options = [*HTTPConnection.default_socket_options, *_KEEPALIVE]
-        chosen = next((entry for entry in contexts if entry["name"] == context), active)
+        configuration, chosen = _logged_in(kubeconfig, context)
         own = (chosen.get("context") or {}).get("namespace") or "default"
-        return cls(api=CustomObjectsApi(ApiClient(configuration)), namespace=namespace or own)
+        api = CustomObjectsApi(ApiClient(configuration))
+        return cls(api=api, namespace=namespace or own, kubeconfig=kubeconfig, context=chosen["name"])
+
+    def log_in_again(self) -> None:
+        """Take up what the kubeconfig has by now for the same context.
+
+        Raises:
+            CommandError: it cannot be read.
+        """
+        client = self.api.api_client
+        client.configuration, _ = _logged_in(self.kubeconfig, self.context)
+        client.rest_client = RESTClientObject(client.configuration)
+
+    @property
+    def kubeconfigs(self) -> list[Path]:
+        """The files of the kubeconfig."""
+        paths = self.kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION
+        return [Path(path).expanduser() for path in paths.split(ENV_KUBECONFIG_PATH_SEPARATOR)]
 
     def list(self, kind: str, *, everywhere: bool = False) -> list[Resource]:
         """List the resources of a kind, sorted by namespace and name.
@@ -241,6 +250,25 @@ class Cluster:
         except (ApiException, HTTPError, OSError) as error:
             raise _failed(f"cannot read the Events of {kind} {self.namespace}/{name}", error) from error
         return sorted(items, key=event_time)
+
+
+def _logged_in(kubeconfig: str | None, context: str | None) -> tuple[Configuration, Resource]:
+    """A client's configuration, and the context that it is of; as `Cluster.connect`."""
+    configuration = Configuration()
+    try:
+        contexts, active = kube_config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
+        kube_config.load_kube_config(  # type: ignore[no-untyped-call]
+            kubeconfig, context=context, client_configuration=configuration, persist_config=False
+        )
+    except (kube_config.ConfigException, yaml.YAMLError, OSError, TypeError, AttributeError) as error:
+        cause = " ".join(str(error).split())
+        raise CommandError(
+            f"cannot log in by {kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION}: {cause}"
+        ) from error
+    configuration.retries = False
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    configuration.socket_options = [*HTTPConnection.default_socket_options, *_KEEPALIVE]
+    return configuration, next((entry for entry in contexts if entry["name"] == context), active)
 
 
 def body(answer: Any, *, most: int, seconds: float) -> tuple[bytes, bool]:

@@ -35,7 +35,7 @@ VERDICTS = {
     "TooManyUnknown": "the number is KEPT, within its limits: half of the pods or more do not report",
 }
 TERMS = {
-    "load": "items queued, with the model and held by routers, on average over the window that counts",
+    "load": "the average, over the window that counts, of items queued, with the model and held by routers",
     "held": "requests that routers hold for it now",
     "targetLoad": "items that one pod should have",
     "byLoad": "replicas that the load asks for",

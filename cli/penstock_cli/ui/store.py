@@ -21,7 +21,7 @@ from kubernetes.client.api.core_v1_api import CoreV1Api
 from kubernetes.client.exceptions import ApiException
 
 from penstock_cli import injected
-from penstock_cli.cluster import GROUP, PLURALS, SECONDS, VERSION, Cluster, Resource, cause
+from penstock_cli.cluster import GROUP, PLURALS, SECONDS, VERSION, Cluster, CommandError, Resource, cause
 from penstock_wire import contract
 
 POD, INJECTED = "Pod", "InjectedPod"
@@ -30,12 +30,14 @@ _PODS = {POD: f"{contract.MANAGED_BY_LABEL}={contract.MANAGED_BY}", INJECTED: in
 """Selectors of the pods that are Penstock's, and of those of others that ask for a sidecar."""
 WATCH_SECONDS = 240
 """The API server ends a watch after this time, so that a connection that is lost unseen is found."""
-AGAIN_SECONDS = (1.0, 2.0, 5.0, 10.0)
+AGAIN_SECONDS = (1.0, 2.0, 4.0)
 """Time before another try, by the number of those that failed."""
 AT_LEAST_SECONDS = 1.0
 """A watch that ended sooner is not begun anew before: something between us and the API server ends it."""
 SAMPLES, SAMPLE_SECONDS = 300, 3.0
 """The most samples of a resource that are kept, and the time between them: 15 minutes."""
+SLOW_SECONDS = 3.0
+"""Without an answer to a list or to the begin of a watch, after which the page says so."""
 _FIELDS = "managedFields"
 
 Key = tuple[str, str, str]
@@ -224,10 +226,14 @@ class Watches:
         self._cluster, self._store, self._everywhere = cluster, store, everywhere
         self._core = CoreV1Api(cluster.api.api_client)
         self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._login = self._written()
+        self._asked: dict[str, float] = {}
         self._threads = [
             threading.Thread(target=self._follow, args=(kind,), daemon=True, name=f"watch-{kind}")
             for kind in KINDS
         ]
+        self._threads.append(threading.Thread(target=self._look_after, daemon=True, name="slow"))
 
     def start(self) -> None:
         """Begin to watch."""
@@ -237,6 +243,15 @@ class Watches:
     def close(self) -> None:
         """Read nothing more; threads that wait for the API server end with the process."""
         self._closed.set()
+
+    def _look_after(self) -> None:
+        while not self._closed.wait(SLOW_SECONDS / 3):
+            with self._lock:
+                for kind, asked in self._asked.items():
+                    if time.monotonic() > asked + SLOW_SECONDS:
+                        self._store.failed(
+                            kind, f"the API server has not answered for {SLOW_SECONDS:g} s; the page waits"
+                        )
 
     def _follow(self, kind: str) -> None:
         failures = 0
@@ -249,10 +264,27 @@ class Watches:
                 if isinstance(error, ApiException) and error.status == 410:
                     continue
                 again = isinstance(error, ApiException) and error.status == 401
-                hint = "; log in again, then start this command anew" if again else ""
+                hint = (
+                    "; log in again: a changed kubeconfig is read; else start this command anew"
+                    if again
+                    else ""
+                )
                 self._store.failed(kind, cause(error) + hint)
+                if again:
+                    self._log_in_again()
                 self._closed.wait(AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS) - 1)])
                 failures += 1
+
+    def _written(self) -> list[float]:
+        """When the files of the kubeconfig were written last."""
+        return [path.stat().st_mtime if path.exists() else 0.0 for path in self._cluster.kubeconfigs]
+
+    def _log_in_again(self) -> None:
+        # NB: not without a change: a login may start a program, which may open a browser.
+        with self._lock, contextlib.suppress(CommandError):
+            if (written := self._written()) != self._login:
+                self._cluster.log_in_again()
+                self._login = written
 
     def _list(self, kind: str) -> str:
         document = json.loads(self._ask(kind, _request_timeout=SECONDS).data)
@@ -286,7 +318,15 @@ class Watches:
                 self._closed.wait(AT_LEAST_SECONDS)
 
     def _ask(self, kind: str, **arguments: Any) -> Any:
-        arguments |= {"_preload_content": False}
+        with self._lock:
+            self._asked[kind] = time.monotonic()
+        try:
+            return self._answer(kind, _preload_content=False, **arguments)
+        finally:
+            with self._lock:
+                del self._asked[kind]
+
+    def _answer(self, kind: str, **arguments: Any) -> Any:
         if kind in _PODS:
             arguments |= {"label_selector": _PODS[kind]}
             if self._everywhere:

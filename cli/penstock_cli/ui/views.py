@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -27,6 +28,8 @@ View = dict[str, Any]
 WORKLOAD = "Workload"
 _ROUTER, _SIDECAR = "penstock_router_", measures.SIDECAR
 _DEDICATED = "penstock-dedicated-router"
+_SLOW = ("Downloading", "Loading")
+"""Reasons that say why pods are not ready yet, beside `RollingOut`."""
 
 Pods = dict[str, Scraped]
 
@@ -62,22 +65,29 @@ def _row(kind: str, resource: Resource, key: str, shown: causes.Shown) -> View:
     found = causes.found({"kind": kind, **resource}, key, shown, everything=False)
     if any(each.reason == "Downloading" for each in found):  # its note says how far it is
         details = [each for each in details if not each.startswith("downloads ")]
-    return {**_head(kind, resource), "details": details, "notes": [_note(each) for each in found]}
+    return {**_head(kind, resource), "details": details, "notes": _notes(found)}
 
 
 def _release(split: Resource) -> Release | None:
     return Release.of(split) if "strategy" in split["spec"] else None
 
 
-def _note(cause: causes.Cause) -> View:
-    """A cause, with what the documentation says of its reason."""
-    meaning, remedy = remedies.of(cause.reason)
-    return {
-        "reason": cause.reason,
-        "kinds": ", ".join(cause.kinds),
-        "message": cause.message or meaning,
-        "remedy": remedy,
-    }
+def _notes(found: Sequence[causes.Cause]) -> list[View]:
+    """Causes, each with what the documentation says of its reason."""
+    made = []
+    for each in found:
+        meaning, remedy = remedies.of(each.reason)
+        if each.reason == "RollingOut" and any(other.reason in _SLOW for other in found):
+            remedy = ""  # to look for the other reason, which is here
+        made.append(
+            {
+                "reason": each.reason,
+                "kinds": ", ".join(each.kinds),
+                "message": each.message or meaning,
+                "remedy": remedy,
+            }
+        )
+    return made
 
 
 def _pill(kind: str, resource: Resource, ready: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -146,6 +156,7 @@ def backend(store: Store, key: Key, scraped: Callable[[Iterable[Target]], Pods],
         "batches": measures.batches(known.values(), now),
         "curve": measures.curve(known.values(), inputs, spec.get("batching") or {}),
         "users": _users(store, key),
+        "follows": spec.get("batchPolicyRef", ""),
     }
 
 
@@ -393,7 +404,7 @@ def _detailed(kind: str, resource: Resource) -> View:
     return {
         **_head(kind, resource),
         "details": list(status.details(kind, resource)),
-        "notes": [_note(each) for each in found],
+        "notes": _notes(found),
         "behind": state.get("observedGeneration") != resource["metadata"].get("generation"),
         "conditions": [
             {
@@ -498,7 +509,7 @@ def _ready_pods(store: Store, namespace: str, name: str) -> int | None:
 
 
 def _users(store: Store, key: Key) -> list[tuple[str, str]]:
-    """The endpoints and splits that name a backend, and the policy that it names: pairs of kind and name."""
+    """The endpoints and splits that name a backend: pairs of kind and name."""
     _, namespace, name = key
     found = [
         ("ModelEndpoint", each["metadata"]["name"])
@@ -511,8 +522,6 @@ def _users(store: Store, key: Key) -> list[tuple[str, str]]:
         strategy = spec.get("strategy") or {}
         if name in named | {strategy.get("stable"), strategy.get("candidate")}:
             found.append(("TrafficSplit", each["metadata"]["name"]))
-    if "batchPolicyRef" in store.resources[key]["spec"]:
-        found.append(("BatchPolicy", str(store.resources[key]["spec"]["batchPolicyRef"])))
     return sorted(found)
 
 
@@ -533,11 +542,15 @@ def _names(store: Store, kind: str, namespace: str) -> set[str]:
 
 
 def _event(event: Resource) -> View:
+    reason, message = event.get("reason", ""), event.get("message", "")
+    if re.fullmatch(r"[A-Z]\w+ is (True|False|Unknown)", message):  # of a condition without a message
+        message = remedies.of(reason)[0] or message
     return {
         "time": event_time(event),
         "type": event.get("type", ""),
-        "reason": event.get("reason", ""),
-        "message": event.get("message", ""),
+        "reason": reason,
+        "message": message,
+        "known": reason in remedies.known(),
     }
 
 

@@ -480,7 +480,7 @@ def _settings_applied(backend: ModelBackend, seen: BackendObserved) -> Condition
     reports = {name: seen.reports[name] for name in ready if name in seen.reports}
     behind = [name for name, report in reports.items() if lacks(report, version, seen.settings_digest)]
     silent = [name for name in ready if name not in reports]
-    count = f"version {version}: {len(reports) - len(behind)} of {len(ready)} ready pods"
+    count = f"{len(reports) - len(behind)} of {len(ready)} ready pods have settings version {version}"
     if behind:
         return condition(kind, "False", "Waiting", f"{count}; behind: {conditions.some(behind)}")
     if silent:

@@ -184,7 +184,7 @@ def _backends_ready(seen: EndpointObserved) -> Condition:
     waiting = [name for name in asked - left_out if not seen.backends[name] and name not in seen.asleep]
     texts = [f"no pod is ready of: {conditions.some(waiting)}"] if waiting else []
     if left_out:
-        texts.append(f"never ready, so the others have its part: {conditions.some(left_out)}")
+        texts.append(f"the others have its part until a pod is ready of: {conditions.some(left_out)}")
     if texts:
         return condition(kind, "False", "BackendNotReady", "; ".join(texts))
     if seen.plan.waits_for is not None:
@@ -220,7 +220,7 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
     reports = {name: router.reports[name] for name in ready if name in router.reports}
     behind = [name for name, report in reports.items() if lacks(report, version, router.settings_digest)]
     silent = [name for name in ready if name not in reports]
-    count = f"version {version}: {len(reports) - len(behind)} of {len(ready)} ready routers"
+    count = f"{len(reports) - len(behind)} of {len(ready)} ready routers have settings version {version}"
     if behind:
         return condition(kind, "False", "Waiting", f"{count}; behind: {conditions.some(behind)}")
     if endpoint is not None:

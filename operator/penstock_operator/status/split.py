@@ -164,7 +164,7 @@ def _summary(
         return condition("Ready", "False", routers.reason, routers.message)
     if plan.untried:
         then = "until then the others have its part" if plan.left_out else "requests wait for the first"
-        text = f"never ready: {conditions.some(plan.untried)}; {then}"
+        text = f"no pod was ready yet of: {conditions.some(plan.untried)}; {then}"
         return condition("Ready", "False", "WaitingForBackend", text)
     if routers.status == "Unknown" and not stood:
         return condition("Ready", "Unknown", routers.reason, routers.message)

@@ -28,18 +28,19 @@ ModelBackend/m    False   ImagePullFailed     -
     resolve reference: manifest not found
 ModelBackend/n2   True    Serving             -
     1 of 1 ready, 0 queued, 0 ongoing
-    NoReports (SettingsApplied=Unknown): version 1: 0 of 1 ready pods; silent:
-    n2-backend-0
+    NoReports (SettingsApplied=Unknown): 0 of 1 ready pods have settings version
+    1; silent: n2-backend-0
 ModelEndpoint/e   False   BackendNotReady     -
     to n2
-    BackendNotReady (Ready=False, BackendsReady=False, Reconciling=True): never
-    ready, so the others have its part: m; see ModelBackend/m (ImagePullFailed)
-    NoReports (RouterReady=Unknown): version 2: 0 of 1 ready routers; silent:
-    penstock-router-0
+    BackendNotReady (Ready=False, BackendsReady=False, Reconciling=True): the
+    others have its part until a pod is ready of: m; see ModelBackend/m
+    (ImagePullFailed)
+    NoReports (RouterReady=Unknown): 0 of 1 ready routers have settings version
+    2; silent: penstock-router-0
 TrafficSplit/s    False   WaitingForBackend   -
     e to m:90 n2:10
-    WaitingForBackend (Ready=False, Reconciling=True): never ready: m; until
-    then the others have its part; see ModelBackend/m (ImagePullFailed)
+    WaitingForBackend (Ready=False, Reconciling=True): no pod was ready yet of:
+    m; until then the others have its part; see ModelBackend/m (ImagePullFailed)
 """
 
 WIDE = """\
@@ -48,14 +49,14 @@ ModelBackend/m    False   ImagePullFailed     0 of 1 ready, 0 queued, 0 ongoing 
     ImagePullFailed (Ready=False, ModelLoaded=False, Stalled=True): pod m-backend-0: container model: \
 image registry.example/digits:9: failed to resolve reference: manifest not found
 ModelBackend/n2   True    Serving             1 of 1 ready, 0 queued, 0 ongoing   -
-    NoReports (SettingsApplied=Unknown): version 1: 0 of 1 ready pods; silent: n2-backend-0
+    NoReports (SettingsApplied=Unknown): 0 of 1 ready pods have settings version 1; silent: n2-backend-0
 ModelEndpoint/e   False   BackendNotReady     to n2                               -
-    BackendNotReady (Ready=False, BackendsReady=False, Reconciling=True): never ready, so the others have \
-its part: m; see ModelBackend/m (ImagePullFailed)
-    NoReports (RouterReady=Unknown): version 2: 0 of 1 ready routers; silent: penstock-router-0
+    BackendNotReady (Ready=False, BackendsReady=False, Reconciling=True): the others have its part \
+until a pod is ready of: m; see ModelBackend/m (ImagePullFailed)
+    NoReports (RouterReady=Unknown): 0 of 1 ready routers have settings version 2; silent: penstock-router-0
 TrafficSplit/s    False   WaitingForBackend   e to m:90 n2:10                     -
-    WaitingForBackend (Ready=False, Reconciling=True): never ready: m; until then the others have its \
-part; see ModelBackend/m (ImagePullFailed)
+    WaitingForBackend (Ready=False, Reconciling=True): no pod was ready yet of: m; until then the \
+others have its part; see ModelBackend/m (ImagePullFailed)
 """
 
 
@@ -159,7 +160,7 @@ def test_a_load_that_pods_cannot_report_is_no_cause_of_its_own() -> None:
     ("condition", "shown"),
     [
         (("Ready", "True", "Serving", ""), False),
-        (("SettingsApplied", "True", "Applied", "version 1: 1 of 1 ready pods"), False),
+        (("SettingsApplied", "True", "Applied", "1 of 1 ready pods have settings version 1"), False),
         (("Progressing", "True", "Promoted", "new has all requests"), False),
         (("ScalingActive", "True", "Limited", "the load asks for more"), True),
         (("Stalled", "False", "Serving", ""), False),

@@ -26,12 +26,12 @@ from penstock_cli.ui.scrapes import Scrapes, Target
 from penstock_cli.ui.server import Server
 from penstock_cli.ui.store import Store, Watches
 from penstock_operator.kinds import BACKEND
-from penstock_wire.http import Request
+from penstock_wire.http import Request, Response
 from penstock_wire.http.server.server import H1Front
 from penstock_wire.page.door import Door
 from penstock_wire.page.measures import SIDECAR, Scraped, batches, buckets, parsed, quantile
 from tests.support.clocks.waiting import SECONDS
-from tests.support.processes.browser import devtools, on_page, until_run
+from tests.support.processes.browser import Browser, devtools, on_page, until_run
 from tests.support.processes.tiny_apiserver import TinyApiserver
 from tests.support.worlds.operator_harness import Harness, backend, endpoint, policy, split
 
@@ -50,6 +50,11 @@ class Page:
     fragment: str
     code: str
     session: aiohttp.ClientSession
+    kubeconfig: Path
+    admitted: list[str]
+    """What requests asked for that had the token."""
+    arrived: list[tuple[str, str]]
+    """Method and target of all requests."""
 
     async def ask(self, path: str, *, status: int = 200, method: str = "GET", **more: Any) -> Any:
         """What the page gets, as JSON."""
@@ -94,12 +99,25 @@ async def page(tmp_path: Path) -> AsyncIterator[Page]:
         cluster = Cluster.connect(str(path), None, "n")
         front, store = H1Front(), Store()
         watches, scrapes = Watches(cluster, store, everywhere=False), Scrapes(cluster, store)
-        served = Door(Server(cluster, store, scrapes, everywhere=False).answer)
-        listener = await front.listen("127.0.0.1", 0, served.handle)
+        server_of_it, admitted = Server(cluster, store, scrapes, everywhere=False), list[str]()
+
+        async def answer(request: Request) -> Any:
+            admitted.append(request.target)
+            return await server_of_it.answer(request)
+
+        served, arrived = Door(answer), list[tuple[str, str]]()
+
+        async def handle(request: Request) -> Response:
+            arrived.append((request.method, request.target))
+            return await served.handle(request)
+
+        listener = await front.listen("127.0.0.1", 0, handle)
         watches.start()
         scrapes.start()
         url = "http://{}:{}/".format(*listener.address)
-        yield Page(server, harness, store, url, served.fragment(), served.code(), session)
+        yield Page(
+            server, harness, store, url, served.fragment(), served.code(), session, path, admitted, arrived
+        )
         watches.close()
         scrapes.close()
         store.close()
@@ -190,6 +208,124 @@ async def test_a_cluster_that_goes_away_comes_back(page: Page) -> None:
         return "ModelBackend/n/after" in (await page.ask("api/overview"))["rows"]
 
     await eventually(seen)
+
+
+async def test_a_browser_says_what_the_cluster_does_and_goes_on(page: Page, tmp_path: Path) -> None:
+    """Refused connections, an expired login, no answer: said in words, and live within seconds after each."""
+    server, loop = page.server, asyncio.get_running_loop()
+
+    async def expire() -> None:
+        server.token = "anew"
+        server.break_watches()
+
+    async def log_in() -> None:
+        page.kubeconfig.write_text(server.kubeconfig())
+
+    async def stall() -> None:
+        server.gate.clear()
+        server.break_watches()
+
+    async def go_on() -> None:
+        server.gate.set()
+
+    harms = (
+        (server.refuse, server.accept, "Connection refused"),
+        (expire, log_in, "Unauthorized; log in again"),
+        (stall, go_on, "the API server has not answered for 3 s"),
+    )
+    look = """return [document.querySelector("#state").textContent,
+      document.querySelector("#problems").innerText, document.querySelectorAll(".rows > li").length];"""
+    async with devtools(page.url + page.fragment, tmp_path / "browser") as call:
+
+        async def shows(state: str, *words: str) -> float:
+            async def whole() -> bool:
+                said = await until_run(call, look)
+                return said[0] == state and (words[0] in said[1] if words else not said[1]) and said[2] >= 5
+
+            began = loop.time()
+            await eventually(whole)
+            return loop.time() - began
+
+        await shows("live")
+        for harm, cure, words in harms:
+            await harm()
+            await shows("not all is live", words)
+            await cure()
+            assert await shows("live") < 10
+        page.harness.apply(backend("after"))
+        seen = "main.innerText.includes('after')"
+        await until_run(call, f"while (!{seen}) await new Promise(done => setTimeout(done, 50));")
+
+
+async def test_a_page_of_another_site_reads_nothing_and_acts_in_nothing(page: Page, tmp_path: Path) -> None:
+    """Whatever it makes a browser send: from a name of its own, from another port, or by DNS rebinding."""
+    whole = (await page.whole())["rows"]
+    page.admitted.clear()
+    act = ("POST", "/api/steer/n/s")
+    attack = """
+    const to = %s, results = {}, steer = to + "api/steer/n/s";
+    const act = {method: "POST", body: '{"verb": "abort"}'};
+    const attempt = async (name, call) => {
+      try { results[name] = await call(); } catch { results[name] = "refused"; }
+    };
+    const loads = (tag, fields) => new Promise(done => document.body.append(Object.assign(
+      document.createElement(tag), fields, {onload: () => done("loaded"), onerror: () => done("refused")})));
+    const opens = made => new Promise(done =>
+      Object.assign(made, {onopen: () => done("open"), onerror: () => done("refused")}));
+    const framed = (name, go) => new Promise(done => {
+      const frame = document.createElement("iframe");
+      Object.assign(frame, {name, onload: () => {
+        if (frame.contentDocument?.URL !== "about:blank") done(frame.contentDocument ? "read" : "refused");
+      }});
+      if (!go) frame.src = to;
+      document.body.append(frame);
+      go?.();
+    });
+    const headers = {authorization: "Bearer x"};
+    await attempt("fetch", async () => (await fetch(to + "api/overview")).status);
+    await attempt("fetch of the page", async () => (await fetch(to)).text());
+    await attempt("fetch with a token", async () => (await fetch(to + "api/overview", {headers})).status);
+    await attempt("act", async () => (await fetch(steer, act)).status);
+    await attempt("act unread", async () => (await fetch(steer, {...act, mode: "no-cors"})).type);
+    await attempt("code", async () => (await fetch(to + "api/token", {method: "POST", body: "x"})).json());
+    await attempt("image", () => loads("img", {src: to + "api/overview"}));
+    await attempt("script", () => loads("script", {src: to + "page.js"}));
+    await attempt("module", () => loads("script", {src: to + "page.js", type: "module"}));
+    await attempt("style", () => loads("link", {href: to + "page.css", rel: "stylesheet"}));
+    await attempt("socket", () => opens(new WebSocket(to.replace("http", "ws") + "api/overview")));
+    await attempt("events", () => opens(new EventSource(to + "api/overview")));
+    await attempt("frame", () => framed("shown"));
+    navigator.sendBeacon(steer, act.body);
+    const form = Object.assign(document.createElement("form"),
+      {method: "POST", action: steer, target: "posted", enctype: "text/plain"});
+    form.append(Object.assign(document.createElement("input"), {name: act.body, value: ""}));
+    document.body.append(form);
+    await attempt("form", () => framed("posted", () => form.submit()));
+    return results;"""
+    rebound = """
+    const headers = {authorization: %s}, body = '{"verb": "abort"}';
+    const said = async (...asked) => {
+      const answer = await fetch(...asked);
+      return [answer.status, await answer.text()];
+    };
+    return [await said("/"), await said("/api/overview", {headers}),
+      await said("/api/token", {method: "POST", body}),
+      await said("/api/steer/n/s", {method: "POST", headers, body})];"""
+    async with Browser(tmp_path).serving() as other:
+        for number, origin in enumerate((other.origin.replace("127.0.0.1", "evil.example"), other.origin)):
+            page.arrived.clear()
+            said = await on_page(f"{origin}/", attack % json.dumps(page.url), tmp_path / f"site-{number}")
+            assert page.arrived.count(act) == 4, "fetch, fetch unread, beacon, form"
+            assert {("GET", "/"), ("GET", "/api/overview"), ("OPTIONS", "/api/overview")} < set(page.arrived)
+            assert len(said) == 14
+            assert set(said.values()) == {"refused"}, (origin, said)
+    token = json.dumps(f"Bearer {page.fragment.removeprefix('#token=')}")  # even with it
+    evil = page.url.replace("127.0.0.1", "evil.example")
+    for status, text in await on_page(evil, rebound % token, tmp_path / "rebound"):
+        assert status == 403
+        assert "expected a Host of this machine" in text
+    assert page.admitted == []
+    assert (await page.whole())["rows"].keys() == whole.keys()
 
 
 async def test_a_release_is_steered_in_the_words_of_the_command(page: Page) -> None:

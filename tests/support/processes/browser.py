@@ -47,7 +47,7 @@ _OFFLINE = (
     "--disable-gpu",
     "--disable-background-networking",
     "--disable-component-update",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--host-resolver-rules=MAP evil.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--remote-debugging-port=0",  # it stays until it is killed
 )
 
@@ -69,14 +69,17 @@ async def opened(url: str, folder: Path) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def devtools(url: str, folder: Path) -> AsyncIterator[Callable[..., Awaitable[dict[str, Any]]]]:
+async def devtools(
+    url: str, folder: Path, *, seconds: float | None = SECONDS
+) -> AsyncIterator[Callable[..., Awaitable[dict[str, Any]]]]:
     """Open a page; gives a function that calls a method of the DevTools protocol, and returns its result.
 
     Args:
         folder: of the browser's profile.
+        seconds: the most that all of it takes; None for as long as the caller likes.
     """
     port_file = folder / "DevToolsActivePort"  # the browser writes it: its port, and a path
-    async with opened(url, folder), asyncio.timeout(SECONDS), aiohttp.ClientSession() as session:
+    async with opened(url, folder), asyncio.timeout(seconds), aiohttp.ClientSession() as session:
         await until(lambda: port_file.exists() and "\n" in port_file.read_text())
         port = port_file.read_text().split()[0]
         async with session.get(f"http://127.0.0.1:{port}/json") as listed:
@@ -85,7 +88,8 @@ async def devtools(url: str, folder: Path) -> AsyncIterator[Callable[..., Awaita
 
             async def call(method: str, **parameters: Any) -> dict[str, Any]:
                 await socket.send_json({"id": 1, "method": method, "params": parameters})
-                said: dict[str, Any] = await socket.receive_json()
+                while "id" not in (said := dict[str, Any](await socket.receive_json())):
+                    pass  # an event, which some methods ask for
                 return said
 
             yield call
@@ -104,8 +108,10 @@ async def on_page(url: str, script: str, folder: Path) -> Any:
 async def until_run(call: Callable[..., Awaitable[dict[str, Any]]], script: str) -> Any:
     """As `run_in`, once the page is opened; returns what the function returns."""
     said: dict[str, Any] = {}
+    opened = """while (location.href === "about:blank" || document.readyState === "loading")
+        await new Promise(done => setTimeout(done, 20));"""
     while "result" not in said:  # else the page was still being opened
-        said = await run_in(call, script)
+        said = await run_in(call, opened + script)
     assert "exceptionDetails" not in said["result"], said
     return said["result"]["result"].get("value")
 

@@ -2,7 +2,7 @@
 
 It speaks what the operator and kopf use: discovery, list (with paging), watch, get, server-side apply, the
 status and scale subresources, create, delete. `break_watches` ends every watch in mid-line, `stall_watches`
-leaves them open and silent.
+leaves them open and silent, `refuse` is as if it had ended, until `accept`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 from typing import Any, Self
 
 from aiohttp import web
+from yarl import URL
 
 from penstock_operator.errors import ClusterError
 from penstock_operator.kinds import BY_KIND, EVENT, Kind
@@ -27,6 +28,7 @@ class TinyApiserver:
     Attributes:
         requests: every request as (method, path, query, content type).
         fail: by (method, plural): statuses to answer with instead, used up from the front.
+        token: where it is not empty, calls with another one get 401.
         gate: while it is not set, every call but those about a Lease waits.
         spelled: what is sent in place of some text, for values that Python cannot write.
     """
@@ -36,7 +38,7 @@ class TinyApiserver:
         self.requests: list[tuple[str, str, dict[str, str], str]] = []
         self.fail: dict[tuple[str, str], list[int]] = {}
         self.page = 500
-        self.url = ""
+        self.url = self.token = ""
         self.watches = 0
         self.spelled: dict[str, str] = {}
         self.gate = asyncio.Event()
@@ -53,10 +55,7 @@ class TinyApiserver:
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = self._runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
+        await self.accept()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -74,10 +73,27 @@ class TinyApiserver:
                 "kind": "Config",
                 "current-context": "c",
                 "clusters": [{"name": "c", "cluster": {"server": self.url}}],
-                "users": [{"name": "u", "user": {"token": "tiny"}}],
+                "users": [{"name": "u", "user": {"token": self.token or "tiny"}}],
                 "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
             }
         )
+
+    async def accept(self) -> None:
+        """Listen; again on the same port after `refuse`."""
+        assert self._runner is not None
+        self._site = web.TCPSite(self._runner, "127.0.0.1", URL(self.url).port if self.url else 0)
+        await self._site.start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+
+    async def refuse(self) -> None:
+        """Refuse new connections, and lose those that are open."""
+        assert self._runner is not None
+        assert self._runner.server is not None
+        await self._site.stop()
+        for connection in self._runner.server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
 
     def break_watches(self) -> None:
         """End every watch."""
@@ -105,6 +121,8 @@ class TinyApiserver:
         self.requests.append((request.method, path, query, request.content_type))
         if "/leases" not in path:
             await self.gate.wait()
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return _status(401, "Unauthorized")
         document = self._discovery(path)
         if document is not None:
             return web.json_response(document)

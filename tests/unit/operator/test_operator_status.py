@@ -79,7 +79,7 @@ def test_a_backend_that_is_well() -> None:
         "ModelLoaded": ("True", "Loaded"),
         "SettingsApplied": ("True", "Applied"),
     }
-    assert message(result, "SettingsApplied") == "version 3: 1 of 1 ready pods"
+    assert message(result, "SettingsApplied") == "1 of 1 ready pods have settings version 3"
     del result["conditions"]
     assert result == {
         "observedGeneration": 4,
@@ -419,15 +419,15 @@ def test_the_last_crash_stays_when_all_is_well_again() -> None:
 @pytest.mark.parametrize(
     ("versions", "truth", "reason", "text"),
     [
-        ({"a": 3, "b": 3}, "True", "Applied", "version 3: 2 of 2 ready pods"),
-        ({"a": 3, "b": 4}, "True", "Applied", "version 3: 2 of 2 ready pods"),
-        ({"a": 3, "b": 2}, "False", "Waiting", "version 3: 1 of 2 ready pods; behind: b"),
-        ({"a": 3, "b": None}, "Unknown", "NoReports", "version 3: 1 of 2 ready pods; silent: b"),
+        ({"a": 3, "b": 3}, "True", "Applied", "2 of 2 ready pods have settings version 3"),
+        ({"a": 3, "b": 4}, "True", "Applied", "2 of 2 ready pods have settings version 3"),
+        ({"a": 3, "b": 2}, "False", "Waiting", "1 of 2 ready pods have settings version 3; behind: b"),
+        ({"a": 3, "b": None}, "Unknown", "NoReports", "1 of 2 ready pods have settings version 3; silent: b"),
         (
             dict.fromkeys("abcde", 1),
             "False",
             "Waiting",
-            "version 3: 0 of 5 ready pods; behind: a, b, c and 2 more",
+            "0 of 5 ready pods have settings version 3; behind: a, b, c and 2 more",
         ),
         ({}, "Unknown", "NoReadyPod", "version 3: no pod is ready"),
     ],

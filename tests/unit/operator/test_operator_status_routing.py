@@ -124,13 +124,13 @@ def routers(**more: Any) -> dict[str, Any]:
             {"plan": replace(SEEN.plan, untried=("c",))},
             "BackendsReady",
             "BackendNotReady",
-            "never ready, so the others have its part: c",
+            "the others have its part until a pod is ready of: c",
         ),
         (
             {"plan": replace(SEEN.plan, untried=("c",)), "backends": {"a": False}},
             "BackendsReady",
             "BackendNotReady",
-            "no pod is ready of: a; never ready, so the others have its part: c",
+            "no pod is ready of: a; the others have its part until a pod is ready of: c",
         ),
         (
             {"backends": {"a": False}, "without_service": {"a", "other"}},
@@ -156,7 +156,7 @@ def routers(**more: Any) -> dict[str, Any]:
             routers(settings_version=6),
             "RouterReady",
             "Waiting",
-            "version 6: 0 of 1 ready routers; behind: r1",
+            "0 of 1 ready routers have settings version 6; behind: r1",
         ),
         (
             routers(reports={"r1": router_report(e=EndpointReport(error="address in use"))}),
@@ -317,8 +317,8 @@ def test_a_split_that_cannot_be(plan: SplitPlan, kind: str, reason: str, text: s
 @pytest.mark.parametrize(
     ("left_out", "applied", "text"),
     [
-        (("b",), 0, "never ready: b; until then the others have its part"),
-        ((), 1, "never ready: b; requests wait for the first"),
+        (("b",), 0, "no pod was ready yet of: b; until then the others have its part"),
+        ((), 1, "no pod was ready yet of: b; requests wait for the first"),
     ],
 )
 def test_a_split_with_a_backend_that_was_never_ready(

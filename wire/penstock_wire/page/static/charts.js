@@ -160,14 +160,24 @@ export function curve({a, b, most, objective, allowed}) {
 
 // An endpoint's requests on their way to backends: as wide as their share.
 export function flows({name, shares}) {
-  const width = room(), narrow = width < 480, row = narrow ? 76 : 46, top = 8, height = top * 2 + row * Math.max(shares.length, 1);
-  const middle = height / 2, begin = narrow ? 70 : 130, end = narrow ? 120 : 250;
+  const width = room(), narrow = width < 480, top = 8, begin = narrow ? 70 : 130, end = narrow ? 120 : 250;
+  const labels = shares.map(each => {
+    const lines = [""];
+    for (const word of each.words.split(/(?<=,) /)) {
+      if (lines.at(-1) && lines.at(-1).length + word.length > (width - end) / 6.5) lines.push("");
+      lines.push(`${lines.pop()} ${word}`.trim());
+    }
+    return lines;
+  });
+  const rows = labels.map(lines => 16 * lines.length + 34), height = top * 2 + Math.max(34, rows.reduce((sum, each) => sum + each, 0));
+  const middle = height / 2;
   const served = shares.filter(each => !each.mirror), all = served.reduce((sum, each) => sum + each.share, 0) || 1;
   const thick = Math.min(34, height - 2 * top);
   const parts = [];
-  let used = middle - thick / 2;
+  let used = middle - thick / 2, above = top;
   shares.forEach((each, index) => {
-    const y = top + row * (index + 0.5);
+    const y = above + rows[index] / 2, lines = labels[index];
+    above += rows[index];
     const half = each.mirror ? 0 : Math.max(each.share / all * thick, each.share ? 1.5 : 0) / 2;
     const from = each.mirror ? middle + thick / 2 : used + half;
     used += 2 * half;
@@ -177,11 +187,6 @@ export function flows({name, shares}) {
       : `M${begin},${from - half}C${bend},${from - half} ${bend},${y - half} ${end},${y - half}`
         + `L${end},${y + half}C${bend},${y + half} ${bend},${from + half} ${begin},${from + half}Z`;
     parts.push(svg("path", {class: each.mirror ? "flow mirror" : "flow", d}, svg("title", {}, each.words)));
-    const lines = [""];
-    for (const word of each.words.split(/(?<=,) /)) {
-      if (lines.at(-1) && lines.at(-1).length + word.length > (width - end) / 6.5) lines.push("");
-      lines.push(`${lines.pop()} ${word}`.trim());
-    }
     parts.push(text(end + 8, y - 2 - 8 * (lines.length - 1), each.name, {"font-weight": 600}));
     lines.forEach((words, line) => parts.push(text(end + 8, y + 14 + 16 * line - 8 * (lines.length - 1), words,
       {class: each.bad ? "bad" : "quiet"})));

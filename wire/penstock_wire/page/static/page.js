@@ -114,7 +114,7 @@ async function follow(path, show, signal) {
       revision = said.revision;
       tries = 0;
       unread = said.unread ?? [];
-      state(unread.length ? "not all is live" : "live", unread.length > 0);
+      state(unread.length ? "not all is live" : said.listed === false ? "reading the cluster …" : "live", unread.length > 0);
       problems(said.problems);
       again = () => show(said);
       try { show(said); } catch (error) { state(`cannot show this: ${error.message}`, true); }
@@ -279,7 +279,7 @@ const VIEWS = {
     panel(place, "tiles", "", [view.replicas, load, answers, view.refused, view.failed], () => tiles([
       ...view.replicas ? [[`${ready} of ${wanted}`, "pods ready", ready < wanted ? "wait" : "good"]] : [],
       ...recommended != null && recommended !== wanted ? [[recommended, "pods recommended", "wait"]] : [],
-      [load.queued, "items queued"], [load.ongoing, "items with the model"], [load.held, "requests held by routers"], answers,
+      [load.queued, "items queued now"], [load.ongoing, "items with the model now"], [load.held, "requests held by routers now"], answers,
       ...view.refused || view.failed || view.failed == null ? [] : [[0, "refused or failed in the last minute"]],
       [view.refused || null, "refused in the last minute", "wait"],
       [view.failed || null, "failed in the last minute", "bad"]].filter(([value]) => value != null)));
@@ -307,8 +307,9 @@ const VIEWS = {
     panel(right, "errors", "Errors of the last minute", view.errors?.length ? view.errors : null, list =>
       table(["REASON", "REQUESTS", "MEANING"], list, [1]));
     panel(place, "pods", "Pods", view.pods, list => pods(list, true));
-    panel(place, "users", "Named by and follows", view.users?.length ? view.users : null, list =>
-      el("p", {}, list.flatMap(([kind, name], index) => [index ? ", " : "", `${kind} `, link(kind, view.namespace, name)])));
+    const named = list => el("p", {}, list.flatMap(([kind, name], index) => [index ? ", " : "", `${kind} `, link(kind, view.namespace, name)]));
+    panel(place, "users", "Used by", view.users?.length ? view.users : null, named);
+    panel(place, "follows", "Batching settings from", view.follows ? [["BatchPolicy", view.follows]] : null, named);
   },
 
   ModelEndpoint(view, place) {
@@ -329,10 +330,10 @@ const VIEWS = {
     panel(place, "none", "Refused before a backend was chosen", view.none.errors.length ? view.none.errors : null, list =>
       el("p", {}, list.map(([reason, one]) => `${reason} ${rate(one)}`).join(", ")));
     const mirrors = view.flows.filter(each => each.mirror);
-    panel(place, "mirrors", "Mirrors", mirrors.length ? mirrors : null, list => table(
+    panel(place, "mirrors", "Mirrors", mirrors.length ? mirrors : null, list => [copies(), table(
       ["MIRROR", "COPIES OF", "RATE", "DIFFER", "WHAT CAME OF THEM", "FIRST DIFFERENCE"], list.map(each => [
         link("ModelBackend", view.namespace, each.name), each.percent == null ? "-" : `${each.percent} %`,
-        rate(each.rate), differ(each.differ), rest(each.summary, each.difference), each.difference || "none"]), [1, 2, 3]));
+        rate(each.rate), differ(each.differ), rest(each.summary, each.difference), each.difference || "none"]), [1, 2, 3])]);
     panel(place, "pods", "Routers", view.routers, list => pods(list, false));
   },
 
@@ -355,13 +356,13 @@ const VIEWS = {
           {name: "% for Fail", color: "orange", values: of(1), step: true}, {name: "% for Pass", color: "green", values: of(2), step: true}]});
       });
     });
-    panel(place, "mirrors", "Mirrors", view.mirrors.length ? view.mirrors : null, list => table(
+    panel(place, "mirrors", "Mirrors", view.mirrors.length ? view.mirrors : null, list => [copies(), table(
       ["MIRROR", "SENT", "DIFFER", "IN WORDS", "FIRST DIFFERENCE"], list.map(each => [link("ModelBackend", view.namespace, each.name), `${each.sent ?? 0}`,
-        differ(each.mismatchedPercent), rest(each.summary, each.firstDifference), each.firstDifference ?? "none"]), [1, 2]));
+        differ(each.mismatchedPercent), rest(each.summary, each.firstDifference), each.firstDifference ?? "none"]), [1, 2])]);
     panel(place, "endpoint", "Endpoint", view.endpoint && !release ? view.endpoint : null, name => el("p", {}, link("ModelEndpoint", view.namespace, name)));
     panel(place, "events", "Events", view.eventsProblem || view.events, events => typeof events === "string"
       ? el("p", {class: "quiet"}, events) : events.length ? table(["AGO", "REASON", "MESSAGE"], events.map(each =>
-        [since(each.time), each.reason, each.message])) : el("p", {class: "quiet"}, "There are none."));
+        [since(each.time), each.known ? cause(each.reason) : each.reason, each.message])) : el("p", {class: "quiet"}, "There are none."));
   },
 
   BatchPolicy(view, place) {
@@ -392,7 +393,9 @@ function period(times) {
 // Over what time rates are; pods of which there are many are read less often.
 const lately = view => view.window ? ` (last ${Math.round(view.window)} s)` : "";
 
-const differ = percent => percent == null ? "-" : el("span", {class: percent >= 50 ? "bad" : percent > 0 ? "wait" : "good"}, `${percent} %`);
+const differ = percent => percent == null ? "-" : el("span", {class: percent > 0 ? "wait" : null}, `${percent} %`);
+
+const copies = () => el("p", {class: "quiet"}, "No client gets these answers. Of a release's verdicts, only that of the metric mismatch rests on them.");
 
 // What a mirror's summary says besides its first difference, which stands in a column of its own.
 const rest = (summary, first) => (summary || "-").replace(`, most at ${first}`, "");
@@ -436,7 +439,7 @@ function steering(view, release) {
     }}, words);
   const steps = el("ol", {class: "steps"}, release.steps.map(([mark, number, words, time]) => el("li",
     {class: {"✓": "done", "▶": "here", "✗": "failed"}[mark] ?? null, "aria-current": mark === "▶" ? "step" : null},
-    `${mark.trim() ? `${mark} ` : ""}${number ? `${number}. ` : "then "}${words}${time ? ` (${time})` : ""}`)));
+    `${mark.trim() ? `${mark} ` : ""}${number ? `${number}. ` : "end: "}${words}${time ? ` (${time})` : ""}`)));
   const percent = value => value == null ? "-" : `${parseFloat(value)} %`;
   return [el("p", {}, release.why), remedy(release.remedy), steps,
     el("div", {class: "acts"}, release.buttons.map(steer), said),
