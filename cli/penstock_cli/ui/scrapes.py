@@ -5,14 +5,12 @@ So it needs no right but the user's own (`get` of `pods/proxy`), and no way to t
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
-
-from kubernetes.client.api.core_v1_api import CoreV1Api
 
 from penstock_cli.cluster import Cluster, body, cause
 from penstock_cli.ui.store import Store
@@ -60,7 +58,7 @@ class Scrapes:
     """
 
     def __init__(self, cluster: Cluster, store: Store) -> None:
-        self._core = CoreV1Api(cluster.api.api_client)
+        self._cluster = cluster
         self._store = store
         self._lock = threading.Lock()
         self._known: dict[Target, Scraped] = {}
@@ -124,13 +122,8 @@ class Scrapes:
                 self._work.task_done()
 
     def _scrape(self, target: Target, scraped: Scraped) -> None:
-        answer: Any = self._core.connect_get_namespaced_pod_proxy_with_path(
-            f"{target.pod}:{target.port}",
-            target.namespace,
-            "metrics",
-            _preload_content=False,
-            _request_timeout=SECONDS,
-        )
+        of = dataclasses.replace(self._cluster, namespace=target.namespace)
+        answer = of.call(of.path(f"pods/{target.pod}:{target.port}/proxy/metrics"), seconds=SECONDS)
         text, whole = body(answer, most=MOST_BYTES, seconds=SECONDS)
         if not whole:
             raise ValueError(f"expected all metrics within {MOST_BYTES} bytes and {SECONDS:g} s")

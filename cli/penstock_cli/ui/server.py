@@ -16,12 +16,11 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from kubernetes.client.api.authorization_v1_api import AuthorizationV1Api
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from penstock_cli import remedies
-from penstock_cli.cluster import GROUP, PLURALS, SECONDS, Cluster, CommandError, Resource, body, cause
+from penstock_cli.cluster import GROUP, PLURALS, Cluster, CommandError, Resource, body, cause
 from penstock_cli.commands import Command, abort, pause, promote
 from penstock_cli.text import Screen
 from penstock_cli.ui import views
@@ -196,9 +195,13 @@ class Server:
 
         def read() -> str:
             try:
-                api: Any = AuthorizationV1Api(self._cluster.api.api_client)
-                answer = api.create_self_subject_access_review(
-                    {"spec": {"resourceAttributes": place}}, _preload_content=False, _request_timeout=SECONDS
+                answer = self._cluster.call(
+                    "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+                    body={
+                        "apiVersion": "authorization.k8s.io/v1",
+                        "kind": "SelfSubjectAccessReview",
+                        "spec": {"resourceAttributes": place},
+                    },
                 )
                 allowed = json.loads(answer.data)["status"]["allowed"]
             except (ApiException, HTTPError, OSError, ValueError, KeyError):

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubernetes.client.api.core_v1_api import CoreV1Api
 from kubernetes.client.exceptions import ApiException
 
 from penstock_cli import injected
@@ -224,7 +223,6 @@ class Watches:
 
     def __init__(self, cluster: Cluster, store: Store, *, everywhere: bool) -> None:
         self._cluster, self._store, self._everywhere = cluster, store, everywhere
-        self._core = CoreV1Api(cluster.api.api_client)
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._login = self._written()
@@ -287,21 +285,16 @@ class Watches:
                 self._login = written
 
     def _list(self, kind: str) -> str:
-        document = json.loads(self._ask(kind, _request_timeout=SECONDS).data)
+        document = json.loads(self._ask(kind).data)
         self._store.replace(kind, document["items"])
         return str(document["metadata"]["resourceVersion"])
 
     def _watch(self, kind: str, version: str) -> None:
         while not self._closed.is_set():
             began = time.monotonic()
-            answer = self._ask(
-                kind,
-                watch=True,
-                resource_version=version,
-                allow_watch_bookmarks=True,
-                timeout_seconds=WATCH_SECONDS,
-                _request_timeout=(SECONDS, WATCH_SECONDS + SECONDS),
-            )
+            query = {"resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
+            query |= {"watch": "true", "allowWatchBookmarks": "true"}
+            answer = self._ask(kind, query, silence=WATCH_SECONDS + SECONDS)
             self._store.failed(kind, "")
             try:
                 for line in _lines(answer):
@@ -317,25 +310,20 @@ class Watches:
             if time.monotonic() < began + AT_LEAST_SECONDS:
                 self._closed.wait(AT_LEAST_SECONDS)
 
-    def _ask(self, kind: str, **arguments: Any) -> Any:
+    def _ask(self, kind: str, query: dict[str, str] | None = None, silence: float | None = None) -> Any:
+        cluster, query = self._cluster, dict(query or {})
+        if kind in _PODS:
+            path = cluster.path("pods", everywhere=self._everywhere)
+            query["labelSelector"] = _PODS[kind]
+        else:
+            path = cluster.path(PLURALS[kind], f"/apis/{GROUP}/{VERSION}", everywhere=self._everywhere)
         with self._lock:
             self._asked[kind] = time.monotonic()
         try:
-            return self._answer(kind, _preload_content=False, **arguments)
+            return cluster.call(path, query, silence=silence)
         finally:
             with self._lock:
                 del self._asked[kind]
-
-    def _answer(self, kind: str, **arguments: Any) -> Any:
-        if kind in _PODS:
-            arguments |= {"label_selector": _PODS[kind]}
-            if self._everywhere:
-                return self._core.list_pod_for_all_namespaces(**arguments)
-            return self._core.list_namespaced_pod(self._cluster.namespace, **arguments)
-        api, where = self._cluster.api, (GROUP, VERSION)
-        if self._everywhere:
-            return api.list_cluster_custom_object(*where, PLURALS[kind], **arguments)
-        return api.list_namespaced_custom_object(*where, self._cluster.namespace, PLURALS[kind], **arguments)
 
 
 def plural(kind: str) -> str:
