@@ -369,9 +369,17 @@ def backend(
     return mark if target is None else mark(target)
 
 
-def _batches_alone(kind: Callable[..., Any]) -> bool:
-    """Whether a class has a method for batches beside a default one for single items (`ALONE`)."""
-    return _takes_batches(kind) and not find_default(kind.__qualname__, kind).batched
+def _warn_of_alone(kind: Callable[..., Any], spec: Mapping[str, Any]) -> None:
+    """Warn of a method for batches beside a default one for single items, which `ALONE` is for."""
+    sized = "batchPolicyRef" in spec or "maxBatchSize" in spec.get("batching", {})
+    if not sized and _takes_batches(kind) and not find_default(kind.__qualname__, kind).batched:
+        log(
+            "a method that takes batches gets one item a call",
+            level="warning",
+            target=kind.__qualname__,
+            expected="maxBatchSize in @penstock.backend, or a class of its own for what takes batches",
+            found="a default method for one item, for which each request comes alone",
+        )
 
 
 def _cost_path(kind: Callable[..., Any]) -> str | None:
@@ -426,15 +434,23 @@ def bound(kind: Callable[..., Any], arguments: Mapping[str, Any]) -> Application
     return (bind if isinstance(bind, _Bind) else _Bind(None, {})).call(kind, **arguments)
 
 
-def own_settings(kind: Callable[..., Any]) -> dict[str, Any]:
-    """The settings that a class gives its sidecar: of `@penstock.backend`, and the cost path of its methods.
+def own_settings(kind: Callable[..., Any], size: int | None = None) -> dict[str, Any]:
+    """The settings that a class gives its sidecar, as `penstock export` writes them.
 
-    Where `penstock export` refuses the paths (`_cost_path`), a warning is logged, and none is given.
+    Where that refuses the cost paths (`_cost_path`), a warning is logged, and none is given.
+
+    Args:
+        kind: a class or a function.
+        size: `maxBatchSize`, instead of that of `@penstock.backend`; None = that, or `ALONE`.
     """
     bind = inspect.getattr_static(kind, _BIND, None)
     if isinstance(bind, functools.partial):  # of a function
         bind = getattr(bind.func, "__self__", None)
     spec = dict(bind.spec) if isinstance(bind, _Bind) else {}
+    if size is not None:
+        spec["batching"] = {**spec.get("batching", {}), "maxBatchSize": size}
+    _warn_of_alone(kind, spec)
+    spec = _sized(kind, spec)
     try:
         spec = _with_cost(kind, spec)
     except CompositionError as error:
@@ -482,15 +498,7 @@ class _Bind:
             raise TypeError(f"{kind.__qualname__}.bind: expected no arguments for a function, found some")
         else:
             arguments = {}
-        sized = "batchPolicyRef" in self.spec or "maxBatchSize" in self.spec.get("batching", {})
-        if not sized and _batches_alone(kind):
-            log(
-                "a method that takes batches gets one item a call",
-                level="warning",
-                target=kind.__qualname__,
-                expected="maxBatchSize in @penstock.backend, or a class of its own for what takes batches",
-                found="a default method for one item, for which each request comes alone",
-            )
+        _warn_of_alone(kind, self.spec)
         return Application(kind, arguments, name=self._name, spec=self.spec)
 
 

@@ -76,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 0
             refuse_builder(located)
             target = target_of(options.target, located, options.init_kwargs)
-            if options.own_settings:
-                _announce(options, settings_line(located))
+            if options.own_settings is not None:
+                _announce(options, settings_line(located, options.own_settings))
     except Exception as error:
         return _cannot_load(options.target, error)
     return run(lambda: _serve(target, options, secret))
@@ -109,7 +109,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "is then not refused, but its nodes are printed",
     )
     parser.add_argument(
-        "--own-settings", action="store_true", help="print a class's settings for its sidecar"
+        "--own-settings",
+        type=int,
+        metavar="SIZE",
+        help="print a class's settings for its sidecar, with this maxBatchSize; 0 = its own",
     )
     parser.add_argument("--docs", action="store_true", help=f"serve a page to try it at {DOCS_PATH}")
     return parser.parse_args(argv)

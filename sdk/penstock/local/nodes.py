@@ -58,9 +58,9 @@ def application_line(application: Application, init_kwargs: Mapping[str, Any]) -
     return MARK + json.dumps(msgspec.to_builtins(nodes))
 
 
-def settings_line(kind: Callable[..., Any]) -> str:
-    """Make the line with a class's settings."""
-    return SETTINGS + json.dumps(own_settings(kind))
+def settings_line(kind: Callable[..., Any], size: int) -> str:
+    """Make the line with a class's settings; with a `maxBatchSize` other than its own, if that is not 0."""
+    return SETTINGS + json.dumps(own_settings(kind, size or None))
 
 
 def read(line: str) -> list[NodeDocument]:

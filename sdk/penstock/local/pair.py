@@ -158,7 +158,7 @@ class Pair:
         return [
             "penstock.serve", self._node.target, f"--host={HOST}", f"--port={port}",
             f"--init-kwargs={arguments}", "--docs", f"--mark={self._mark}",
-            *(["--own-settings"] if self._asks else []),
+            *([f"--own-settings={self._options.batch or 0}"] if self._asks else []),
         ]  # fmt: skip
 
     def _model_environment(self) -> dict[str, str]:
@@ -183,8 +183,5 @@ class Pair:
         if settings is None:
             settings = self._folder / f"{self.name}.json"
             batch = {} if self._options.batch is None else {"maxBatchSize": self._options.batch}
-            document = {"backend": self.name, "batching": batch, **(own or {})}
-            if self._node.settings is None:  # a class by itself, whose items `--batch` limits
-                document["batching"] = {**document["batching"], **batch}
-            settings.write_text(json.dumps(document))
+            settings.write_text(json.dumps({"backend": self.name, "batching": batch, **(own or {})}))
         return [*arguments, f"--settings={settings}"]

@@ -411,6 +411,25 @@ async def test_a_class_gives_its_sidecar_the_cost_of_its_items_and_its_batching(
         await ask("ab", 422, "$.text of item 0")
 
 
+async def test_items_of_a_class_that_takes_one_come_alone_and_many_at_once(
+    start: Start, tmp_path: Path
+) -> None:
+    """As on a cluster, and as in an application: 64 calls wait for each other here, and each is answered."""
+    module = """
+import asyncio
+
+class Alone:
+    def __init__(self):
+        self.all = asyncio.Barrier(64)
+
+    async def predict(self, item):
+        await self.all.wait()
+        return item
+"""
+    write(tmp_path, module)
+    assert await sizes_of(await (await start("model:Alone")).ready()) == {1}
+
+
 async def sizes_of(run: Run) -> set[int]:
     """The sizes of the batches of items that come at once, each of which has to be answered."""
 

@@ -11,7 +11,7 @@ import yaml
 
 import penstock
 from penstock import Handle, serve
-from penstock.composition import ALONE, BATCHING, COUNTS, SPEC, Reference
+from penstock.composition import ALONE, BATCHING, COUNTS, SPEC, Reference, own_settings
 from penstock.encoding import encode
 from penstock.errors import AnswerError, CompositionError, LoadError
 from penstock.target import target_of
@@ -77,6 +77,25 @@ def test_a_spec_is_the_users_and_nodes_that_take_one_item_get_each_request_alone
     assert HTTPIngress.bind([]).root.spec == {"batching": ALONE}
     twenty = penstock.backend(batching={"maxConcurrentBatches": 20})(type("Twenty", (HTTPIngress,), {}))
     assert twenty.bind([]).root.spec == {"batching": {"maxBatchSize": 1, "maxConcurrentBatches": 20}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "batching"),
+    [
+        (HTTPIngress, None, ALONE),
+        (HTTPIngress, 8, {"maxBatchSize": 8}),
+        (len, None, ALONE),
+        (Adder, None, None),
+        (Adder, 8, {"maxBatchSize": 8}),
+        (Multiplier, None, {"maxBatchSize": 4}),
+        (Multiplier, 8, {"maxBatchSize": 8}),
+    ],
+)
+def test_penstock_run_gives_a_class_by_itself_the_batching_of_its_node(
+    kind: Any, size: int | None, batching: Any
+) -> None:
+    """A size of the command line replaces the class's own, or `ALONE`."""
+    assert own_settings(kind, size).get("batching") == batching
 
 
 def test_a_class_that_was_bound_twice_is_two_nodes_and_a_name_may_be_given() -> None:

@@ -110,7 +110,7 @@ async def test_hello(tmp_path: Path) -> None:
 async def test_behind_a_sidecar_requests_of_any_kind_reach_the_method(tmp_path: Path) -> None:
     """Each with its own fields, also those that part the batches of items, and in one batch."""
     (tmp_path / "web.py").write_text(SITE)
-    run = await Run(tmp_path).start("web:Site")
+    run = await Run(tmp_path).start("web:Site", "--batch", "32")
     try:
         url = (await run.ready()).url
 
