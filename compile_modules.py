@@ -117,6 +117,7 @@ MODULES: dict[str, Sequence[str]] = {
         "estimators.latency_model",
         "estimators.model_pace",
         "estimators.return_times",
+        "estimators.thrifty_work",
         "estimators.throughput",
         "estimators.wait_estimator",
         "handler",

@@ -9,6 +9,8 @@ send one text a request from core 1. Four batchers stand before it:
 - `budget N`: the rule of servers with a constant token budget: texts in the order of their arrival, as long
   as their number times the longest is at most N. The server's own queue does it, without a hop before it.
 - `sorted`: texts that are all there, in the order of their lengths: what no queue can do.
+- `infinity`, with `--beside infinity`: Infinity's server and queue around the same encoder (`bench/peers`).
+  Its HTTP is part of its CPU, so a second rate counts the encoder's CPU alone.
 
 Lengths are drawn from the distributions of `LENGTHS`. A closed loop of 128 callers comes first, after a
 warm-up, with the same texts for all; then an open loop at shares of what sorted texts reach. Rates of the
@@ -34,19 +36,20 @@ import resource
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import uvloop
 from onnx import TensorProto, helper, numpy_helper
 
-from bench import model, processes, product
+from bench import model, processes, product, venvs
 from bench.ledger import Ledger, quantile
 from bench.open_loop import OpenLoop, arrivals
+from bench.padded_encoder import Encoder
 from bench.processes import DidNotStartError, Server, Sidecar
 from bench.timer import precise
 
@@ -59,6 +62,8 @@ FIRST = 100_200
 """Number of the first text that counts."""
 SHORT = 64
 """Tokens of a short text, at most."""
+INSTANCES = b'{"instances":[{"n":%d,"tokens":%s,"text":"%s"}]}'
+OPENAI = b'{"model":"bench","input":"%d %s %s"}'
 
 LENGTHS: dict[str, Callable[[random.Random, int], float]] = {
     "constant": lambda _, __: 128,
@@ -81,17 +86,20 @@ class Texts:
     Args:
         name: of the distribution.
         shown: whether the bytes of an item show its length.
+        openai: whether as OpenAI has them, whose embeddings have the text's number first.
     """
 
-    def __init__(self, name: str, *, shown: bool) -> None:
+    def __init__(self, name: str, *, shown: bool, openai: bool = False) -> None:
         self.name, self.shown = name, shown
+        self.form = OPENAI if openai else INSTANCES
+        self.begin = b'"embedding":[%d.0,' if openai else b'{"predictions":[[%d,'
 
     def body(self, number: int) -> bytes:
         """A request with this text: a token is a letter and a blank."""
         tokens = length(self.name, number)
         text = "a " * (tokens if self.shown else 128)
         # NB: a number of eight digits and one of five places, so that items have equal bytes.
-        return b'{"instances":[{"n":%d,"tokens":%s,"text":"%s"}]}' % (
+        return self.form % (
             10_000_000 + number,
             b"%-5.5s" % (b"%.4f" % tokens),
             text.encode(),
@@ -99,7 +107,7 @@ class Texts:
 
     def holds(self, body: bytes, number: int) -> bool:
         """Whether an answer is this text's."""
-        return body.startswith(b'{"predictions":[[%d,' % (10_000_000 + number))
+        return self.begin % (10_000_000 + number) in body[:64]
 
 
 # -- the encoder ---------------------------------------------------------------------------------------
@@ -163,26 +171,6 @@ def made(path: Path) -> None:
         + [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in shapes.items()],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-
-
-class Encoder:
-    """The encoder, on one thread."""
-
-    def __init__(self, path: str) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-    def embed(self, numbers: list[int], lengths: list[int]) -> Any:
-        """Embed a batch, padded to its longest text."""
-        longest = max(lengths)
-        ids = np.zeros((len(lengths), longest), np.int64)
-        mask = np.zeros(ids.shape, np.float32)
-        for row, (number, tokens) in enumerate(zip(numbers, lengths, strict=True)):
-            ids[row, :tokens] = (number + np.arange(tokens)) % 32
-            mask[row, :tokens] = 1
-        fed = {"ids": ids, "positions": np.arange(longest), "mask": mask}
-        return self.session.run(["embedding"], fed)[0]
 
 
 # -- its server ----------------------------------------------------------------------------------------
@@ -275,13 +263,39 @@ def encoder(path: Path, *, budget: int = 0) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def batcher(name: str, path: Path) -> Iterator[tuple[Server, Server]]:
-    """What is measured: `cost`, `count` or `budget N`, and the encoder behind it."""
+    """What is measured: `cost`, `count`, `budget N` or `infinity`, and the encoder behind it."""
+    if name == "infinity":
+        with infinity(path) as server:
+            yield server, server
+        return
     if name.startswith("budget"):
         with encoder(path, budget=int(name.split()[1])) as server:
             yield server, server
         return
     with encoder(path) as behind, sidecar(behind) as server:
         yield server, behind
+
+
+@contextlib.contextmanager
+def infinity(path: Path) -> Iterator[Server]:
+    """Infinity with the encoder in it, on core 0.
+
+    Raises:
+        NotInstalledError: its environment could not be made.
+    """
+    python, port = venvs.ensure("infinity"), processes.free_port()
+    environment = {"BENCH_PORT": str(port), "BENCH_MAX_BATCH": str(BATCH), "BENCH_ENCODER": str(path)}
+    environment["PYTHONPATH"] = str(processes.ROOT)
+    command = [str(python), str(venvs.REQUIREMENTS / "serve_infinity.py")]
+    with processes.running(command, core=0, env=environment) as (process, log):
+        processes.await_line(process, log, "ready", seconds=90)
+        yield Server(port=port, pid=process.pid, path="/embeddings")
+
+
+def encoder_seconds(server: Server) -> float:
+    """CPU that Infinity's encoder alone has taken so far."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/-/seconds", timeout=30) as answer:
+        return float(answer.read())
 
 
 @contextlib.contextmanager
@@ -334,8 +348,8 @@ async def closed(
             number //= times
             body = texts.body(number)
             writer.write(
-                b"POST /predict HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\n\r\n%b" % (len(body), body)
+                b"POST %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+                b"content-length: %d\r\n\r\n%b" % (server.path.encode(), len(body), body)
             )
             if draw.random() < leaving:
                 await asyncio.sleep(0.2 * draw.random())
@@ -428,19 +442,21 @@ def compare(
     seconds: float,
     shares: list[float],
     budgets: list[int],
+    beside: list[str],
 ) -> None:
     """Print what each batcher does with texts of one distribution."""
     best = offline(path, name, count)
     print(f"{name:<12} sorted       {best:7.1f} texts/s", flush=True)
-    names = ["count", "cost", *(f"budget {budget}" for budget in budgets)]
+    names = ["count", "cost", *(f"budget {budget}" for budget in budgets), *beside]
     rates: dict[str, float] = {}
     good: dict[str, list[str]] = collections.defaultdict(list)
     for each in names:
-        texts = Texts(name, shown=each == "cost")
+        texts = Texts(name, shown=each in ("cost", *beside), openai=each in beside)
         with batcher(each, path) as (server, behind):
             uvloop.run(closed(server, texts, 0, seconds=warm if each == "cost" else warm / 5))
             before, sizes = processes.cpu_seconds(behind.pid), processes.batch_sizes(behind)
             spent = processes.cpu_seconds(server.pid)
+            alone = encoder_seconds(server) if each in beside else 0.0
             found = uvloop.run(closed(server, texts, FIRST, count=count))
             spent = processes.cpu_seconds(server.pid) - spent
             rates[each] = len(found) / (processes.cpu_seconds(behind.pid) - before)
@@ -450,10 +466,12 @@ def compare(
             print(
                 f"{name:<12} {each:<12} {rates[each]:7.1f} texts/s, {rates[each] / best:.2f} of sorted, "
                 f"{len(found) / batches:.1f} a batch; p99 {quantile(times, 0.99):.2f} s, "
-                f"{of_short(short)}"
+                f"{of_short(short)}, longest {times[-1]:.2f} s"
                 + (
                     f"; {spent / len(found) * 1e6:.0f} µs of the sidecar a text"
                     if server is not behind
+                    else f"; {len(found) / (encoder_seconds(server) - alone):.1f} texts/s of its encoder"
+                    if each in beside
                     else ""
                 ),
                 flush=True,
@@ -464,7 +482,8 @@ def compare(
             for share in shares:
                 goodput, short = opened(server, texts, share * best, seconds)
                 good[each].append(f"{share:4.0%}: {goodput:6.1f} in time/s, p99 {of_short(short)}")
-    print(f"{name:<12} cost ÷ count {rates['cost'] / rates['count']:.3f}")
+    for each in ("count", *beside):
+        print(f"{name:<12} cost ÷ {each} {rates['cost'] / rates[each]:.3f}")
     if budgets:
         most = max((rate, each) for each, rate in rates.items() if each.startswith("budget"))
         print(f"{name:<12} cost ÷ {most[1]}, the best constant: {rates['cost'] / most[0]:.2f}")
@@ -485,6 +504,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="of each open loop (15)")
     parser.add_argument("--shares", nargs="*", type=float, default=list(SHARES), help="of sorted, open loop")
     parser.add_argument("--budgets", nargs="*", type=int, default=list(BUDGETS), help="tokens of a batch")
+    parser.add_argument(
+        "--beside", nargs="*", default=[], choices=["infinity"], help="servers of others, installed here"
+    )
     parser.add_argument("--duplicates", action="store_true", help="measure `reuse` instead")
     arguments = parser.parse_args()
     if arguments.serve:
@@ -512,8 +534,9 @@ def main() -> int:
                         seconds=arguments.seconds,
                         shares=arguments.shares,
                         budgets=arguments.budgets,
+                        beside=arguments.beside,
                     )
-        except DidNotStartError as error:
+        except (DidNotStartError, venvs.NotInstalledError) as error:
             print(f"bench.encoder: {error}", file=sys.stderr)
             return 1
     return 0

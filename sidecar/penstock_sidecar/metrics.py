@@ -247,6 +247,9 @@ class Metrics:
         cap = GaugeMetricFamily(
             _PREFIX + "fit_cost_cap", "The largest cost of an item that counts", labels=("class",)
         )
+        limit = GaugeMetricFamily(
+            _PREFIX + "fit_work_limit", "The most work of a batch: larger are dearer", labels=("class",)
+        )
         for path, fit in fits_of_most_batches(self._fits()):
             labels = (class_label(path),)
             for term, value in {} if fit.work is UNSET else fit.work.items():
@@ -255,6 +258,8 @@ class Metrics:
                 cost.add_metric(labels, fit.batch.cost)
                 if fit.batch.cap is not UNSET:
                     cap.add_metric(labels, fit.batch.cap)
+                if fit.batch.limit is not UNSET:
+                    limit.add_metric(labels, fit.batch.limit)
                 error.add_metric((*labels, "cost"), fit.batch.error)
                 error.add_metric((*labels, "items"), fit.batch.error_by_items)
             a_ms, b_ms = fit.bounded()
@@ -265,6 +270,7 @@ class Metrics:
         yield work
         yield cost
         yield cap
+        yield limit
         yield error
         build = GaugeMetricFamily(
             _PREFIX + "build_info", "1; the label says whether compiled modules run", labels=("build",)

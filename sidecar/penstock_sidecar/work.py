@@ -30,8 +30,9 @@ class WorkFormula:
         cap: the largest cost that counts; infinite unless `per_cost` is 0.
 
     `pads` is True if the longest item costs the others time. `overhead` is the time that a batch of any work
-    takes, `a / b`, as work; the latency model sets it. `usual` is the work of the mean item among its like,
-    and `most` of the most expensive one that may be believed; `cost_fit` sets both.
+    takes, `a / b`, as work, and `thrifty` the work beyond which batches take longer for their work; the
+    latency model sets both. `usual` is the work of the mean item among its like, and `most` of the most
+    expensive one that may be believed; `cost_fit` sets both.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class WorkFormula:
         "per_item",
         "per_padded",
         "per_square",
+        "thrifty",
         "usual",
     )
 
@@ -62,7 +64,7 @@ class WorkFormula:
         self.pads = per_padded > 0.0 or per_square > 0.0
         self.overhead = 0.0
         self.usual = 1.0
-        self.most = math.inf
+        self.most = self.thrifty = math.inf
 
     def __repr__(self) -> str:
         parts = (self.per_item, self.per_cost, self.per_padded, self.per_square, self.cap)

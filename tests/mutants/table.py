@@ -115,8 +115,8 @@ MUTANTS = (
         name="the objective makes no batch smaller",
         breaks=SIZE,
         package=SIDECAR,
-        old="return min(self.limit, self.latency_model.largest(now, cls, self.limit, service, objective))",
-        new="return self.limit",
+        old="return min(limit, self.latency_model.largest(now, cls, self.limit, service, objective))",
+        new="return limit",
         tests=(_DEADLINES,),
     ),
     Mutant(

@@ -231,6 +231,7 @@ class Dispatcher:
                     error=round(known.error, 3),
                     error_by_items=round(known.error_by_items, 3),
                     cap=UNSET if math.isinf(known.formula.cap) else known.formula.cap,
+                    limit=UNSET if math.isinf(known.formula.thrifty) else round(known.formula.thrifty, 3),
                 ),
             )
             for cls, line in model.lines(self._clock()).items()

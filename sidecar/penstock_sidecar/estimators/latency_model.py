@@ -29,6 +29,7 @@ from penstock_sidecar.estimators.cost_fit import (
     relative_error,
 )
 from penstock_sidecar.estimators.robust_line import bounded, fit_line, groups_of, line_through
+from penstock_sidecar.estimators.thrifty_work import dearer_beyond
 from penstock_sidecar.work import WorkFormula
 
 LAST = 200
@@ -56,6 +57,8 @@ TRIAL_OVERHEAD = 4.0
 TRIAL_EVERY, TRIAL_SELDOM = 8.0, 256.0
 """Batches from one trial to the next: at first, and after many that have shown nothing."""
 _TRIAL_GROWTH = 1.25
+_RISE = 1.05
+"""By what `thrifty` rises from one look to the next while nothing shows that larger batches are dear."""
 CHOOSE, SELDOM = 1.0, 8.0
 """Minimum seconds between two looks at what the time depends on: at first, and while nothing changes."""
 
@@ -166,6 +169,8 @@ class _Class:
         self.again = max(samples[0][0] + self.horizon, now + REFIT)
         if now >= self.choose and len(self.history) >= LEAST_SAMPLES:
             before, self.formula = self.formula, choose(self.history, self.formula)
+            if self.formula is not None:
+                self.formula.thrifty = self.thrifty(before, self.formula)
             same = len(self.history) == LAST and _terms(before) == _terms(self.formula)
             self.pause = min(SELDOM, 2.0 * self.pause) if same else CHOOSE
             self.choose = now + self.pause
@@ -190,6 +195,19 @@ class _Class:
                 floor = max(floor, p80(bucket))
             self.floors.append(floor)
         self.largest = math.ceil(points[-1][0])
+
+    def thrifty(self, before: WorkFormula | None, formula: WorkFormula) -> float:
+        """The `thrifty` of a new formula.
+
+        While it limits batches none show that larger ones are dear, so it rises slowly until some do.
+        """
+        points = [(formula.of(n, cost, longest), t) for _, n, t, cost, longest in self.history]
+        found = dearer_beyond(points, _BOUNDS)
+        if found < math.inf or before is None or before.thrifty == math.inf:
+            return found
+        was = sum([before.of(n, cost, longest) for _, n, _, cost, longest in self.history])
+        rises = _RISE * before.thrifty * sum([work for work, _ in points]) / was
+        return rises if rises < _BOUNDS[-1] else math.inf
 
     def points(self) -> list[tuple[float, float]]:
         """The work and the seconds of each sample, in order."""

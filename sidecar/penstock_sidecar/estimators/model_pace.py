@@ -66,17 +66,22 @@ class ModelPace:
 
     def size(self, now: float, cls: str) -> int:
         """The maximum items of a batch of a class: the policy's limit, or fewer to keep the objective."""
-        objective, service = self.objective, self.service
+        objective, service, limit = self.objective, self.service, self.limit
+        formula = self.latency_model.formula(cls)
+        if formula is not None and formula.thrifty < limit:
+            limit = max(1, int(formula.thrifty))
         if objective is None or service is None:
-            return self.limit
-        return min(self.limit, self.latency_model.largest(now, cls, self.limit, service, objective))
+            return limit
+        return min(limit, self.latency_model.largest(now, cls, self.limit, service, objective))
 
     def work(self, now: float, cls: str) -> float:
         """The maximum work of a batch of a class whose items' costs count; see `work`."""
         objective, service = self.objective, self.service
+        formula = self.latency_model.formula(cls)
+        thrifty = math.inf if formula is None else formula.thrifty
         if objective is None or service is None:
-            return math.inf
-        return self.latency_model.largest(now, cls, self.limit, service, objective)
+            return thrifty
+        return min(thrifty, self.latency_model.largest(now, cls, self.limit, service, objective))
 
     def succeeded(
         self, now: float, cls: str, items: int, seconds: float, cost: int = 0, longest: int = 0

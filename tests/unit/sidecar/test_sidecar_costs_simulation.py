@@ -24,6 +24,13 @@ def test_no_constant_budget_is_as_good(name: str, budget: int):
     assert len(closed(name, COST).answered) >= 1.1 * len(closed(name, budget).answered)
 
 
+def test_nor_is_one_where_large_batches_leave_the_cores_cache():
+    """An encoder on a CPU. The best budget, 512, is of texts nearly alone, which are not padded."""
+    case = Case(lengths=LENGTHS["lognormal"], callers=128, base=1.2e-3, padded=16.5e-6, square=2.7e-8)
+    case = dataclasses.replace(case, cache=1024, seconds=80.0)
+    assert len(run(case, COST).answered) >= 1.05 * len(run(case, 512).answered)
+
+
 def test_texts_that_the_model_cuts_off_are_as_those_that_are_no_longer():
     cut = run(Case(lengths=LENGTHS["uncut"], callers=256, seconds=50.0, cut=512), COST)
     assert len(cut.answered) >= 0.95 * len(closed("lognormal", COST).answered)

@@ -90,7 +90,7 @@ def test_a_reason_of_the_sdk_and_of_the_sidecar_is_one_series():
 
 def test_gauges_show_the_queue_the_curves_and_what_is_open():
     metrics = Metrics()
-    batch = ByCost(items=12.0, cost=3100.0, error=0.01, error_by_items=0.3, cap=5e6)
+    batch = ByCost(items=12.0, cost=3100.0, error=0.01, error_by_items=0.3, cap=5e6, limit=16.5)
     fit = Fit(a_ms=20.0, b_ms=0.5, n=9, work={"padded": 0.25}, batch=batch)
     metrics.show(Busy(), fits=lambda: {"/p": fit}, streams=lambda: (4, 1))
     values = samples(metrics)
@@ -102,6 +102,7 @@ def test_gauges_show_the_queue_the_curves_and_what_is_open():
     assert values[f"fit_slope_seconds{{class={label}}}"] == 0.0005
     assert values[f"fit_work{{class={label},term=padded}}"] == 0.25
     assert values[f"fit_cost_cap{{class={label}}}"] == 5e6
+    assert values[f"fit_work_limit{{class={label}}}"] == 16.5
     assert msgspec.convert(msgspec.to_builtins(fit), Fit) == fit, "the operator takes it"
 
 

@@ -114,6 +114,7 @@ class ByCost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         error: median error of a batch's time by the work, as a share of the time.
         error_by_items: the same by the number of items alone.
         cap: the largest cost of an item that counts; absent if all do.
+        limit: the most work of a batch, where larger ones take longer for their work; absent if they do not.
     """
 
     items: Extent
@@ -121,6 +122,7 @@ class ByCost(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     error: Extent
     error_by_items: Extent
     cap: Work | msgspec.UnsetType = msgspec.UNSET
+    limit: Work | msgspec.UnsetType = msgspec.UNSET
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
