@@ -107,7 +107,7 @@ class Texts:
 
     def holds(self, body: bytes, number: int) -> bool:
         """Whether an answer is this text's."""
-        return self.begin % (10_000_000 + number) in body[:64]
+        return self.begin % (10_000_000 + number) in body[:96]
 
 
 # -- the encoder ---------------------------------------------------------------------------------------

@@ -6,15 +6,19 @@ same file is run on one thread in the same way as by the other servers. An embed
 the first value. `/-/batches` has the sizes of batches so far, `/-/seconds` the CPU that the encoder took.
 """
 
+# ruff: noqa: E402  # what is set here has to be before Infinity is imported
 import collections
 import importlib
 import os
 import socket
+import sys
 import time
 import types
+from unittest.mock import MagicMock
 
-os.environ |= {"DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "INFINITY_HOME": os.environ["TMPDIR"]}
-os.environ |= {"INFINITY_LOG_LEVEL": "error"}
+os.environ |= {"DO_NOT_TRACK": "1", "INFINITY_HOME": os.environ["TMPDIR"], "INFINITY_LOG_LEVEL": "error"}
+# The Hub's client, which it imports beside its own engines, is not installed: nothing is loaded from there.
+sys.modules["huggingface_hub"] = sys.modules["huggingface_hub.constants"] = MagicMock()
 
 import numpy as np
 import uvicorn
