@@ -105,6 +105,11 @@ def all_backends(endpoint: Endpoint) -> list[WeightedBackend | Mirror]:
     return [*endpoint.backends, *endpoint.mirrors]
 
 
+def _place(endpoint: Endpoint) -> tuple[str, int | None]:
+    """Where an endpoint gets its requests: its route and its port."""
+    return endpoint.effective_route, endpoint.port
+
+
 def without_targets(settings: RouterSettings) -> dict[str, str]:
     """Find backends that have targets in no endpoint, each with an endpoint that names it."""
     pairs = [
@@ -199,9 +204,12 @@ class Router:
         targets: dict[str, dict[str, None]] = {}
         for endpoint in settings.endpoints:
             for backend in all_backends(endpoint):
-                targets.setdefault(backend.name, {}).update(dict.fromkeys(backend.targets))
+                if backend.targets:
+                    targets.setdefault(backend.name, {}).update(dict.fromkeys(backend.targets))
         self.pods.set_targets({name: tuple(map(parse_target, texts)) for name, texts in targets.items()})
         wanted = {endpoint.name: endpoint for endpoint in settings.endpoints}
+        before = () if self.settings is None else self.settings.endpoints
+        moved = [endpoint.name for endpoint in before] != list(wanted)
         for name in self._endpoints.keys() - wanted.keys():
             self._endpoints.pop(name).remove()
             self.metrics.forget(name)
@@ -212,22 +220,27 @@ class Router:
             elif state.settings == endpoint:  # as of nearly all, where a namespace has thousands
                 continue
             else:
+                moved = moved or _place(state.settings) != _place(endpoint)
                 state.update(endpoint)
             state.mirrors = self._mirrors.wanted(state.mirrors, endpoint)
-        self._table = RouteTable.of(settings.endpoints)
-        self._matches.clear()
-        for name, conflict in self._table.conflicts.items():
-            log("endpoint has no route", level="warning", endpoint=name, error=conflict)
-        for name, state in self._endpoints.items():
             for fault in state.faults:
                 log("match rule left out", level="warning", endpoint=name, error=fault)
-        self._owners, self._owner_errors = owners(settings.endpoints)
-        for name, conflict in self._owner_errors.items():
-            log("endpoint has no port", level="warning", endpoint=name, error=conflict)
+        if moved:
+            self._place_all(settings)
         self.settings = settings
         leaving = [endpoint.port for endpoint in settings.endpoints if endpoint.leaving and endpoint.port]
         self._door = door
         self.ports.want([*self._owners, *([] if door is None else [door])], leaving)
+
+    def _place_all(self, settings: RouterSettings) -> None:
+        """Make anew what says which endpoint a route or a port is of."""
+        self._table = RouteTable.of(settings.endpoints)
+        self._matches.clear()
+        for name, conflict in self._table.conflicts.items():
+            log("endpoint has no route", level="warning", endpoint=name, error=conflict)
+        self._owners, self._owner_errors = owners(settings.endpoints)
+        for name, conflict in self._owner_errors.items():
+            log("endpoint has no port", level="warning", endpoint=name, error=conflict)
 
     def front_door(self, exchange: Exchange) -> None:
         """Take a request at the common front door (a `Service`)."""
@@ -299,6 +312,7 @@ class Router:
             settings_version=settings_version,
             settings_digest=settings_digest,
             endpoints=self.endpoints_report(),
+            changes=True,
             processor_wait=self._processor_wait(),
         )
         return report.encode(document)

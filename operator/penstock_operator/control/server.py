@@ -432,15 +432,11 @@ def _document(
     current: Versioned | TenantSettings, report: wire.SidecarReport | wire.RouterReport
 ) -> bytes | None:
     """The settings for a pod: all, or what has changed of those that it has; None if it has these."""
-    name, follows = current.digest, False
-    if isinstance(current, TenantSettings) and isinstance(report, wire.RouterReport):
-        follows = report.changes
-        name = name if follows else current.bytes_digest
+    follows = isinstance(report, wire.RouterReport) and report.changes
+    name = current.digest if follows or isinstance(current, Versioned) else current.bytes_digest
     if not lacks(report, current.version, name):
         return None
-    if follows and isinstance(current, TenantSettings):
-        return current.since(report.settings_digest)
-    return current.document
+    return current.since(report.settings_digest) if follows else current.document
 
 
 async def _listen(

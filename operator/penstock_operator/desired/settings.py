@@ -44,23 +44,45 @@ PACKED_BYTES = 1000 * 1024
 
 _LEVEL = 3
 
+CHANGES = 256
+"""The changes of a router's settings that are remembered: one that is further behind gets all of them."""
+
 HIGHEST = 2**53 - 1
 """The highest version that a pod can report: a report with a higher one is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versioned:
-    """A settings document for the sidecars.
+    """A settings document for the sidecars of a backend, or for the routers of a namespace.
 
     Args:
         version: its version: for people, and for older pods, which take only a higher one.
         document: its bytes: the ConfigMap's value and the member `settings` of a report's answer.
+        earlier: the digests of a router's last documents, the oldest first, each with the endpoints that
+            the change after it has changed.
     """
 
     version: int
     document: bytes
     digest: str
     changed: bool
+    earlier: tuple[tuple[str, frozenset[str]], ...] = ()
+
+    def since(self, name: str) -> bytes:
+        """Return what a router with an earlier document is to get: what has changed since, or all."""
+        changed: set[str] = set()
+        for before, news in reversed(self.earlier):
+            changed |= news
+            if before == name:
+                return router_settings.encode_change(self.document, changed, digest=self.digest, base=name)
+        return self.document
+
+    def following(self, last: Versioned | None) -> Versioned:
+        """Return these settings of a router with what they have changed of the last ones."""
+        if last is None or not self.changed:
+            return self
+        news = router_settings.differing(last.document, self.document)
+        return replace(self, earlier=(*last.earlier, (last.digest, news))[-CHANGES:])
 
 
 def next_version(

@@ -19,9 +19,6 @@ from penstock_wire.control.documents import digest
 from penstock_wire.control.router_settings import Tenant, decode_parts, encode_tenants
 from penstock_wire.errors import DocumentError
 
-CHANGES = 256
-"""The changes that are remembered: a router that is further behind gets the whole settings."""
-
 
 class TenantSettings:
     """All parts, and how they have changed lately.
@@ -37,7 +34,7 @@ class TenantSettings:
         self.digest = name
         self.parts = dict(parts or {})
         self._names = {namespace: digest(part) for namespace, part in self.parts.items()}
-        self._changes: deque[tuple[str, frozenset[str]]] = deque(maxlen=CHANGES)
+        self._changes: deque[tuple[str, frozenset[str]]] = deque(maxlen=settings.CHANGES)
         """The name of earlier settings, and what the change that followed them has changed."""
         self._document: tuple[str, bytes] | None = None
         self._bytes_digest: tuple[str, str] | None = None

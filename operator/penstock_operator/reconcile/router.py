@@ -182,13 +182,14 @@ def _make(
 ) -> settings.Versioned:
     """Make the settings that routers get from now on (`endpoint` as in `observed`)."""
     at = (namespace, names.dedicated_router_settings(endpoint) if endpoint else names.ROUTER_SETTINGS)
+    last = ctx.memory.made.get(at)
     made = settings.next_version(
         ctx.view.router_document(namespace, endpoint, lingering=lingering),
-        made=ctx.memory.made.get(at),
+        made=last,
         recorded=recorded,
         status_version=0,
         reported=ctx.reports.highest_version(ctx.reports.of_router(namespace, endpoint)),
-    )
+    ).following(last)
     ctx.memory.made[at] = made
     return made
 

@@ -85,7 +85,9 @@ class Pods:
 
     def set_targets(self, backends: Mapping[str, tuple[Address, ...]]) -> None:
         """Replace all targets from the settings."""
-        self._from_targets = {name: targets for name, targets in backends.items() if targets}
+        if backends == self._from_targets:
+            return  # as always beside an operator
+        self._from_targets = dict(backends)
         self._settle()
 
     def exists(self, backend: str) -> bool:

@@ -16,6 +16,7 @@ from penstock_operator.control import pki
 from penstock_operator.control.certificates import server_context, show
 from penstock_operator.control.rotation import DAY
 from penstock_operator.control.server import MAX_ROUTER_REPORT, MAX_SIDECAR_REPORT, PER_SECOND
+from penstock_operator.desired.settings import for_router, next_version
 from penstock_operator.desired.tenant_settings import TenantSettings
 from penstock_operator.errors import Rejected, Unavailable
 from penstock_operator.reconcile.context import Scaled
@@ -30,7 +31,7 @@ from penstock_wire.control.report import (
     RouterReport,
     encode,
 )
-from penstock_wire.control.router_settings import Tenant, encode_tenant
+from penstock_wire.control.router_settings import Endpoint, Tenant, encode_tenant
 from tests.support.processes.control_server import (
     DOCUMENT,
     MADE,
@@ -243,6 +244,25 @@ async def test_a_router_gets_shared_settings_once_by_their_name_or_as_an_older_o
             if news is not None:
                 assert ("base" in news) == (changes and seq == 3)
                 sent.append((f"{changes}", made.digest if changes else digest_of(made.document)))
+
+
+async def test_a_namespaces_router_gets_the_changed_endpoints_and_an_older_one_all(server: Harness) -> None:
+    server.status = verdict(name="r-1", uid="uid-r")
+    made, names = None, {True: "", False: ""}
+    for seq, port in enumerate((1, 2, 3), 1):
+        last, endpoints = made, (Endpoint(name="e", port=port), Endpoint(name="f", port=9))
+        made = next_version(for_router(endpoints), made=last, recorded=None, status_version=0, reported=0)
+        server.made["n", "penstock-router-settings"] = made = made.following(last)
+        for changes, known in names.items():
+            report = RouterReport(
+                pod="r-1", uid="uid-r", seq=2 * seq + changes, state="ready", settings_digest=known,
+                changes=changes,
+            )  # fmt: skip
+            server.clock.turn(1)
+            _, answer = await server.post(encode(report), kind="router", bearer=token(mark="r"))
+            sent = [each["name"] for each in answer["settings"]["endpoints"]]
+            assert sent == (["e"] if changes and seq > 1 else ["e", "f"])
+            names[changes] = made.digest
 
 
 @pytest.mark.parametrize("checked", [True, False])

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_operator.desired import settings, tenant_settings
-from penstock_operator.desired.tenant_settings import CHANGES, TenantSettings
+from penstock_operator.desired.settings import CHANGES
+from penstock_operator.desired.tenant_settings import TenantSettings
 from penstock_wire.control import router_settings
+from penstock_wire.control.documents import digest
 from penstock_wire.control.router_settings import Endpoint, RouterSettings, Tenant
 from penstock_wire.errors import DocumentError
 
@@ -57,6 +59,56 @@ def test_a_router_that_follows_changes_has_what_one_has_that_gets_all(
     again = tenant_settings.recorded(settings.configmap(METADATA, made.document))
     assert again.update(made.parts, reported=made.version) == frozenset()
     assert (again.version, again.digest, again.document) == (made.version, made.digest, made.document)
+
+
+def own(step: dict[str, int | None]) -> settings.Maker:
+    """The settings of a namespace's own router."""
+    served = (Endpoint(name=name, port=port) for name, port in sorted(step.items()) if port)
+    return settings.for_router(tuple(served))
+
+
+@given(
+    steps=st.lists(
+        st.dictionaries(st.sampled_from("abcdef"), st.none() | st.integers(1, 3)), min_size=1, max_size=8
+    ),
+    reads=st.sets(st.integers(0, 8)),
+)
+def test_a_namespaces_own_router_that_follows_changes_has_what_one_has_that_gets_all(
+    steps: list[dict[str, int | None]], reads: set[int]
+) -> None:
+    made: settings.Versioned | None = None
+    now, name, served = None, "", {}
+    for at, step in enumerate(steps):
+        last, served = made, served | step
+        made = settings.next_version(own(served), made=last, recorded=None, status_version=0, reported=0)
+        made = made.following(last)
+        if at in reads and name != made.digest:
+            data = made.since(name)
+            now = take(data, now, name)
+            assert ("base" in json.loads(data)) == bool(name)
+            name = now.digest or digest(data)
+        if at in reads:
+            assert name == made.digest
+            assert now is not None
+            assert msgspec.structs.replace(now, digest=msgspec.UNSET) == router_settings.decode(made.document)
+
+
+def test_a_change_of_an_endpoint_is_as_long_among_thousands_as_alone_and_who_is_far_behind_gets_all() -> None:
+    lengths = []
+    for count in (1, 2000):
+        served = {f"e{at}": 9 for at in range(count)}
+        first = settings.next_version(own(served), recorded=None, status_version=0, reported=0)
+        made = first
+        for port in range(CHANGES + 1 if count == 1 else 1):
+            maker = own(served | {"e0": port + 10})
+            made = settings.next_version(
+                maker, made=made, recorded=None, status_version=0, reported=0
+            ).following(made)
+            if not port:
+                lengths.append(len(made.since(first.digest)))
+        for name in ("of-another", *([first.digest] if count == 1 else [])):
+            assert made.since(name) == made.document
+    assert lengths[0] == lengths[1]
 
 
 def test_a_change_is_as_long_among_thousands_of_namespaces_as_alone() -> None:

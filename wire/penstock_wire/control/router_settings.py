@@ -197,10 +197,11 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     Args:
         endpoints: those of the router's own namespace; none of a shared router.
         tenants: what a shared router serves, by namespace.
-        digest: a shared router's settings have their name in them, so that it is not made from all their
-            bytes after each change of a part.
-        base: these are a change of the settings of this name: all other namespaces stay as they are there.
-        gone: namespaces that are not served any more, of a change.
+        digest: the name of a shared router's settings, which is not made from all their bytes after each
+            change of a part, and of a change: that of the settings which it makes.
+        base: these are a change of the settings of this name: all other namespaces or, of a namespace's own
+            router, endpoints stay as they are there.
+        gone: those of them that are not served any more, of a change.
     """
 
     v: int = documents.VERSION
@@ -368,6 +369,37 @@ class _Whole(msgspec.Struct, frozen=True):
     tenants: dict[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
 
 
+class _Named(msgspec.Struct, frozen=True):
+    name: str
+
+
+def _by_name(document: bytes) -> tuple[int, dict[str, bytes]]:
+    """Return the version and the endpoints, each as it is encoded, of a document of `encode`."""
+    whole = msgspec.json.decode(document, type=_Whole)
+    return whole.version, {
+        msgspec.json.decode(part, type=_Named).name: bytes(part) for part in whole.endpoints
+    }
+
+
+def differing(before: bytes, after: bytes) -> frozenset[str]:
+    """The names of the endpoints that two documents of `encode` do not have in common."""
+    old, new = _by_name(before)[1], _by_name(after)[1]
+    return frozenset(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+
+
+def encode_change(document: bytes, changed: frozenset[str] | set[str], *, digest: str, base: str) -> bytes:
+    """Encode the change of the settings `base` that makes a document of `encode`.
+
+    Args:
+        changed: the endpoints by which they differ, those that are gone too.
+        digest: the document's name.
+    """
+    version, parts = _by_name(document)
+    put = tuple(msgspec.Raw(parts[name]) for name in sorted(changed & parts.keys()))
+    change: dict[str, object] = {"v": documents.VERSION, "version": version, "digest": digest, "base": base}
+    return msgspec.json.encode(change | {"gone": sorted(changed - parts.keys()), "endpoints": put})
+
+
 def smaller(document: bytes, share: float) -> bytes:
     """Return settings without their largest endpoints or, of a shared router, namespaces, and without name.
 
@@ -414,6 +446,14 @@ def changed(settings: RouterSettings, now: RouterSettings | None, name: str) -> 
             f"found one of {settings.base}"
         )
     tenants = {**(now.tenants or {}), **(settings.tenants or {})}
-    for namespace in settings.gone or ():
-        tenants.pop(namespace, None)
-    return msgspec.structs.replace(settings, tenants=tenants, base=msgspec.UNSET, gone=msgspec.UNSET)
+    endpoints = {each.name: each for each in (*now.endpoints, *settings.endpoints)}
+    for name in settings.gone or ():
+        tenants.pop(name, None)
+        endpoints.pop(name, None)
+    return msgspec.structs.replace(
+        settings,
+        endpoints=tuple(endpoints[name] for name in sorted(endpoints)),
+        tenants=msgspec.UNSET if settings.tenants is msgspec.UNSET else tenants,
+        base=msgspec.UNSET,
+        gone=msgspec.UNSET,
+    )
