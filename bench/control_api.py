@@ -199,13 +199,21 @@ class Operator:
             elif time.monotonic() - changed >= seconds:
                 done = metrics.get(("workqueue_work_duration_seconds_count", 'name="reconcile"'), 0.0)
                 return changed, done
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(1.0)  # oftener, an address gets no metrics
         raise TimeoutError(f"the operator was not quiet for {seconds} s within {within} s")
 
     def cpu(self) -> float:
         """CPU seconds that it has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def runnable(self) -> bool:
+        """Whether one of its threads runs now, or waits for a processor."""
+        for task in Path(f"/proc/{self._process.pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                if (task / "stat").read_text().rpartition(") ")[2].startswith("R"):
+                    return True
+        return False
 
     def threads(self) -> str:
         """CPU seconds of its busiest threads, as `name seconds`; the main thread bears the program's name."""

@@ -214,8 +214,10 @@ def _allocate(ctx: ReconcileContext, found: Mapping[str, Tenant | None]) -> None
             if name not in before:
                 slices[f"{namespace}/{name}"] = live_slice(ctx, namespace, name)
         memory.freed.update({port: now for name, port in before.items() if name not in wanted})
-    taken = {*memory.freed, *[port for own in memory.ports.values() for port in own.values()]}
-    given = ports.allocate_shared(slices.keys(), slices, taken) if slices else {}
+    given: Mapping[str, int] = {}
+    if slices:
+        taken = {*memory.freed, *[port for own in memory.ports.values() for port in own.values()]}
+        given = ports.allocate_shared(slices.keys(), slices, taken)
     if len(given) < len(slices):
         ctx.log("the shared router has no port left", level="error", without=len(slices) - len(given))
     for namespace, each in found.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from typing import Any, Self
 
 from aiohttp import web
@@ -19,6 +20,10 @@ from penstock_operator.kinds import BY_KIND, EVENT, Kind
 from tests.support.worlds.memory_cluster import MemoryCluster, is_selected
 
 Obj = dict[str, Any]
+EVENTS = 100_000
+"""The events that are kept for watches from an earlier version."""
+LISTS = 20
+"""The last lists, whose further pages can be asked for."""
 _MANAGERS = {"status": "penstock-status", "scale": "penstock-autoscaler", "": "penstock"}
 
 
@@ -45,7 +50,8 @@ class TinyApiserver:
         self.gate.set()
         self._open: set[asyncio.Queue[bytes | None]] = set()
         self._streams: dict[asyncio.Queue[bytes | None], tuple[str, str]] = {}
-        self._events: list[tuple[int, str, Obj]] = []
+        self._events: deque[tuple[int, str, Obj]] = deque(maxlen=EVENTS)
+        self._lists: dict[str, list[Obj]] = {}
         self.cluster.watchers.append(self._event)
         self._runner: web.AppRunner | None = None
         self._kinds = {(kind.group, kind.version, kind.plural): kind for kind in BY_KIND.values()}
@@ -176,18 +182,25 @@ class TinyApiserver:
     ) -> Obj:
         cluster, query = self.cluster, request.query
         if request.method == "GET" and not name:
-            version = str(max((version for version, _, _ in self._events), default=1))
+            version = str(self._events[-1][0] if self._events else 1)
             labels = query.get("labelSelector")
             wanted = query.get("fieldSelector", "").removeprefix("metadata.name=") or None
             only = "PartialObjectMetadataList" in request.headers.get("Accept", "")
-            items = await cluster.list(
-                kind, namespace or None, keep=dict, labels=labels, name=wanted, metadata_only=only
-            )
-            start = int(query.get("continue", "0"))
+            begun, _, place = query.get("continue", "").partition("/")
+            start = int(place or 0)
             end = start + min(self.page, int(query.get("limit", self.page)))
-            for item in items:
-                item.pop("kind"), item.pop("apiVersion")
-            more = {"continue": str(end)} if end < len(items) else {}
+            items = self._lists.get(begun, [])
+            if not begun:
+                items = await cluster.list(
+                    kind, namespace or None, keep=dict, labels=labels, name=wanted, metadata_only=only
+                )
+                for item in items:
+                    item.pop("kind"), item.pop("apiVersion")
+                begun = f"{version}.{len(self.requests)}"
+                self._lists[begun] = items  # as in the real one, all pages are of one state
+                while len(self._lists) > LISTS:
+                    del self._lists[next(iter(self._lists))]
+            more = {"continue": f"{begun}/{end}"} if end < len(items) else {}
             return {
                 "kind": f"{kind.kind}List",
                 "metadata": {"resourceVersion": version, **more},

@@ -125,8 +125,10 @@ class MemoryCluster:
         self.reads += 1
         self.fail("list", kind.kind, namespace or "", "")
         selected = []
-        for (kind_name, where, own_name), live in sorted(self.objects.items()):
-            if kind_name != kind.kind or (namespace is not None and where != namespace):
+        there = [key for key in self.objects if key[0] == kind.kind]
+        for _, where, own_name in sorted(there):
+            live = self.objects[kind.kind, where, own_name]
+            if namespace is not None and where != namespace:
                 continue
             if name not in (None, own_name):
                 continue
