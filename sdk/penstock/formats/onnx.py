@@ -50,19 +50,20 @@ class _Input:
                 f"expected a first axis of any length in input {described.name}, for batches, found {first}: "
                 "export the model with a dynamic batch axis"
             )
-        self.dtype = _KINDS[kind]
+        self.dtype = np.dtype(_KINDS[kind])
+        self.exact = tuple(self.shape)
 
     @property
     def words(self) -> str:
         axes = " x ".join("?" if not isinstance(axis, int) else str(axis) for axis in self.shape)
-        return f"{axes or 'a single'} {np.dtype(self.dtype).name} for {self.name}"
+        return f"{axes or 'a single'} {self.dtype.name} for {self.name}"
 
     def array(self, value: Any) -> Any:
         """The value as an array, None if it does not fit."""
         if getattr(value, "dtype", None) == self.dtype:  # a tensor's row
             return value if self.fits(value.shape) else None
         # NB: numpy cuts 1.7 to an integer, and makes numbers of texts, without a word.
-        kind = np.dtype(self.dtype).kind
+        kind = self.dtype.kind
         try:
             if kind == "f":
                 fits = np.asarray(value).dtype.kind in "biuf"
@@ -77,8 +78,12 @@ class _Input:
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether an item may have this shape."""
-        return len(shape) == len(self.shape) and all(
-            not isinstance(axis, int) or axis == size for axis, size in zip(self.shape, shape, strict=True)
+        return shape == self.exact or (
+            len(shape) == len(self.shape)
+            and all(
+                not isinstance(axis, int) or axis == size
+                for axis, size in zip(self.shape, shape, strict=True)
+            )
         )
 
 
@@ -98,6 +103,7 @@ class Model:
         file = only_file(path, ".onnx")
         self._session = session(file)
         self._inputs = [_Input(described) for described in self._session.get_inputs()]
+        self._names = [each.name for each in self._inputs]
         self._outputs = [described.name for described in self._session.get_outputs()]
 
     @property
@@ -145,27 +151,29 @@ class Model:
 
     def _run(self, columns: list[Any], first: Any) -> list[Any]:
         """The answers to items of one shape, given as an array for each input."""
-        fed = {each.name: column for each, column in zip(self._inputs, columns, strict=True)}
-        outputs = self._session.run(None, fed)
+        fed = dict(zip(self._names, columns, strict=True))
+        outputs = self._session.run(self._outputs, fed)
         # Outputs of tensors have their names; a lone one is a plain answer in JSON.
         if len(outputs) == 1:
-            return [{self._outputs[0]: row} for row in outputs[0]] if _of_tensors(first) else list(outputs[0])
+            (name,) = self._outputs
+            return [{name: row} for row in outputs[0]] if _of_tensors(first) else list(outputs[0])
         return [dict(zip(self._outputs, values, strict=True)) for values in zip(*outputs, strict=True)]
 
     def _together(self, items: list[Any]) -> Any:
         """All items as one array of the one input; None if they are not alike, or need a closer look."""
-        (one, *more) = self._inputs
+        if len(self._inputs) > 1:
+            return None
+        (one,) = self._inputs
         try:
-            values = np.asarray(items) if not more else None
+            values = np.asarray(items)
         except ValueError:  # several shapes
             return None
-        if values is None or not one.fits(values.shape[1:]):
+        if not one.fits(values.shape[1:]):
             return None
-        wanted, found = np.dtype(one.dtype), values.dtype
-        exact = found == wanted and found.kind != "O"
-        return (
-            values if exact else values.astype(wanted) if wanted.kind == "f" and found.kind in "iuf" else None
-        )
+        wanted, found = one.dtype, values.dtype
+        if found == wanted:
+            return None if found.kind == "O" else values
+        return values.astype(wanted) if wanted.kind == "f" and found.kind in "iuf" else None
 
     def _arrays(self, item: Any) -> list[Any] | None:
         if len(self._inputs) == 1 and not (
@@ -200,5 +208,6 @@ def session(file: Path) -> Any:
 
 
 def _of_tensors(item: Any) -> bool:
-    values = item.values() if isinstance(item, Mapping) else (item,)
-    return any(hasattr(value, "dtype") for value in values)
+    if hasattr(item, "dtype"):
+        return True
+    return isinstance(item, Mapping) and any(hasattr(value, "dtype") for value in item.values())
