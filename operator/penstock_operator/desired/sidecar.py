@@ -46,10 +46,12 @@ def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
 def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:
     """The sidecar container of a backend (arguments as in `deployment.pod_template`).
 
-    Its startup probe calls /livez, not /readyz: kubelet starts the model only once it succeeds. The pod is
-    ready when /readyz succeeds, which waits for the model and for settings.
+    It has no startup probe: the steps after it and the model would start only once that succeeds, a second or
+    two later. The pod is ready when /readyz succeeds, which waits for the model and for settings.
     """
     wanted = backend.spec.sidecar
+    probes = pods.probes(ADMIN_PORT)
+    del probes["startupProbe"]
     return {
         "name": names.SIDECAR_CONTAINER,
         **pods.pulled(config.sidecar_image, config.image_pull_policy),
@@ -70,7 +72,7 @@ def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str)
                 for port in artifact.ports(backend)
             ),
         ],
-        **pods.probes(ADMIN_PORT),
+        **probes,
         "resources": config.sidecar_resources if wanted.resources is None else wanted.resources.document(),
         "securityContext": pods.container_security(user=pods.USER),
         "terminationMessagePolicy": "FallbackToLogsOnError",
