@@ -46,12 +46,14 @@ def arguments(backend: ModelBackend, config: RenderConfig) -> list[str]:
 def container(backend: ModelBackend, *, config: RenderConfig, drain_secret: str) -> Object:
     """The sidecar container of a backend (arguments as in `deployment.pod_template`).
 
-    It has no startup probe: the steps after it and the model would start only once that succeeds, a second or
-    two later. The pod is ready when /readyz succeeds, which waits for the model and for settings.
+    It has a startup probe only if a first step is to ask it: all that follows, the model too, would start
+    only once that succeeds, a second or two later. The pod is ready when /readyz succeeds, which waits for
+    the model and for settings.
     """
-    wanted = backend.spec.sidecar
+    wanted, brought = backend.spec.sidecar, backend.spec.model.artifact
     probes = pods.probes(ADMIN_PORT)
-    del probes["startupProbe"]
+    if brought is None or not brought.is_downloaded:
+        del probes["startupProbe"]
     return {
         "name": names.SIDECAR_CONTAINER,
         **pods.pulled(config.sidecar_image, config.image_pull_policy),
