@@ -92,6 +92,7 @@ class Made:
     def __init__(self, kubeconfig: str | None, count: int) -> None:
         self.name = f"bench-page-{secrets.token_hex(2)}"
         self.kubeconfig, self.count = kubeconfig, count
+        self._numbers = itertools.count(2)
         self._cluster = Cluster.connect(kubeconfig, None, self.name)
         self._core: Any = CoreV1Api(self._cluster.api.api_client)
 
@@ -136,11 +137,12 @@ class Made:
 
         def run() -> None:
             began = time.monotonic()
-            for number in itertools.count(1):
-                time.sleep(max(0.0, began + number / rate - time.monotonic()))
+            for turn in itertools.count(1):
+                time.sleep(max(0.0, began + turn / rate - time.monotonic()))
                 if not going:
                     return
-                self.change(number * 7, number % 97)
+                number = next(self._numbers)  # not from the start again: what changes nothing is no event
+                self.change(number * 7, number)
 
         with ThreadPoolExecutor(1) as worker:
             done = worker.submit(run)
