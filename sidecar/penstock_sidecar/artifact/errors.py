@@ -8,6 +8,9 @@ _CODE = re.compile(r"<Code>([^<]{1,200})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,500})</Message>")
 _STATUS = re.compile(r"status code: (\d{3}[^:\n]*)")
 _QUERY = re.compile(r"\?[^\s\"')]*")
+_CAUSE = re.compile(r"(InvalidCertificate\(\s*\w+)|(?:message|error): \"([^\"]{1,200})\"")
+"""Of a connection that failed: obstore has it in its debugging text alone."""
+_ASKED = re.compile(r"performing (\w+ \S+) in ")
 _LOGIN = re.compile(r"//[^/\s@]*@")
 
 
@@ -21,10 +24,15 @@ class NeighbourLost(ArtifactError):
 
 def public(error: BaseException) -> str:
     """What a library's error says, without what can be secret: queries of URLs, logins, an answer's body."""
-    text = str(error).partition("\n\nDebug source")[0]
+    text, _, debug = str(error).partition("\n\nDebug source")
     status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
+    reason = ""
     if status is not None:
         text = ": ".join(match[1].strip() for match in (status, code, message) if match)
+    elif (cause := _CAUSE.search(debug)) is not None:
+        asked = _ASKED.search(text)
+        text = asked[1] if asked else text.partition("\n")[0]
+        reason = ": " + (cause[2] or re.sub(r"\W+", " ", cause[1]))
     else:
         text = text.partition("\n")[0]
-    return _LOGIN.sub("//…@", _QUERY.sub("?…", text))[:500]
+    return (_LOGIN.sub("//…@", _QUERY.sub("?…", text)) + reason)[:500]

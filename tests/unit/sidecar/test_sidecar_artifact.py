@@ -25,7 +25,7 @@ from penstock_sidecar.artifact import origins
 from penstock_sidecar.artifact.download import download
 from penstock_sidecar.artifact.errors import ArtifactError, public
 from penstock_sidecar.artifact.neighbour import Guide
-from penstock_sidecar.artifact.origins import Bucket, Remote
+from penstock_sidecar.artifact.origins import Bucket, Remote, failure
 from penstock_sidecar.artifact.paths import wanted
 from penstock_sidecar.artifact.plan import Plan, write_plan
 from penstock_sidecar.artifact.progress import Progress
@@ -302,6 +302,17 @@ def test_messages_hold_nothing_secret(tmp_path: Path) -> None:
         "error sending request for url (https://me:pw@host/m?sig=s3cret)\n\nDebug source: hidden"
     )
     assert public(reset) == "error sending request for url (https://…@host/m?…)"
+
+    # Why a connection failed stands in the text for debugging alone.
+    for debug, cause in (
+        ('Os {\n code: 111,\n message: "Connection refused",', "Connection refused"),
+        ('error: "failed to lookup address information"', "failed to lookup address information"),
+        ("error: InvalidCertificate(\n   UnknownIssuer,\n)", "InvalidCertificate UnknownIssuer"),
+    ):
+        text = "Generic HTTP error: Error performing GET https://h/m?sig=s3cret in 2s, after 6 retries"
+        assert public(Exception(f"{text}\n\nDebug source:\n{debug}")) == f"GET https://h/m?…: {cause}"
+    unknown = Exception("Error performing PUT http://169.254.169.254/latest/api/token in 1ms")
+    assert str(failure(unknown, "s3://b/k")).startswith("expected credentials for s3://b/k, of a Secret or")
 
     origin = Memory(a=b"123", b=b"456")
     a, b = origin.remotes
