@@ -30,8 +30,8 @@ batches that are formed in the process), `instances_response`, `item_answers` an
 rest, `testing` serves a class in a test, `running` (`run`) an application in a script. `composition`
 (`@backend`, `.bind`) makes one application of several classes, which call each other by `handles`
 (`Handle`); `call_chain` refuses circular calls, and `export` writes the application's resources.
-`code_archive` packs code that is not in an image, `deploy` sends it to a cluster, and `unpack` is a pod's
-first step there. `formats` serves a model's file as it is, `examples` is a small model to try it with.
+`code_archive` packs code that is not in an image, `deploy` sends it to a cluster. `formats` serves a model's
+file as it is, `examples` is a small model to try it with.
 """
 
 from penstock.call_context import Context, context

@@ -19,7 +19,7 @@ from types import ModuleType
 
 from penstock.errors import LoadError
 from penstock.local.source_files import NOT_SOURCE
-from penstock.unpack import REQUIREMENTS, WHEELS
+from penstock_wire.unpack import REQUIREMENTS, WHEELS
 
 MOST_BYTES = 900 * 1024
 """Of an archive: a ConfigMap has at most 1 MiB, and base64 is not counted, but names and labels are."""

@@ -31,7 +31,6 @@ with needs("penstock.serve", "sdk"):
     from penstock.target import Served, Target, locate, target_of
     from penstock.threads import in_thread
     from penstock.try_page import DOCS_PATH
-    from penstock.unpack import activate
     from penstock.user_code import USER_CODE, described
     from penstock_wire import contract
     from penstock_wire.addresses import join
@@ -40,6 +39,7 @@ with needs("penstock.serve", "sdk"):
     from penstock_wire.http.server.server import H1Front
     from penstock_wire.memory_limit import container_limit, most_kept, trimmer
     from penstock_wire.process import log, on_signal, run
+    from penstock_wire.unpack import activate
 
 THREADS = 64
 """Calls of blocking methods that can run at once; the largest maxConcurrentBatches of a BatchPolicy."""

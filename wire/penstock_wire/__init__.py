@@ -11,5 +11,6 @@ command line), `addresses`, `durations`, `quantities` (numbers of bytes), `timer
 `request_ids`, `access_log`, `closed_paths` (paths closed to requests from outside), `extras` (the extra
 that a command needs), `version`, `memory_limit` (what connections keep), `exposition` (pages of metrics),
 `page` (what a browser shows of them), `words` (texts cut where a word ends), `yaml_text` (YAML that users
-write), `tracing` (OpenTelemetry), `build` and `_mypyc` (compiled modules).
+write), `tracing` (OpenTelemetry), `unpack` (a pod's first step, which unpacks code: importing the SDK would
+take it six times as long), `build` and `_mypyc` (compiled modules).
 """

@@ -43,7 +43,7 @@ def first_step(
         {
             "name": CONTAINER,
             **image(python, config),
-            "command": ["python", "-m", "penstock.unpack", archive, contract.CODE_FOLDER],
+            "command": ["python", "-m", "penstock_wire.unpack", archive, contract.CODE_FOLDER],
             "args": ["--digest", python.code.digest],
             **{key: given[key] for key in ("env", "envFrom", "resources") if given.get(key)},
             "securityContext": pods.container_security() | (python.security_context or {}),

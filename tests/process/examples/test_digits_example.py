@@ -16,9 +16,9 @@ import yaml
 
 import penstock
 from examples.digits import demo
-from penstock.unpack import unpack
 from penstock_operator.api import KINDS
 from penstock_wire import contract
+from penstock_wire.unpack import unpack
 
 EXAMPLE = Path(__file__).parents[3] / "examples/digits"
 

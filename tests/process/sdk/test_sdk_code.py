@@ -15,8 +15,8 @@ import pytest
 
 from penstock.code_archive import local_files, locked, pack, wheels_of
 from penstock.errors import LoadError
-from penstock.unpack import INSTALLED, REQUIREMENTS
 from penstock_wire import contract
+from penstock_wire.unpack import INSTALLED, REQUIREMENTS
 from tests.support.processes.tiny_wheel import write_wheel
 
 MODEL = """
@@ -42,7 +42,7 @@ def first_step(folder: Path, archive: bytes, **env: str) -> subprocess.Completed
     folder.mkdir(exist_ok=True)
     (folder.parent / "code.zip").write_bytes(archive)
     digest = f"sha256:{hashlib.sha256(archive).hexdigest()}"
-    command = [sys.executable, "-m", "penstock.unpack", str(folder.parent / "code.zip"), str(folder)]
+    command = [sys.executable, "-m", "penstock_wire.unpack", str(folder.parent / "code.zip"), str(folder)]
     return subprocess.run(
         [*command, "--digest", digest],
         env=os.environ | env,
@@ -120,7 +120,7 @@ def test_a_wheel_that_was_exchanged_or_is_of_another_platform_is_not_installed(
     done = first_step(tmp_path / "code", packed.getvalue())
     assert done.returncode == 1
     assert "tinydep" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("penstock.unpack: pip could not install the requirements")
+    assert done.stderr.splitlines()[-1].startswith("penstock code: pip could not install the requirements")
     (wheel,) = index.iterdir()
     wheel.rename(index / "tinydep-1.5-cp313-cp313-macosx_11_0_arm64.whl")
     done = first_step(tmp_path / "mac", packed.getvalue())
@@ -133,7 +133,7 @@ def test_a_wheel_that_was_exchanged_or_is_of_another_platform_is_not_installed(
     done = first_step(tmp_path / "other", packed.getvalue(), PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stderr.strip()) == (
         1,
-        "penstock.unpack: expected pip in the image, to install requirements, found none: use python-model's",
+        "penstock code: expected pip in the image, to install requirements, found none: use python-model's",
     )
 
 

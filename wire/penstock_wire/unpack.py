@@ -1,4 +1,4 @@
-"""`python -m penstock.unpack ARCHIVE FOLDER --digest sha256:…`: a pod's first step, before its code runs.
+"""`python -m penstock_wire.unpack ZIP FOLDER --digest sha256:…`: a pod's first step, before its code runs.
 
 It checks the archive's digest, unpacks it, and installs the requirements that it lists, from the wheels in
 it or from the index that pip is set up for (`PIP_INDEX_URL` and the like). Each requirement must have hashes:
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    parser = argparse.ArgumentParser(prog="python -m penstock.unpack", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m penstock_wire.unpack", description=__doc__)
     parser.add_argument("archive", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--digest", required=True, help="sha256:… of the archive")
@@ -138,11 +138,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         unpack(options.archive.read_bytes(), options.folder, digest=options.digest)
         code = install(options.folder)
     except (BadArchive, OSError) as error:
-        print(f"penstock.unpack: {error}", file=sys.stderr)
+        print(f"penstock code: {error}", file=sys.stderr)
         return 1
     if code:
         here = f"Python {sysconfig.get_python_version()} on {sysconfig.get_platform()}"
-        print(f"penstock.unpack: pip could not install the requirements for {here}", file=sys.stderr)
+        print(f"penstock code: pip could not install the requirements for {here}", file=sys.stderr)
         return 1
     return 0
 
