@@ -164,7 +164,7 @@ export function flows({name, shares}) {
   const labels = shares.map(each => {
     const lines = [""];
     for (const word of each.words.split(/(?<=,) /)) {
-      if (lines.at(-1) && lines.at(-1).length + word.length > (width - end) / 6.5) lines.push("");
+      if (lines.at(-1) && lines.at(-1).length + word.length > (width - end) / 7) lines.push("");
       lines.push(`${lines.pop()} ${word}`.trim());
     }
     return lines;
