@@ -156,8 +156,7 @@ class Operator:
 
     async def metrics(self) -> dict[tuple[str, str], float]:
         """The server's counters: (name, labels) → value; empty until it answers."""
-        if self._process.poll() is not None:
-            raise RuntimeError(f"the operator ended: {self._log.read_text()[-1500:]}")
+        self._check()
         try:
             async with self._session.get(f"{self._url}/metrics") as answer:
                 text = await answer.text()
@@ -202,13 +201,22 @@ class Operator:
             await asyncio.sleep(1.0)  # oftener, an address gets no metrics
         raise TimeoutError(f"the operator was not quiet for {seconds} s within {within} s")
 
+    def _check(self) -> None:
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the operator ended: {self._log.read_text()[-1500:]}")
+
     def cpu(self) -> float:
         """CPU seconds that it has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def runnable(self) -> bool:
-        """Whether one of its threads runs now, or waits for a processor."""
+        """Whether one of its threads runs now, or waits for a processor.
+
+        Raises:
+            RuntimeError: it has ended.
+        """
+        self._check()
         for task in Path(f"/proc/{self._process.pid}/task").iterdir():
             with contextlib.suppress(OSError):
                 if (task / "stat").read_text().rpartition(") ")[2].startswith("R"):

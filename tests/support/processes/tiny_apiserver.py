@@ -191,11 +191,7 @@ class TinyApiserver:
             end = start + min(self.page, int(query.get("limit", self.page)))
             items = self._lists.get(begun, [])
             if not begun:
-                items = await cluster.list(
-                    kind, namespace or None, keep=dict, labels=labels, name=wanted, metadata_only=only
-                )
-                for item in items:
-                    item.pop("kind"), item.pop("apiVersion")
+                items = cluster.selected(kind, namespace or None, labels, wanted)
                 begun = f"{version}.{len(self.requests)}"
                 self._lists[begun] = items  # as in the real one, all pages are of one state
                 while len(self._lists) > LISTS:
@@ -204,7 +200,12 @@ class TinyApiserver:
             return {
                 "kind": f"{kind.kind}List",
                 "metadata": {"resourceVersion": version, **more},
-                "items": items[start:end],
+                "items": [
+                    {"metadata": item["metadata"]}
+                    if only
+                    else {field: item[field] for field in item if field not in ("kind", "apiVersion")}
+                    for item in items[start:end]
+                ],
             }
         if request.method == "GET":
             live = await cluster.get(kind, namespace, name)

@@ -122,6 +122,16 @@ class MemoryCluster:
         name: str | None = None,
         metadata_only: bool = False,
     ) -> list[T]:
+        fields = ("apiVersion", "kind", "metadata") if metadata_only else ()
+        return [
+            keep(_copied({field: live[field] for field in fields or live}))
+            for live in self.selected(kind, namespace, labels, name)
+        ]
+
+    def selected(
+        self, kind: Kind, namespace: str | None, labels: str | None = None, name: str | None = None
+    ) -> list[Obj]:
+        """List the objects themselves, which nobody changes: a write replaces them."""
         self.reads += 1
         self.fail("list", kind.kind, namespace or "", "")
         selected = []
@@ -133,8 +143,7 @@ class MemoryCluster:
             if name not in (None, own_name):
                 continue
             if is_selected(live, labels):
-                fields = ("apiVersion", "kind", "metadata") if metadata_only else tuple(live)
-                selected.append(keep(_copied({field: live[field] for field in fields})))
+                selected.append(live)
         return selected
 
     async def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str | None = None) -> bool:
