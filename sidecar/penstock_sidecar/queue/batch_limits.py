@@ -74,13 +74,17 @@ def fit(work: QueuedRequest, limits: Limits, most_work: float) -> int:
 
 
 def fills(line: KeyQueue, limits: Limits) -> bool:
-    """Whether a line fills a batch: of the limits' size, or smaller if bad requests keep coming."""
+    """Whether a line fills a batch: of the limits' size or work, or smaller if bad requests keep coming.
+
+    Its items count as usual ones, so this is approximate where work is limited.
+    """
     size, faults = limits.size, line.key.faults
     if faults is not None and faults.limit < size:
         size = faults.limit
     return (
         line.lone
         or line.items >= size
+        or line.items >= limits.work
         or line.bytes >= limits.bytes
         or (
             limits.cost < math.inf

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_sidecar.queue.batch_limits import Limits
+from penstock_sidecar.queue.batch_limits import Limits, fills
 from penstock_sidecar.queue.queue import Queue
 from penstock_sidecar.queue.request import QueuedRequest, work_of
 from penstock_sidecar.work import WorkFormula
@@ -64,6 +65,16 @@ def test_an_item_above_every_bound_goes_alone_and_a_long_request_in_as_few_parts
         sizes.append([part.size for part in queue.cut(ONE, limits(work=3.0))])
     assert sizes == [[3], [3], [3], [2, 1]]
     assert (long.cost_left, long.bytes_left) == (0, 0)
+
+
+def test_a_line_of_as_many_items_as_a_batch_may_have_work_fills_it():
+    """So that no free slot is held for what could not join."""
+    queue = Queue()
+    for work in asked([100, 110, 120]):
+        queue.add(work)
+    line = queue.lines[ONE]
+    filled = [fills(line, limits(work=work)) for work in (2.0, 3.0, 3.5, math.inf)]
+    assert filled == [True, True, False, False]
 
 
 def test_a_request_that_its_batch_would_answer_too_late_is_dropped_and_the_last_one_never():
