@@ -93,7 +93,7 @@ def test_an_upgrade_of_the_operator_restarts_no_model(
     wait_for("the new sidecar in all pods", lambda: sidecars(namespace) == {OTHER}, seconds=300)
     wait_for("the status to say so", lambda: upgrade_status(namespace) == {"image": OTHER})
     rendered = block(namespace)
-    assert rendered["startupProbe"]["failureThreshold"] == 61
+    assert rendered["livenessProbe"]["failureThreshold"] == 7
     assert rendered["args"][:2] == ["--log-level", "debug"]
     namespace.wait_ready("modelbackend", "b")
     assert_nothing_lost(load.stop())

@@ -1,14 +1,17 @@
-"""The kept mutants do not rot: each still applies, still is Python, and still has tests to judge it."""
+"""Edits of our code do not rot: a kept mutant applies, is Python, and has tests to judge it."""
 
 from __future__ import annotations
 
+import ast
 import collections
+import inspect
 import re
 
 import pytest
 
 from tests.mutants.table import CORE, MUTANTS, Mutant
 from tests.mutants.trial import ROOT, CannotApplyError, edit
+from tests.support.cluster.later_operator import change
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -37,3 +40,8 @@ def test_one_that_does_not_apply_is_refused(old: str, new: str) -> None:
     mutant = Mutant(name="m", breaks="p", package="penstock_sidecar", old=old, new=new, tests=())
     with pytest.raises(CannotApplyError):
         edit(mutant)
+
+
+def test_the_later_operator_of_the_upgrade_tests_can_be_made() -> None:
+    source = inspect.getsource(change.module)
+    assert ast.unparse(ast.parse(change.changed(source))) != ast.unparse(ast.parse(source))
