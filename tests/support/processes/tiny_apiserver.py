@@ -12,6 +12,7 @@ import json
 from collections import deque
 from typing import Any, Self
 
+import msgspec
 from aiohttp import web
 from yarl import URL
 
@@ -172,6 +173,8 @@ class TinyApiserver:
         return {"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": events}
 
     def _text(self, answer: Obj) -> str:
+        if not self.spelled:
+            return msgspec.json.encode(answer).decode()
         text = json.dumps(answer)
         for word, spelling in self.spelled.items():
             text = text.replace(word, spelling)
