@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 from hypothesis import settings
@@ -134,6 +135,29 @@ async def test_a_worker_retries_failures_and_obeys_requests_to_look_again() -> N
     assert seen == ["a"] * 4
     queue.shut_down()
     await asyncio.wait_for(task, 30)
+
+
+async def test_others_of_the_loop_have_a_turn_between_two_keys() -> None:
+    """Also where a key's work awaits nothing: at a start thousands are found to need no change."""
+    clock = HandClock()
+    queue: WorkQueue[int] = WorkQueue(clock)
+    for key in range(20):
+        queue.add(key)
+    queue.shut_down()
+    order: list[int] = []
+
+    async def handle(key: int) -> None:
+        order.append(key)
+
+    async def another() -> None:
+        while 19 not in order:
+            order.append(-1)
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(another())
+    await work(queue, handle, lambda *_: None)
+    await other
+    assert all(-1 in pair for pair in itertools.pairwise(order))
 
 
 async def test_a_server_that_asks_for_time_gets_it() -> None:
