@@ -21,7 +21,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -99,8 +101,12 @@ class Made:
     def __enter__(self) -> Self:
         self._core.create_namespace(namespace(self.name))
         began = time.monotonic()
-        with ThreadPoolExecutor(8) as workers:
-            list(workers.map(self._make, range(self.count)))
+        try:
+            with ThreadPoolExecutor(8) as workers:
+                list(workers.map(self._make, range(self.count)))
+        except BaseException:
+            self.__exit__()
+            raise
         print(f"{self.count} backends in {time.monotonic() - began:.0f} s", flush=True)
         return self
 
@@ -169,6 +175,8 @@ def command(made: Made, folder: Path) -> Iterator[tuple[str, int]]:
             url = process.stdout.readline().removeprefix("Penstock: ").strip()
             if not url:
                 raise SystemExit(f"{' '.join(words)}: has ended, see above")
+            # What it prints later must not fill the pipe, at which it would wait.
+            threading.Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
             yield url, process.pid
         finally:
             process.send_signal(signal.SIGTERM)

@@ -40,6 +40,10 @@ SECONDS = 15.0
 FIELD_MANAGER = "kubectl-penstock"
 _CONNECTIONS = 32
 """The most connections to the apiserver that are kept; only `ui` has more than one."""
+_OF_ANOTHER_FORM = (TypeError, ValueError, KeyError, AttributeError)
+"""What a kubeconfig raises that is cut, or has other values than expected."""
+_ERROR_BYTES = 65_536
+"""Of an error's body that are read, about; a pod behind the API server's proxy may send any number."""
 _KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *(
@@ -103,8 +107,8 @@ class Cluster:
             CommandError: it cannot be read.
         """
         client = self.api.api_client
-        client.configuration, _ = _logged_in(self.kubeconfig, self.context)
-        client.rest_client = RESTClientObject(client.configuration)
+        configuration, _ = _logged_in(self.kubeconfig, self.context)
+        client.rest_client, client.configuration = RESTClientObject(configuration), configuration
 
     @property
     def kubeconfigs(self) -> list[Path]:
@@ -128,7 +132,7 @@ class Cluster:
         path: str,
         query: Mapping[str, str] = MappingProxyType({}),
         *,
-        body: Resource | None = None,
+        post: Resource | None = None,
         seconds: float = SECONDS,
         silence: float | None = None,
     ) -> Any:
@@ -139,9 +143,9 @@ class Cluster:
         Args:
             path: at the API server.
             query: of the URL.
-            body: is posted if it is given.
+            post: is posted if it is given.
             seconds: to wait for a connection, and for each part of the answer.
-            silence: to wait for each part of the answer, where that is another time.
+            silence: to wait for each part of a body, where that is another time.
 
         Raises:
             ApiException: the API server has refused it.
@@ -149,7 +153,7 @@ class Cluster:
         """
         client = self.api.api_client
         method, url, headers, *_ = client.param_serialize(
-            "GET" if body is None else "POST",
+            "GET" if post is None else "POST",
             path,
             query_params=[*query.items()],
             header_params={"Accept": "application/json, */*", "Content-Type": "application/json"},
@@ -159,13 +163,16 @@ class Cluster:
             method,
             url,
             headers=headers,
-            body=None if body is None else json.dumps(body),
-            timeout=Timeout(connect=seconds, read=seconds if silence is None else silence),
+            body=None if post is None else json.dumps(post),
+            timeout=Timeout(connect=seconds, read=seconds),
             preload_content=False,
             redirect=False,  # a pod's metrics are nowhere else
         )
         if answer.status >= 300:
-            raise ApiException(status=answer.status, reason=answer.reason, body=answer.data)
+            said, _ = body(answer, most=_ERROR_BYTES, seconds=seconds)
+            raise ApiException(status=answer.status, reason=answer.reason, body=said.decode(errors="replace"))
+        if silence is not None:
+            _wait_for(answer, silence)
         return answer
 
     def list(self, kind: str, *, everywhere: bool = False) -> list[Resource]:
@@ -301,7 +308,8 @@ def _logged_in(kubeconfig: str | None, context: str | None) -> tuple[Configurati
         kube_config.load_kube_config(  # type: ignore[no-untyped-call]
             kubeconfig, context=context, client_configuration=configuration, persist_config=False
         )
-    except (kube_config.ConfigException, yaml.YAMLError, OSError, TypeError, AttributeError) as error:
+        chosen = next((entry for entry in contexts if entry["name"] == context), active)
+    except (kube_config.ConfigException, yaml.YAMLError, OSError, *_OF_ANOTHER_FORM) as error:
         cause = " ".join(str(error).split())
         raise CommandError(
             f"cannot log in by {kubeconfig or KUBE_CONFIG_DEFAULT_LOCATION}: {cause}"
@@ -309,7 +317,16 @@ def _logged_in(kubeconfig: str | None, context: str | None) -> tuple[Configurati
     configuration.retries = False
     configuration.connection_pool_maxsize = _CONNECTIONS
     configuration.socket_options = [*HTTPConnection.default_socket_options, *_KEEPALIVE]
-    return configuration, next((entry for entry in contexts if entry["name"] == context), active)
+    return configuration, chosen
+
+
+def _wait_for(answer: Any, seconds: float) -> None:
+    """Have an answer of urllib3 wait so long for each part of its body."""
+    sock = answer.connection and answer.connection.sock
+    # NB: a connection has no socket any longer where the answer ends by its close; urllib3 keeps this alone.
+    sock = sock or getattr(getattr(answer, "_sock_shutdown", None), "__self__", None)
+    if sock is not None:
+        sock.settimeout(seconds)
 
 
 def body(answer: Any, *, most: int, seconds: float) -> tuple[bytes, bool]:

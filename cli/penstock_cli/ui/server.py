@@ -197,7 +197,7 @@ class Server:
             try:
                 answer = self._cluster.call(
                     "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-                    body={
+                    post={
                         "apiVersion": "authorization.k8s.io/v1",
                         "kind": "SelfSubjectAccessReview",
                         "spec": {"resourceAttributes": place},

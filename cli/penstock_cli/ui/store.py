@@ -20,7 +20,7 @@ from typing import Any
 from kubernetes.client.exceptions import ApiException
 
 from penstock_cli import injected
-from penstock_cli.cluster import GROUP, PLURALS, SECONDS, VERSION, Cluster, CommandError, Resource, cause
+from penstock_cli.cluster import GROUP, PLURALS, SECONDS, VERSION, Cluster, Resource, cause
 from penstock_wire import contract
 
 POD, INJECTED = "Pod", "InjectedPod"
@@ -224,7 +224,7 @@ class Watches:
     def __init__(self, cluster: Cluster, store: Store, *, everywhere: bool) -> None:
         self._cluster, self._store, self._everywhere = cluster, store, everywhere
         self._closed = threading.Event()
-        self._lock = threading.Lock()
+        self._lock, self._logs_in = threading.Lock(), threading.Lock()
         self._login = self._written()
         self._asked: dict[str, float] = {}
         self._threads = [
@@ -252,8 +252,9 @@ class Watches:
                         )
 
     def _follow(self, kind: str) -> None:
-        failures = 0
+        failures, broken = 0, ""
         while not self._closed.is_set():
+            login = self._login
             try:
                 version = self._list(kind)
                 failures = 0
@@ -261,25 +262,35 @@ class Watches:
             except Exception as error:  # a thread that ends unseen would leave old data that look new
                 if isinstance(error, ApiException) and error.status == 410:
                     continue
-                again = isinstance(error, ApiException) and error.status == 401
-                hint = (
-                    "; log in again: a changed kubeconfig is read; else start this command anew"
-                    if again
-                    else ""
-                )
-                self._store.failed(kind, cause(error) + hint)
-                if again:
+                problem = cause(error)
+                if isinstance(error, ApiException) and error.status == 401:
+                    problem += "; log in again: a changed kubeconfig is read; else start this command anew"
+                self._store.failed(kind, problem + broken)
+                broken = ""
+                # NB: after any failure: the anonymous get 403, and a server that has moved answers nothing.
+                try:
                     self._log_in_again()
+                except Exception as why:  # as above
+                    broken = f"; {why}"
+                    self._store.failed(kind, problem + broken)
+                if self._login is not login:
+                    continue
                 self._closed.wait(AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS) - 1)])
                 failures += 1
 
     def _written(self) -> list[float]:
-        """When the files of the kubeconfig were written last."""
-        return [path.stat().st_mtime if path.exists() else 0.0 for path in self._cluster.kubeconfigs]
+        """When the files of the kubeconfig were written last; 0 for what cannot be read."""
+        times = []
+        for path in self._cluster.kubeconfigs:
+            try:
+                times.append(path.stat().st_mtime)
+            except OSError:
+                times.append(0.0)
+        return times
 
     def _log_in_again(self) -> None:
-        # NB: not without a change: a login may start a program, which may open a browser.
-        with self._lock, contextlib.suppress(CommandError):
+        # NB: not without a change: a login may start a program, which may open a browser and wait.
+        with self._logs_in:
             if (written := self._written()) != self._login:
                 self._cluster.log_in_again()
                 self._login = written

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import gzip
 import itertools
 import json
@@ -20,11 +21,14 @@ from typing import Any
 import aiohttp
 import pytest
 import urllib3
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import ReadTimeoutError
 
 from penstock_cli.cluster import Cluster, body
+from penstock_cli.ui import store
 from penstock_cli.ui.scrapes import Scrapes, Target
 from penstock_cli.ui.server import Server
-from penstock_cli.ui.store import Store, Watches
+from penstock_cli.ui.store import Store, Watches, _lines
 from penstock_operator.kinds import BACKEND
 from penstock_wire.http import Request, Response
 from penstock_wire.http.server.server import H1Front
@@ -81,6 +85,14 @@ async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(SECONDS):
         while not await look():  # noqa: ASYNC110 - the state has no event
             await asyncio.sleep(0.05)
+
+
+def connected(folder: Path, server: asyncio.Server) -> Cluster:
+    """A cluster whose API server is this one."""
+    api, path = TinyApiserver(), folder / "kubeconfig"
+    api.url = "http://{}:{}".format(*server.sockets[0].getsockname())
+    path.write_text(api.kubeconfig())
+    return Cluster.connect(str(path), None, "n")
 
 
 @pytest.fixture
@@ -208,6 +220,52 @@ async def test_a_cluster_that_goes_away_comes_back(page: Page) -> None:
         return "ModelBackend/n/after" in (await page.ask("api/overview"))["rows"]
 
     await eventually(seen)
+
+
+async def test_a_changed_kubeconfig_is_read_after_any_failure(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is half written or away ends no watch; a login program that waits hinders no other kind."""
+    monkeypatch.setattr(store, "AGAIN_SECONDS", (0.05,))
+    server, began, go = page.server, tmp_path / "began", tmp_path / "go"
+    await page.whole()
+
+    async def problem(words: str = "") -> bool:
+        problems = (await page.ask("api/overview"))["problems"]
+        return words in problems[0] if words and problems else not words and not problems
+
+    server.fail["GET", "modelbackends"] = [403] * 10_000  # as an anonymous user gets
+    server.break_watches()
+    await eventually(lambda: problem("induced"))
+    page.kubeconfig.write_bytes(b"\xff")
+    await eventually(lambda: problem("induced; cannot log in by"))
+    page.kubeconfig.unlink()
+    await eventually(lambda: problem("No configuration found"))
+
+    login = json.loads(server.kubeconfig())
+    said = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    said |= {"status": {"token": "tiny"}}
+    script = f"touch {began}; until [ -e {go} ]; do sleep 0.05; done; echo '{json.dumps(said)}'"
+    program = {"apiVersion": said["apiVersion"], "command": "sh", "args": ["-c", script]}
+    login["users"][0]["user"] = {"exec": program | {"interactiveMode": "Never"}}
+    page.kubeconfig.write_text(json.dumps(login))
+    await eventually(lambda: asyncio.to_thread(began.exists))
+    asked = len(server.requests)
+    server.break_watches()
+
+    async def watched() -> bool:
+        return any("batchpolicies" in path for _, path, *_ in server.requests[asked:])
+
+    await eventually(watched)
+    go.touch()
+    server.fail.clear()
+    await eventually(problem)
+
+    async with TinyApiserver(page.harness.cluster) as moved:
+        page.kubeconfig.write_text(moved.kubeconfig())
+        await server.refuse()
+        await eventually(lambda: asyncio.to_thread(lambda: len(moved.requests) > 0))
+        await eventually(problem)
 
 
 async def test_a_browser_says_what_the_cluster_does_and_goes_on(page: Page, tmp_path: Path) -> None:
@@ -448,12 +506,8 @@ async def test_pods_that_answer_anything_hinder_no_other(tmp_path: Path) -> None
         await writer.drain()
         writer.close()
 
-    path = tmp_path / "kubeconfig"
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        api = TinyApiserver()
-        api.url = "http://{}:{}".format(*server.sockets[0].getsockname())
-        path.write_text(api.kubeconfig())
-        scrapes = Scrapes(Cluster.connect(str(path), None, "n"), Store())
+        scrapes = Scrapes(connected(tmp_path, server), Store())
         scrapes.start()
         targets = [Target("n", name, 8013, "penstock_sidecar_") for name in (*map(str, range(20)), "good")]
 
@@ -466,12 +520,12 @@ async def test_pods_that_answer_anything_hinder_no_other(tmp_path: Path) -> None
         scrapes.close()
 
 
-async def test_an_answer_without_an_end_is_cut() -> None:
-    """By its bytes, or by its time; its connection ends then."""
+async def test_an_answer_without_an_end_is_cut(tmp_path: Path) -> None:
+    """By its bytes, or by its time, an error's too; its connection ends then."""
     ended = asyncio.Semaphore(0)
 
     async def endless(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n")
         with contextlib.suppress(ConnectionError):
             while True:
                 writer.write(b"1000\r\n" + bytes(4096) + b"\r\n")
@@ -488,6 +542,35 @@ async def test_an_answer_without_an_end_is_cut() -> None:
             assert not whole
             assert 4096 <= len(read) < 1_000_000
             await asyncio.wait_for(ended.acquire(), SECONDS)
+        cluster = connected(tmp_path, server)
+        with pytest.raises(ApiException) as caught:
+            await asyncio.to_thread(cluster.call, "/", seconds=0.1)
+        assert 4096 <= len(caught.value.body) < 1_000_000
+        await asyncio.wait_for(ended.acquire(), SECONDS)
+
+
+@pytest.mark.parametrize("head", ["transfer-encoding: chunked", "connection: close", ""])
+async def test_the_head_of_a_watch_is_waited_for_less_long_than_its_lines(tmp_path: Path, head: str) -> None:
+    asked = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if head:
+            writer.write(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n" % head.encode())
+            await asyncio.sleep(0.4)
+            writer.write(b"3\r\n{}\n\r\n0\r\n\r\n" if "chunked" in head else b"{}\n")
+        else:
+            await asked.wait()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        call = functools.partial(connected(tmp_path, server).call, "/", seconds=0.2, silence=SECONDS)
+        if head:
+            assert await asyncio.to_thread(lambda: [*_lines(call())]) == [b"{}"]
+        else:
+            with pytest.raises(ReadTimeoutError):
+                await asyncio.to_thread(call)
+        asked.set()
 
 
 def test_on_a_system_without_its_server_it_says_so(tmp_path: Path) -> None:
