@@ -391,7 +391,8 @@ class Run:
         for minute in range(1, self._asked.soak + 1):
             while (now := time.monotonic()) < began + minute * 60:
                 await asyncio.sleep(max(0.0, min(began + number * every, began + minute * 60) - now))
-                where, at = self._where(number), number % self._asked.backends
+                at = number % self._asked.backends
+                where = self._where(at)
                 self._world.remove(where, at)
                 self._world.make(where, at)
                 number += 1

@@ -300,6 +300,6 @@ async def work(
                 queue.add_after(key, again)
         finally:
             queue.done(key)
-        # NB: work that finds nothing to change awaits nothing; without this a worker would go through all of a
-        # start's keys while the loop serves nobody, and the Lease is lost after 20 seconds of it.
+        # NB: work that changes nothing awaits nothing; without this a worker would go through all keys of a
+        # start while the loop serves nobody, and the Lease would be lost after 20 seconds of it.
         await asyncio.sleep(0)

@@ -70,19 +70,38 @@ class Versioned:
 
     def since(self, name: str) -> bytes:
         """Return what a router with an earlier document is to get: what has changed since, or all."""
-        changed: set[str] = set()
-        for before, news in reversed(self.earlier):
-            changed |= news
-            if before == name:
-                return router_settings.encode_change(self.document, changed, digest=self.digest, base=name)
-        return self.document
+        names = [before for before, _ in self.earlier]
+        if name not in names:
+            return self.document
+        return _change(self, len(names) - 1 - names[::-1].index(name))
 
     def following(self, last: Versioned | None) -> Versioned:
         """Return these settings of a router with what they have changed of the last ones."""
         if last is None or not self.changed:
             return self
-        news = router_settings.differing(last.document, self.document)
+        before, after = (_endpoints(each.digest, each.document) for each in (last, self))
+        news = frozenset(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        if len(news) > len(after) // 2:  # as long as the whole, and many of such would take much memory
+            return self
         return replace(self, earlier=(*last.earlier, (last.digest, news))[-CHANGES:])
+
+
+# NB: a namespace can have thousands of endpoints and tens of routers, which all ask for the same change.
+@functools.lru_cache(2)
+def _endpoints(_digest: str, document: bytes) -> dict[str, bytes]:
+    return router_settings.endpoints_of(document)
+
+
+@functools.lru_cache(8)
+def _change(made: Versioned, first: int) -> bytes:
+    changed = frozenset[str]().union(*(news for _, news in made.earlier[first:]))
+    return router_settings.encode_change(
+        _endpoints(made.digest, made.document),
+        changed,
+        version=made.version,
+        digest=made.digest,
+        base=made.earlier[first][0],
+    )
 
 
 def next_version(

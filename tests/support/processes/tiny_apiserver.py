@@ -193,6 +193,8 @@ class TinyApiserver:
             start = int(place or 0)
             end = start + min(self.page, int(query.get("limit", self.page)))
             items = self._lists.get(begun, [])
+            if begun and begun not in self._lists:
+                raise ClusterError(410, "the provided continue parameter is too old")
             if not begun:
                 items = cluster.selected(kind, namespace or None, labels, wanted)
                 begun = f"{version}.{len(self.requests)}"

@@ -373,31 +373,26 @@ class _Named(msgspec.Struct, frozen=True):
     name: str
 
 
-def _by_name(document: bytes) -> tuple[int, dict[str, bytes]]:
-    """Return the version and the endpoints, each as it is encoded, of a document of `encode`."""
-    whole = msgspec.json.decode(document, type=_Whole)
-    return whole.version, {
-        msgspec.json.decode(part, type=_Named).name: bytes(part) for part in whole.endpoints
-    }
+def endpoints_of(document: bytes) -> dict[str, bytes]:
+    """The endpoints of a document of `encode` by name, each as it is encoded."""
+    parts = msgspec.json.decode(document, type=_Whole).endpoints
+    return {msgspec.json.decode(part, type=_Named).name: bytes(part) for part in parts}
 
 
-def differing(before: bytes, after: bytes) -> frozenset[str]:
-    """The names of the endpoints that two documents of `encode` do not have in common."""
-    old, new = _by_name(before)[1], _by_name(after)[1]
-    return frozenset(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-
-
-def encode_change(document: bytes, changed: frozenset[str] | set[str], *, digest: str, base: str) -> bytes:
+def encode_change(
+    endpoints: dict[str, bytes], changed: frozenset[str], *, version: int, digest: str, base: str
+) -> bytes:
     """Encode the change of the settings `base` that makes a document of `encode`.
 
     Args:
-        changed: the endpoints by which they differ, those that are gone too.
+        endpoints: the document's.
+        changed: those by which they differ, those that are gone too.
+        version: the document's.
         digest: the document's name.
     """
-    version, parts = _by_name(document)
-    put = tuple(msgspec.Raw(parts[name]) for name in sorted(changed & parts.keys()))
+    put = tuple(msgspec.Raw(endpoints[name]) for name in sorted(changed & endpoints.keys()))
     change: dict[str, object] = {"v": documents.VERSION, "version": version, "digest": digest, "base": base}
-    return msgspec.json.encode(change | {"gone": sorted(changed - parts.keys()), "endpoints": put})
+    return msgspec.json.encode(change | {"gone": sorted(changed - endpoints.keys()), "endpoints": put})
 
 
 def smaller(document: bytes, share: float) -> bytes:
