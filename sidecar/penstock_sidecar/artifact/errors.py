@@ -35,4 +35,4 @@ def public(error: BaseException) -> str:
         reason = ": " + (cause[2] or re.sub(r"\W+", " ", cause[1]))
     else:
         text = text.partition("\n")[0]
-    return (_LOGIN.sub("//…@", _QUERY.sub("?…", text)) + reason)[:500]
+    return "".join(_LOGIN.sub("//…@", _QUERY.sub("?…", part)) for part in (text, reason))[:500]

@@ -81,7 +81,7 @@ class Store:
                 # Without a digest in the state, its last write found the volume full.
                 found, size = _digest(files)
                 if (await guide.demanded() or state.digest) == found:
-                    return self._progress.finish(digest=found, size=size)
+                    return self._kept(found, size, written=state.digest == found)
             shutil.rmtree(files)
         # NB: the operator sends pods that are ahead first; so it must know this before it is asked.
         self._progress.begin(total=0, here=_size(self._parts))
@@ -148,20 +148,30 @@ class Store:
 
     def _keep(self, brought: _Brought) -> bytes:
         """Show the files to the model."""
-        files = self._folder / FILES
-        brought.folder.rename(files)
-        if brought.folder != self._parts:
-            sizes = {
-                str(file.relative_to(files)): file.stat().st_size
-                for file in files.rglob("*")
-                if file.is_file()
-            }
-            listed = [
-                Remote(path=path, size=size, version=brought.digest, at=path) for path, size in sizes.items()
-            ]
-            shutil.rmtree(self._parts)  # first: the archive may have taken the last room
+        brought.folder.rename(self._folder / FILES)
+        return self._kept(brought.digest, brought.size)
+
+    def _kept(self, digest: str, size: int, *, written: bool = False) -> bytes:
+        """Write that all is there; also after a step that was killed as it did so.
+
+        Args:
+            written: whether the state says so already: a full volume does not keep a pod from starting again.
+        """
+        shutil.rmtree(self._parts, ignore_errors=True)  # first: an archive may have taken the last room
+        files, plan = self._folder / FILES, read_plan(self._folder / PLAN)
+        sizes = {
+            str(file.relative_to(files)): file.stat().st_size for file in files.rglob("*") if file.is_file()
+        }
+        if (
+            plan is None or {path: size for path, (size, _) in plan.files.items()} != sizes
+        ):  # it is the archive's
+            listed = [Remote(path=path, size=size, version=digest, at=path) for path, size in sizes.items()]
             write_plan(self._folder / PLAN, Plan.of(listed, source=self._source, unpacked=True))
-        return self._progress.finish(digest=brought.digest, size=brought.size)
+        return (
+            (self._folder / STATE).read_bytes()
+            if written
+            else self._progress.finish(digest=digest, size=size)
+        )
 
     @property
     def _parts(self) -> Path:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -27,7 +28,7 @@ from penstock_sidecar.artifact.errors import ArtifactError, public
 from penstock_sidecar.artifact.neighbour import Guide
 from penstock_sidecar.artifact.origins import Bucket, Remote, failure
 from penstock_sidecar.artifact.paths import wanted
-from penstock_sidecar.artifact.plan import Plan, write_plan
+from penstock_sidecar.artifact.plan import Plan, read_plan, write_plan
 from penstock_sidecar.artifact.progress import Progress
 from penstock_sidecar.artifact.store import Store
 from penstock_sidecar.artifact.unpack import unpack
@@ -276,6 +277,31 @@ def test_old_files_that_fill_the_volume_go_before_anything_is_written(
     state = read_state(tmp_path / "state.json")
     assert state is not None
     assert state.digest
+
+
+def test_a_step_killed_as_it_showed_an_archives_files_leaves_no_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one in the plan, by which others copy. A state that is right is not written anew."""
+    step, packed = Step(tmp_path, monkeypatch), {"m.zip": zipped(("a", b"new"))}
+    kept = Store._kept
+    monkeypatch.setattr(Store, "_kept", Mock(side_effect=InterruptedError))
+    with pytest.raises(InterruptedError):
+        step.fill(**packed)
+    monkeypatch.setattr(Store, "_kept", kept)
+    other = Step(tmp_path / "other", monkeypatch)
+    other.folder.mkdir()
+    wanted = other.fill(**packed)
+    assert step.fill(demanded=wanted) == wanted
+    assert not (tmp_path / "parts").exists()
+    plan = read_plan(tmp_path / "plan.json")
+    assert plan is not None
+    assert plan.unpacked
+    assert {*plan.files} == {"a"}
+    monkeypatch.setattr(
+        Progress, "finish", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    )
+    assert step.fill() == wanted
 
 
 def test_an_archive_is_no_part_of_the_room_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
