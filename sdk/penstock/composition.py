@@ -447,6 +447,8 @@ def own_settings(kind: Callable[..., Any], size: int | None = None) -> dict[str,
     if isinstance(bind, functools.partial):  # of a function
         bind = getattr(bind.func, "__self__", None)
     spec = dict(bind.spec) if isinstance(bind, _Bind) else {}
+    if size == 1:  # which `ALONE` has too, and more
+        spec = _sized(kind, spec)
     if size is not None:
         spec["batching"] = {**spec.get("batching", {}), "maxBatchSize": size}
     _warn_of_alone(kind, spec)

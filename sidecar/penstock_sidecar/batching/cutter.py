@@ -185,7 +185,9 @@ class Cutter:
         requests, items, oldest = line.requests, line.items, line.oldest
         each = items / requests
         model = self._pace.latency_model
-        then = min(limits.size, round(items + out * each))
+        # Work is in items of the usual cost, as these count in `fills`.
+        most = min(float(limits.size), limits.work)
+        then = min(most, round(items + out * each))
         alone, all_of_them = model.middle(now, key.cls, items), model.middle(now, key.cls, then)
         if alone is None or all_of_them is None:
             return False
@@ -197,7 +199,7 @@ class Cutter:
             now,
             key,
             requests=requests,
-            room=(limits.size - items) / each,
+            room=(most - items) / each,
             saved=min(alone + max(0.0, estimator.extra), estimator.next_release - now),
             bound=BOUND * all_of_them,
             latest=latest,

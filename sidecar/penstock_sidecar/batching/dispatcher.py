@@ -466,7 +466,9 @@ class Dispatcher:
         self.costs = None if isinstance(batching.cost, UnsetType) else ItemCosts(batching.cost.path)
         objective = batching.latency_objective_ms
         self.pace.apply(
-            limit=batching.max_batch_size, objective=None if objective is None else objective / 1000
+            limit=batching.max_batch_size,
+            objective=None if objective is None else objective / 1000,
+            slots=batching.max_concurrent_batches,
         )
         self._slots.count = batching.max_concurrent_batches
         self.adapts = objective is not None

@@ -116,6 +116,7 @@ class _Class:
     __slots__ = (
         "a",
         "again",
+        "alone",
         "b",
         "choose",
         "every",
@@ -138,6 +139,8 @@ class _Class:
         self.samples: deque[BatchSample] = deque(maxlen=LAST)
         # As many samples without an end: what the time depends on does not change with the model's speed.
         self.history: deque[BatchSample] = deque(maxlen=LAST)
+        # How many of the latest samples, up to now, were of batches that had the model to themselves.
+        self.alone = 0
         self.formula: WorkFormula | None = None
         # When to look again at what the time depends on, and how long after the last look.
         self.choose = 0.0
@@ -172,7 +175,8 @@ class _Class:
             if self.formula is not None:
                 self.formula.thrifty = self.thrifty(before, self.formula)
             same = len(self.history) == LAST and _terms(before) == _terms(self.formula)
-            self.pause = min(SELDOM, 2.0 * self.pause) if same else CHOOSE
+            rises = self.formula is not None and self.formula.thrifty < math.inf
+            self.pause = min(SELDOM, 2.0 * self.pause) if same and not rises else CHOOSE
             self.choose = now + self.pause
             self.trial = None
             if self.formula is None and not are_alike(self.history):
@@ -200,13 +204,17 @@ class _Class:
         """The `thrifty` of a new formula.
 
         While it limits batches none show that larger ones are dear, so it rises slowly until some do.
+        Infinite where several batches may share the model's processor: more of them do under load, when
+        batches are large, and each takes longer.
         """
-        points = [(formula.of(n, cost, longest), t) for _, n, t, cost, longest in self.history]
-        found = dearer_beyond(points, _BOUNDS)
+        if self.alone < len(self.history):
+            return math.inf
+        batches = [(n, formula.of(n, cost, longest), t) for _, n, t, cost, longest in self.history]
+        found = dearer_beyond(batches, _BOUNDS)
         if found < math.inf or before is None or before.thrifty == math.inf:
             return found
         was = sum([before.of(n, cost, longest) for _, n, _, cost, longest in self.history])
-        rises = _RISE * before.thrifty * sum([work for work, _ in points]) / was
+        rises = _RISE * before.thrifty * sum([work for _, work, _ in batches]) / was
         return rises if rises < _BOUNDS[-1] else math.inf
 
     def points(self) -> list[tuple[float, float]]:
@@ -236,19 +244,19 @@ def _bucket(items: float) -> int:
 class LatencyModel:
     """L(W) for each class of requests.
 
-    `learning` is False while batches are not to be learned from: before the model is loaded. `by_cost` is
-    True if a class's items are counted by what they cost.
+    `learning` is False while batches are not to be learned from: before the model is loaded. `alone` is True
+    if the model gets one batch at a time. `by_cost` is True if a class's items are counted by what they cost.
 
     Args:
         horizon: seconds after which a sample expires.
     """
 
-    __slots__ = ("_classes", "_horizon", "by_cost", "learning")
+    __slots__ = ("_classes", "_horizon", "alone", "by_cost", "learning")
 
     def __init__(self, horizon: float = HORIZON) -> None:
         self._horizon = horizon
         self._classes: OrderedDict[str, _Class] = OrderedDict()
-        self.learning = True
+        self.learning = self.alone = True
         self.by_cost = False
 
     def observe(
@@ -276,6 +284,7 @@ class LatencyModel:
         sample = (now, items, seconds, cost, longest)
         known.samples.append(sample)
         known.history.append(sample)
+        known.alone = known.alone + 1 if self.alone else 0
         if known.n < EAGER:
             known.fit(now)
         elif known.again > now + REFIT:

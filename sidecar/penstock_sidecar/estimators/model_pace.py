@@ -57,8 +57,9 @@ class ModelPace:
         self.rate = 0.0
         self.epoch = 0
 
-    def apply(self, *, limit: int, objective: float | None) -> None:
-        """Use another policy: the maximum items of a batch, and the objective in seconds."""
+    def apply(self, *, limit: int, objective: float | None, slots: int = 1) -> None:
+        """Use another policy: the maximum items of a batch, the objective in seconds, batches at once."""
+        self.latency_model.alone = slots == 1
         self.limit = limit
         self.objective = objective
         self.service = None if objective is None else objective * SERVICE_SHARE

@@ -170,8 +170,8 @@ class Simulation:
         )
         self._random = random.Random(case.seed)
         self.slots, self.pace, self.queue = Slots(), ModelPace(case.size), Queue()
-        self.pace.apply(limit=case.size, objective=objective)
         self.slots.count = self.batching.max_concurrent_batches
+        self.pace.apply(limit=case.size, objective=objective, slots=self.slots.count)
         self.admission = AdmissionController(self.queue, self.slots, self.pace, self.batching)
         self.cutter = Cutter(
             queue=self.queue,

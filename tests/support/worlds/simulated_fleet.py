@@ -80,7 +80,9 @@ class CostPod:
         self.pace = ModelPace(policy.max_batch_size)
         objective = policy.latency_objective_ms
         self.pace.apply(
-            limit=policy.max_batch_size, objective=None if objective is None else objective / 1000
+            limit=policy.max_batch_size,
+            objective=None if objective is None else objective / 1000,
+            slots=policy.max_concurrent_batches,
         )
         self.admission = AdmissionController(self.queue, self.slots, self.pace, policy)
         parts: Any = self  # it starts batches and settles requests, as runner and dispatcher do

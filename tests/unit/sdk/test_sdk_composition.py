@@ -83,9 +83,11 @@ def test_a_spec_is_the_users_and_nodes_that_take_one_item_get_each_request_alone
     ("kind", "size", "batching"),
     [
         (HTTPIngress, None, ALONE),
+        (HTTPIngress, 1, ALONE),
         (HTTPIngress, 8, {"maxBatchSize": 8}),
         (len, None, ALONE),
         (Adder, None, None),
+        (Adder, 1, {"maxBatchSize": 1}),
         (Adder, 8, {"maxBatchSize": 8}),
         (Multiplier, None, {"maxBatchSize": 4}),
         (Multiplier, 8, {"maxBatchSize": 8}),
