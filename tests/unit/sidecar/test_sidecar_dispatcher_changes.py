@@ -190,6 +190,7 @@ class TestChanges:
         tasks += [s.ask(i) for i in range(4, 10)]
         await asyncio.sleep(0.1)
         s.apply(Batching(max_batch_size=2, max_concurrent_batches=2))
+        assert not s.dispatcher.pace.latency_model.alone
         await asyncio.gather(*tasks)
         assert s.batches() == [[0, 1, 2, 3], [4, 5], [6, 7], [8, 9]]
         # The second slot is there at once, beside the batch that was cut before.
