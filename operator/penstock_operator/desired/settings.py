@@ -81,7 +81,7 @@ class Versioned:
             return self
         before, after = (_endpoints(each.digest, each.document) for each in (last, self))
         news = frozenset(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-        if len(news) > len(after) // 2:  # as long as the whole, and many of such would take much memory
+        if len(news) > max(64, len(after) // 2):  # about the whole, and 256 such take hundreds of megabytes
             return self
         return replace(self, earlier=(*last.earlier, (last.digest, news))[-CHANGES:])
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock import export, unpack
+from penstock import export
 from penstock.code_archive import local_files, locked, pack
 from penstock.errors import LoadError
 from penstock_operator.api.modelbackend import ModelBackend
-from penstock_wire import contract
+from penstock_wire import contract, unpack
 
 
 @pytest.fixture
