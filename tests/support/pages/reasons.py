@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import typing
 from pathlib import Path
@@ -27,11 +28,21 @@ def strings(node: ast.AST) -> set[str]:
     }
 
 
+def _parsed(path: Path) -> ast.Module:
+    # NB: a collection meanwhile may end a task of another test, whose traceback asyncio logs, and so parses:
+    # CPython before 3.11.8 then fails (gh-106905).
+    gc.disable()
+    try:
+        return ast.parse(path.read_text())
+    finally:
+        gc.enable()
+
+
 def in_code() -> set[str]:
     """The third argument of every `condition(...)`, every `Trouble(reason=...)`, and those of a release."""
     reasons: set[str] = set()
     for path in Path(status.__file__).parent.glob("*.py"):
-        for call in ast.walk(ast.parse(path.read_text())):
+        for call in ast.walk(_parsed(path)):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
                 continue
             if call.func.id == "condition" and len(call.args) > 2:
@@ -40,7 +51,7 @@ def in_code() -> set[str]:
                 reasons |= {
                     word for key in call.keywords if key.arg == "reason" for word in strings(key.value)
                 }
-    tree = ast.parse(Path(refusals.__file__).read_text())
+    tree = _parsed(Path(refusals.__file__))
     (function,) = (node for node in tree.body if getattr(node, "name", "") == "_reason")
     for node in ast.walk(function):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
