@@ -11,7 +11,7 @@ everything before (`bench.control_growth` has its cost). In order:
 - churn (`--soak MINUTES`): each minute one object in a hundred is deleted and made anew.
 
 `--backends 100 --namespaces 40 --rest 5` takes a minute; the default needs three minutes of CPU before its
-operator starts. CPU and memory hold on a busy machine, times do not; on a very busy one the Lease is lost.
+operator starts. CPU and memory hold on a busy machine, times do not.
 """
 
 from __future__ import annotations
