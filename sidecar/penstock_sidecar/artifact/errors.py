@@ -22,16 +22,22 @@ class NeighbourLost(ArtifactError):
     """A neighbour does not give what it was asked for: another place may."""
 
 
-def public(error: BaseException) -> str:
-    """What a library's error says, without what can be secret: queries of URLs, logins, an answer's body."""
+def public(error: BaseException, *, body: bool = False) -> str:
+    """What a library's error says, without what can be secret: queries of URLs, logins, an answer's body.
+
+    Args:
+        body: whether the answer is of a service for identities, whose refusals have words alone.
+    """
     text, _, debug = str(error).partition("\n\nDebug source")
     status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
     reason = ""
     if status is not None:
+        said = "" if code or not body else " ".join(text[status.end() + 1 :].split())
         text = ": ".join(match[1].strip() for match in (status, code, message) if match)
+        text += f": {said}" if said else ""
     elif (cause := _CAUSE.search(debug)) is not None:
         asked = _ASKED.search(text)
-        text = asked[1] if asked else text.partition("\n")[0]
+        text = asked[1].replace("POST REDACTED", "POST to STS") if asked else text.partition("\n")[0]
         reason = ": " + (cause[2] or re.sub(r"\W+", " ", cause[1]))
     else:
         text = text.partition("\n")[0]

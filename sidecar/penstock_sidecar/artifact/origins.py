@@ -24,6 +24,7 @@ from obstore.exceptions import (
 from obstore.store import HTTPStore, from_url
 
 from penstock_sidecar.artifact.errors import ArtifactError, public
+from penstock_sidecar.artifact.identity import missing
 from penstock_sidecar.artifact.paths import MOST_FILES, folders, wanted
 
 HUB = "https://huggingface.co"
@@ -34,8 +35,6 @@ _WHOLE = timedelta(hours=12)
 """The same for a server that gives no ranges: its answer is the file."""
 _ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STORAGE_ENDPOINT"}
 """Of each kind of bucket, the variable that has another server than its inventor's."""
-_IDENTITY = "://169.254.169.254/"
-"""Where clouds give a pod its identity; it is asked if nothing else says who reads."""
 _RETRY: Any = {"max_retries": 6, "retry_timeout": timedelta(minutes=1)}
 
 
@@ -101,9 +100,8 @@ def failure(error: BaseException, uri: str) -> ArtifactError:
         return ArtifactError(f"expected files at {shown}, found none: {public(error)}")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return ArtifactError(f"expected credentials that may read {shown}, found others: {public(error)}")
-    if _IDENTITY in str(error):
-        whose = "of a Secret or of the pod's identity"
-        return ArtifactError(f"expected credentials for {shown}, {whose}, found none: {public(error)}")
+    if (whose := missing(str(error), uri.partition("://")[0])) is not None:
+        return ArtifactError(f"expected credentials for {shown} of {whose}: {public(error, body=True)}")
     if isinstance(error, PreconditionError):
         return ArtifactError(f"expected {shown} to stay as it is, found it changed while it was read")
     return ArtifactError(f"{shown} cannot be read: {public(error)}")

@@ -26,6 +26,7 @@ class FileServer:
         ranges: whether it knows ranges.
         allowed: bytes of a file from which on no answer is sent before `blocked` is looked at.
         authorization: the field that it demands, if any.
+        refusal: status and content of every answer, if any.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class FileServer:
     ranges: bool = True
     allowed: int | None = None
     authorization: str | None = None
+    refusal: tuple[int, bytes] | None = None
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     blocked: threading.Event = field(default_factory=threading.Event)
     gate: threading.Event = field(default_factory=threading.Event)
@@ -41,8 +43,10 @@ class FileServer:
     authority: Path = Path()
 
     def answer(self, path: str, fields: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-        """Answer a GET."""
+        """Answer a request."""
         self.asked.append((path, fields))
+        if self.refusal is not None:
+            return self.refusal[0], {}, self.refusal[1]
         if self.authorization is not None and fields.get("authorization") != self.authorization:
             return 403, {}, b"<Error><Code>AccessDenied</Code><Secret>hidden</Secret></Error>"
         if path in self.moved:
@@ -83,6 +87,8 @@ def file_server(folder: Path) -> Iterator[FileServer]:
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
+
+        do_POST = do_PUT = do_GET  # noqa: N815 - names of http.server
 
         def log_message(self, *_: Any) -> None:
             pass
