@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -30,8 +31,9 @@ _UNDECIDED = 30.0
 """Seconds to wait for the digest of what was copied."""
 _ASK = 0.5
 _SILENT = 30.0
-"""Seconds without a byte after which a neighbour is given up."""
+"""Seconds without a byte, and for a piece or the plan, after which a neighbour is given up."""
 _MOST_PLAN = 64 << 20
+T = TypeVar("T")
 
 
 class Guide:
@@ -56,7 +58,7 @@ class Guide:
         """The pod to copy from; None for the origin, also if nobody says.
 
         Args:
-            lost: address of one that gave nothing: the operator has until `_UNKNOWN` to miss its reports.
+            lost: address of one that stopped: the operator has until `_UNKNOWN` to miss its reports.
         """
         end = asyncio.get_running_loop().time() + _UNKNOWN
         while self._sidecar is not None:
@@ -133,7 +135,7 @@ class Neighbour:
             ArtifactError: a path leads elsewhere.
         """
         with self._lost():
-            data = await asyncio.to_thread(self._read_plan)
+            data = await self._in_time(asyncio.ensure_future(asyncio.to_thread(self._read_plan)))
         try:
             plan = msgspec.json.decode(data, type=Plan)
         except msgspec.DecodeError as error:
@@ -161,16 +163,26 @@ class Neighbour:
         try:
             while True:
                 with self._lost():
-                    piece = await ahead
+                    piece = await self._in_time(ahead)
                 if piece is None:
                     return
                 ahead = asyncio.ensure_future(asyncio.to_thread(next, pieces, None))
                 yield piece
         finally:
-            if self._connection.sock is not None:
-                with suppress(OSError):  # so a thread that waits for bytes gets none
-                    self._connection.sock.shutdown(socket.SHUT_RDWR)
-            await asyncio.gather(ahead, return_exceptions=True)
+            await self._stop(ahead)
+
+    async def _in_time(self, reading: asyncio.Future[T]) -> T:
+        """What a thread reads, which has to end even if bytes come one by one."""
+        if not (await asyncio.wait((reading,), timeout=_SILENT))[0]:
+            await self._stop(reading)
+            raise TimeoutError(f"expected {PIECE >> 20} MiB within {_SILENT:g} s, found less")
+        return await reading
+
+    async def _stop(self, reading: asyncio.Future[Any]) -> None:
+        if self._connection.sock is not None:
+            with suppress(OSError):  # so a thread that waits for bytes gets none
+                self._connection.sock.shutdown(socket.SHUT_RDWR)
+        await asyncio.gather(reading, return_exceptions=True)
 
     def close(self) -> None:
         """Close the connection."""

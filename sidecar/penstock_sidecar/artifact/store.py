@@ -30,7 +30,8 @@ from penstock_wire.control.artifact import amount, digest_of, read_state
 SPARE = 64 << 10
 """Bytes that stay free, for the plan and the state: without them whole files would come again."""
 TRIES = 2
-"""Times in a row that neighbours may give nothing before the origin is read."""
+"""Times in a row that neighbours may stop before they gave `WORTH`, until the origin is read."""
+WORTH = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +102,8 @@ class Store:
                 brought = await self._bring(neighbour, include, uri=neighbour.address)
             except NeighbourLost as error:
                 print(f"penstock artifact: {error}", flush=True)
-                failures = 0 if self._progress.here > before else failures + 1
-                lost = neighbour.address if failures else None
+                failures = 0 if self._progress.here - before >= WORTH else failures + 1
+                lost = neighbour.address
                 continue
             finally:
                 neighbour.close()

@@ -8,7 +8,7 @@ import random
 import shutil
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock_sidecar.artifact import neighbour
 from penstock_sidecar.artifact.errors import ArtifactError
 from penstock_sidecar.artifact.neighbour import Guide, Neighbour
 from penstock_sidecar.artifact.plan import Plan, write_plan
@@ -106,9 +107,11 @@ class Told(Guide):
     def __init__(self, *neighbours: Neighbour, digest: str | None) -> None:
         super().__init__(source="source", digest=digest, settings=None, sidecar=None)
         self._neighbours = iter(neighbours)
+        self.lost: list[str | None] = []
 
     async def neighbour(self, lost: str | None = None) -> Neighbour | None:
         """The next one."""
+        self.lost.append(lost)
         return next(self._neighbours, None)
 
     async def demanded(self, *, patient: bool = False) -> str | None:
@@ -140,7 +143,8 @@ class Lone:
     async def fill(self, *neighbours: Neighbour, digest: str | None = None) -> dict[str, bytes]:
         """Bring the files; returns what the model finds."""
         store = Store(self.here, source="source", limit=0, clock=time.monotonic)
-        await store.fill(f"{self.server.url}/model.bin", (), guide=Told(*neighbours, digest=digest))
+        self.guide = Told(*neighbours, digest=digest)
+        await store.fill(f"{self.server.url}/model.bin", (), guide=self.guide)
         return {file.name: file.read_bytes() for file in (self.here / "files").iterdir()}
 
     def starts(self) -> list[int]:
@@ -155,17 +159,55 @@ def lone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lone]:
         yield Lone(tmp_path, server, monkeypatch)
 
 
+async def part(lone: Lone) -> None:
+    """A neighbour has a part of the file, and gives no more."""
+    lone.plan(**{"model.bin": (len(lone.data), '"first"')})
+    (lone.there / "parts").mkdir()
+    (lone.there / "parts" / "model.bin").write_bytes(lone.data[:PIECE])
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["digest-known", "digest-unknown"])
 async def test_of_a_neighbour_that_stops_what_came_is_kept_if_a_digest_can_say_that_it_is_right(
     lone: Lone, *, known: bool
 ) -> None:
     """The origin gives the rest; without a digest, all: nothing copied may be the first download."""
-    lone.plan(**{"model.bin": (len(lone.data), '"first"')})
-    (lone.there / "parts").mkdir()
-    (lone.there / "parts" / "model.bin").write_bytes(lone.data[:PIECE])
+    await part(lone)
     demanded = digest({"model.bin": lone.data}) if known else None
     assert await lone.fill(lone.neighbour(), digest=demanded) == {"model.bin": lone.data}
     assert lone.starts() == [PIECE, 2 * PIECE] if known else [0, PIECE, 2 * PIECE]
+
+
+async def no_plan(_: Lone) -> None:
+    """A neighbour answers 503."""
+
+
+async def trickle(lone: Lone) -> None:
+    """A neighbour gives a byte at a time, without end."""
+    await part(lone)
+    at = PIECE
+    while True:
+        await asyncio.sleep(0.02)
+        with (lone.there / "parts" / "model.bin").open("ab") as file:
+            file.write(lone.data[at : at + 1])
+        at += 1
+
+
+@pytest.mark.parametrize("ill", [part, no_plan, trickle])
+async def test_a_neighbour_that_stops_is_asked_again_once_and_not_at_once(
+    lone: Lone, monkeypatch: pytest.MonkeyPatch, ill: Callable[[Lone], Coroutine[Any, Any, None]]
+) -> None:
+    """The guide hears which one stopped, also if it gave bytes; after the second time the origin is read."""
+    monkeypatch.setattr(neighbour, "_SILENT", 1.0)
+    kept = 0 if ill is no_plan else PIECE
+    serving = asyncio.create_task(ill(lone))
+    try:
+        neighbours = [lone.neighbour() for _ in range(3)]
+        right = digest({"model.bin": lone.data})
+        assert await lone.fill(*neighbours, digest=right) == {"model.bin": lone.data}
+    finally:
+        serving.cancel()
+    assert lone.guide.lost == [None, "127.0.0.1"]
+    assert lone.starts()[0] == kept
 
 
 async def test_altered_bytes_a_wrong_key_and_other_paths_end_at_the_origin(lone: Lone) -> None:
