@@ -8,10 +8,14 @@ from collections.abc import Callable
 
 TIMER_SLACK = 0.0005
 """uvloop's timers have a resolution of 1 ms and can fire this early."""
+STALL = 0.1
+"""A timer that is late by more seconds has been kept up, with all else of the process."""
 
 
 class EarliestTimer:
     """Calls `ring` at the earliest of the times asked for since it rang last, and at no other.
+
+    After a stall of the process, it first lets the loop read its sockets: an answer may have come in time.
 
     Args:
         ring: handles what is due, and asks for the next time.
@@ -24,7 +28,7 @@ class EarliestTimer:
         self._ring = ring
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: asyncio.Handle | None = None
         self._when = math.inf
 
     def ring_at(self, when: float) -> None:
@@ -43,6 +47,16 @@ class EarliestTimer:
             self._when = math.inf
 
     def _rang(self) -> None:
+        if self._clock() - self._when > STALL:
+            # NB: uvloop calls what is due, then what is called soon, and reads only then.
+            self._handle = self._loop.call_soon(self._read_first)
+        else:
+            self._ring_now()
+
+    def _read_first(self) -> None:
+        self._handle = self._loop.call_soon(self._ring_now)
+
+    def _ring_now(self) -> None:
         self._handle = None
         self._when = math.inf
         self._ring()

@@ -8,6 +8,10 @@ as W grows. (Not the p95: if one batch in twenty stalls, whatever its size, a p9
 and all queues short because of those few: docs/adr/0005-predict-by-p80.md.) Samples expire, so that one slow
 start does not count for ever; L is unknown if no batch succeeded lately. The time is an argument.
 
+All samples before a long batch expire while it runs, so it would be the only one. Therefore those that
+counted when it began count as long as it does, and it counts only beside another long one: a single one may
+be due to a stall of the machine, and all requests that wait behind it would be refused.
+
 W is the number of items. Where the costs of items differ and explain more of the batches' times
 (`cost_fit`), W is the batch's work in items of the usual cost (`work`), and all else is the same.
 """
@@ -36,6 +40,8 @@ LAST = 200
 """Maximum samples of one class."""
 HORIZON = 10.0
 """Seconds after which a sample expires."""
+LONG = 0.5
+"""A batch is long if it takes more than this share of them."""
 CLASSES = 16
 """Classes that are kept; one more drops the least recently observed one."""
 MARGIN = 1.05
@@ -127,6 +133,7 @@ class _Class:
         "kept",
         "largest",
         "line",
+        "long_at",
         "n",
         "pause",
         "samples",
@@ -149,6 +156,7 @@ class _Class:
         self.trial: WorkFormula | None = None
         self.every = TRIAL_EVERY
         self.since = 0
+        self.long_at = -math.inf
         self.n = 0
         self.again = 0.0
         self.a = self.b = 0.0
@@ -218,12 +226,16 @@ class _Class:
         return rises if rises < _BOUNDS[-1] else math.inf
 
     def points(self) -> list[tuple[float, float]]:
-        """The work and the seconds of each sample, in order."""
-        formula = self.formula
+        """The work and the seconds of each sample that counts, in order."""
+        formula, samples = self.formula, list(self.samples)
+        if self.long_at >= samples[0][0]:
+            usual = [sample for sample in samples if sample[2] <= LONG * self.horizon]
+            if len(usual) == len(samples) - 1 > 0:
+                samples = usual
         if formula is None:
-            return sorted([(items, seconds) for _, items, seconds, _, _ in self.samples])
+            return sorted([(items, seconds) for _, items, seconds, _, _ in samples])
         return sorted(
-            [(formula.of(items, cost, longest), seconds) for _, items, seconds, cost, longest in self.samples]
+            [(formula.of(items, cost, longest), seconds) for _, items, seconds, cost, longest in samples]
         )
 
 
@@ -282,6 +294,10 @@ class LatencyModel:
         else:
             self._classes.move_to_end(cls)
         sample = (now, items, seconds, cost, longest)
+        if seconds > LONG * self._horizon:
+            known.long_at, before = now, now - seconds - self._horizon
+            known.samples.clear()
+            known.samples.extend([(now, n, t, c, most) for at, n, t, c, most in known.history if at > before])
         known.samples.append(sample)
         known.history.append(sample)
         known.alone = known.alone + 1 if self.alone else 0
@@ -347,7 +363,7 @@ class LatencyModel:
         return known.trial
 
     def predict(self, now: float, cls: str, items: float) -> float | None:
-        """Return L(items) in seconds, or None if no batch succeeded in the last 10 s; ~0.5 µs.
+        """Return L(items) in seconds; ~0.5 µs. None if no batch succeeded in the last 10 s, or one long one.
 
         Never falls as `items` grows.
         """
@@ -356,7 +372,7 @@ class LatencyModel:
             return None
         if now >= known.again:
             known.fit(now)
-        if not known.n:
+        if not known.n or (known.n == 1 and known.samples[0][2] > LONG * self._horizon):
             return None
         line = known.a + known.b * items
         floor = known.floors[min(bisect_left(_BOUNDS, items), _LAST_BUCKET)]

@@ -95,6 +95,36 @@ async def test_one_slow_start_does_not_lock_a_healthy_model_out():
     assert served > 600
 
 
+@pytest.mark.parametrize("rounds", [0, 30], ids=["of a new model", "of one that ran"])
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_a_batch_that_a_stall_of_the_machine_kept_up_costs_no_other_its_answer(rounds: int, slots: int):
+    """All other batches have expired by its end: it would say that each further one takes as long."""
+    s = Scripted(base=0.4, max_batch_size=4, max_concurrent_batches=slots)
+    await learned(s, rounds)
+    s.base = 20.0
+    stalled = [s.ask(f"stalled {number}", timeout=30.0) for number in range(slots)]
+    await asyncio.sleep(0.1)
+    s.base = 0.4
+    waiting = [s.ask(number, timeout=30.0) for number in range(60)]
+    await asyncio.gather(*stalled)
+    await asyncio.sleep(0.1)
+    later = [s.ask(f"later {number}", timeout=30.0) for number in range(60)]
+    outcomes = await asyncio.gather(*waiting, *later, return_exceptions=True)
+    assert [each for each in outcomes if isinstance(each, BaseException)] == []
+
+
+async def test_two_long_batches_in_a_row_show_that_the_model_is_slow_now():
+    s = Scripted(base=0.4, max_batch_size=4)
+    await learned(s, 30)
+    s.base = 20.0
+    await learned(s, 2)
+    running = s.ask(0, timeout=30.0)
+    await asyncio.sleep(0.1)
+    with pytest.raises(PenstockError, match=r"predicted one after 4\d\.\d+ s"):
+        await s.ask(1, timeout=30.0)
+    await running
+
+
 async def test_with_an_objective_batches_double_from_a_cold_start_and_end_at_the_size_that_keeps_it():
     s = Scripted(base=0.01, item=0.01, max_batch_size=64, latency_objective_ms=300, max_queued_items=1000)
     outcomes = await asyncio.gather(*(s.ask(n, timeout=20.0) for n in range(200)), return_exceptions=True)

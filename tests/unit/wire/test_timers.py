@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import Callable
 
 import pytest
+import uvloop
 
-from penstock_wire.timers import EarliestTimer
+from penstock_wire.timers import STALL, EarliestTimer
 
 
 class Handle:
@@ -36,7 +39,7 @@ async def test_it_rings_at_the_earliest_and_begins_anew_then(monkeypatch: pytest
 
     monkeypatch.setattr(asyncio, "get_running_loop", Loop)
     timer = EarliestTimer(lambda: rung.append(len(handles)), lambda: 100.0)
-    for when in (105.0, 107.0, 103.0, 104.0, 99.0):
+    for when in (105.0, 107.0, 103.0, 104.0, 99.95):
         timer.ring_at(when)
     assert [(handle.delay, handle.cancelled) for handle in handles] == [
         (5.0, True),
@@ -51,3 +54,31 @@ async def test_it_rings_at_the_earliest_and_begins_anew_then(monkeypatch: pytest
     assert handles[-1].cancelled
     timer.ring_at(120.0)
     assert (handles[-1].delay, handles[-1].cancelled, rung) == (20.0, False, [3])
+
+
+def test_after_a_stall_the_loop_reads_its_sockets_first():
+    """With either loop: what was due while the process stood still rings behind what came meanwhile."""
+
+    async def run() -> list[str]:
+        loop = asyncio.get_running_loop()
+        ours, others = socket.socketpair()
+        order: list[str] = []
+        rung = loop.create_future()
+
+        def ring() -> None:
+            order.append("rung")
+            rung.set_result(None)
+
+        loop.add_reader(ours, lambda: order.append(ours.recv(9).decode()))
+        EarliestTimer(ring, time.monotonic).ring_at(time.monotonic() + 0.01)
+        await asyncio.sleep(0)  # it is set
+        others.send(b"answer")
+        time.sleep(0.01 + 2 * STALL)  # noqa: ASYNC251 - the stall
+        await rung
+        loop.remove_reader(ours)
+        ours.close()
+        others.close()
+        return order
+
+    assert asyncio.run(run()) == ["answer", "rung"]
+    assert uvloop.run(run()) == ["answer", "rung"]
