@@ -1,10 +1,11 @@
-"""The rate of answers in the slowest seconds of a run, by which the tests of losses choose theirs."""
+"""What a run of the ledger's load says: its rate in the slowest seconds, and its errors by kind."""
 
 from __future__ import annotations
 
 import pytest
 
 from bench.ledger import Entry
+from tests.support.cluster.k8s import kinds_of
 from tests.support.ledger.ledger_load import RATE_WINDOW_SECONDS, least_rate
 
 
@@ -46,3 +47,25 @@ def test_only_good_answers_of_that_time_count() -> None:
 def test_a_time_shorter_than_a_window_counts_whole() -> None:
     assert least_rate(answered(*steady(0, 2, 50)), 0, 2) == pytest.approx(50, rel=0.05)
     assert least_rate([], 3, 3) == 0
+
+
+def test_errors_are_shown_by_kind() -> None:
+    """By status, reason and the words of the detail, whatever its numbers; each kind's first has its body."""
+
+    def error(sent: float, at: float, detail: str, body: str) -> dict[str, object]:
+        return {"sent": sent, "at": at, "part": "", "detail": detail, "body": body}
+
+    late, full = '{"detail":"after %s s","pod":"b-1"}', '{"detail": "3 wait"}'
+    assert kinds_of(
+        [
+            error(1.0, 31.0, "error 504 deadline", late % "30.001"),
+            error(1.5, 31.5, "error 504 deadline", late % "29.9"),
+            error(1.7, 30.9, "error 504 deadline", late % "30"),
+            error(2.0, 2.1, "refused 503 queue_full", full),
+            error(2.5, 2.6, "lost connection ended", ""),
+        ]
+    ) == [
+        f"3x error 504 deadline: sent 1.00 to 1.70, ended 30.90 to 31.50; the first: {late % '30.001'}",
+        f"1x refused 503 queue_full: sent 2.00 to 2.00, ended 2.10 to 2.10; the first: {full}",
+        "1x lost connection ended: sent 2.50 to 2.50, ended 2.60 to 2.60; the first: ",
+    ]

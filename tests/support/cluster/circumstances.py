@@ -66,9 +66,13 @@ def _said(cluster: Cluster, *arguments: str) -> str:
 
 
 def _machine() -> str:
-    pressure = Path("/proc/pressure/cpu")
-    texts = [Path("/proc/loadavg").read_text(), *([pressure.read_text()] if pressure.exists() else [])]
-    return "".join(texts)
+    """Its load, and for how much of the time some task waited for a core, a disk or memory."""
+    lines = ["load " + Path("/proc/loadavg").read_text()]
+    for resource in ("cpu", "io", "memory"):
+        pressure = Path("/proc/pressure", resource)
+        if pressure.exists():
+            lines.append(f"{resource} {pressure.read_text().splitlines()[0]}\n")
+    return "".join(lines)
 
 
 def _operator(cluster: Cluster, namespace: str | None) -> str:

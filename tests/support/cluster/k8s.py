@@ -308,8 +308,28 @@ def assert_nothing_lost(summary: dict[str, Any]) -> None:
         for name in ("not_ok", "mismatched", "lost", "duplicated", "unexecuted")
         if summary[name]
     }
-    assert not wrong, f"{wrong} of {summary['sent']} sent; {summary['parts']}; {summary['errors'][:5]}"
+    lines = (
+        f"{wrong} of {summary['sent']} sent, each at most {summary['late_max_ms']} ms late",
+        *kinds_of(summary["errors"]),
+        f"parts: {summary['parts']}",
+    )
+    assert not wrong, "\n".join(lines)
     assert summary["ok"] == summary["sent"] > 0
+
+
+def kinds_of(errors: list[dict[str, Any]]) -> list[str]:
+    """A line for each kind of a summary's errors: how many, when they were sent and ended, and one's body."""
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for error in errors:
+        words = re.search(r'"detail":\s*"([^"]*)', error["body"])
+        detail = re.sub(r"[0-9.]+", "#", words[1] if words else error["body"][:100])
+        kinds.setdefault((error["detail"], detail), []).append(error)
+    return [
+        f"{len(alike)}x {said}: sent {alike[0]['sent']:.2f} to {alike[-1]['sent']:.2f}, ended "
+        f"{min(each['at'] for each in alike):.2f} to {max(each['at'] for each in alike):.2f}; "
+        f"the first: {alike[0]['body'][:500]}"
+        for (said, _), alike in kinds.items()
+    ]
 
 
 def ledger_backend(name: str, *, collector: int, **spec: Any) -> dict[str, Any]:
