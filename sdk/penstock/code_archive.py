@@ -9,11 +9,12 @@ import dataclasses
 import hashlib
 import importlib.util
 import io
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +24,16 @@ from penstock_wire.unpack import REQUIREMENTS, WHEELS
 
 MOST_BYTES = 900 * 1024
 """Of an archive: a ConfigMap has at most 1 MiB, and base64 is not counted, but names and labels are."""
+_PINNED = re.compile(r"[A-Za-z0-9][\w.-]*\s*(\[[^\]]*\])?\s*(===?\s*[^\s;*,]+(?=\s|;|$)|@\s*https?://)")
+"""A requirement that pip takes with hashes."""
+_HARMLESS = ("--require-hashes", "--only-binary", "--prefer-binary", "--pre")
+_ELSEWHERE = {
+    ("-r", "--requirement", "-c", "--constraint"): "the lines of that file here, since no other goes along",
+    ("-i", "--index-url", "--extra-index-url", "--trusted-host", "-f", "--find-links", "--no-index"): (
+        "the index in the environment of the pod, such as PIP_INDEX_URL"
+    ),
+}
+"""Options of files of requirements, and what to do in their place."""
 _LARGEST = 3
 """So many files are named where an archive is too large."""
 
@@ -55,6 +66,9 @@ def local_files(root: Path, modules: Iterable[ModuleType] | None = None) -> dict
 
     Returns:
         The files by their path below `root`.
+
+    Raises:
+        LoadError: a module has the name of one of Python's.
     """
     files: dict[str, Path] = {}
     tops: set[Path] = set()
@@ -68,6 +82,11 @@ def local_files(root: Path, modules: Iterable[ModuleType] | None = None) -> dict
         top = root / below.parts[0]
         if top in tops:
             continue
+        if top.stem in sys.stdlib_module_names:
+            raise LoadError(
+                f"expected modules with names of their own, found {top.name}: "
+                f"in a pod it would hide Python's module {top.stem}"
+            )
         tops.add(top)
         if top.is_file():
             files[top.name] = top
@@ -157,12 +176,15 @@ def locked(path: Path, wheels: Path | None = None) -> str:
         wheels: a folder of wheels, the only place to look; None = the index that uv is set up for.
 
     Raises:
-        LoadError: uv is not here, or finds no versions that fit.
+        LoadError: uv is not here, or finds no versions that fit; or a pod could not install from it.
         OSError: the file cannot be read.
     """
-    text = path.read_text()
-    if "--hash=" in text:
-        return text
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LoadError(f"{path}: expected text in UTF-8, found other bytes: {error}") from error
+    if any("--hash=" in line for line in _lines(text)):
+        return _checked(path, text)
     own = [sys.executable, "-m", "uv"] if importlib.util.find_spec("uv") else []
     uv = own or ([found] if (found := shutil.which("uv")) else [])
     if not uv:
@@ -184,4 +206,30 @@ def locked(path: Path, wheels: Path | None = None) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a command of ours
     if done.returncode:
         raise LoadError(f"{path}: {' '.join(done.stderr.split())}")
-    return done.stdout
+    return _checked(path, done.stdout)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines of requirements as pip reads them, without comments."""
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        if stripped := re.sub(r"(^|\s)#.*", "", line).strip():
+            yield stripped
+
+
+def _checked(path: Path, text: str) -> str:
+    """Return requirements that a pod can install from this text alone, by pip and only from wheels."""
+    for line in _lines(text):
+        if line.startswith(_HARMLESS):
+            continue
+        # NB: an option's value can be a password, such as that of an index.
+        shown = line.partition(" --hash=")[0]
+        if line.startswith("-"):
+            shown = re.match(r"--[\w-]+|-\w", line)[0]  # type: ignore[index] # it begins so
+        wanted = next((wanted for options, wanted in _ELSEWHERE.items() if shown in options), None)
+        if wanted is None and _PINNED.match(line) is None:
+            wanted = "name==version, or a wheel's name @ URL; make a wheel of a folder (pip wheel)"
+        if wanted is None and "--hash=" not in line:
+            wanted = "a --hash for each requirement, or for none"
+        if wanted is not None:
+            raise LoadError(f"{path}: expected {wanted}, found {shown}")
+    return text

@@ -509,7 +509,7 @@ def _by_name(kind: type[Any], args: tuple[Any, ...], named: dict[str, Any]) -> d
     try:
         bound = signature.bind(*args, **named)
     except TypeError as error:
-        raise TypeError(f"{kind.__qualname__}.bind: expected {signature}, found {error}") from None
+        raise TypeError(f"{kind.__qualname__}.bind: expected arguments {signature}: {error}") from None
     arguments: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         parameter = signature.parameters[name]

@@ -101,7 +101,8 @@ def run(options: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 async def _watch(argv: Sequence[str]) -> None:
-    command = (sys.executable, "-m", "penstock", "deploy", "--stay", *argv)
+    # NB: with -P no file here hides a module of Python's from ours, as it is with the command `penstock`.
+    command = (sys.executable, "-P", "-m", "penstock", "deploy", "--stay", *argv)
     while True:
         # NB: list the files before they are imported, so that no change is missed.
         files = source_files.look(Path.cwd())

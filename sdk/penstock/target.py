@@ -6,7 +6,9 @@ import dataclasses
 import importlib
 import inspect
 import re
+import traceback
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from penstock.decorators import gathers_in_process, mark_of
@@ -92,16 +94,29 @@ def locate(name: str) -> Any:
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise LoadError(f"expected a target such as module:Class, found {name!r}")
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = ".".join(PurePath(module_name).with_suffix("").parts)
+        raise LoadError(f"expected a module such as {dotted}, found the file {module_name}")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise LoadError(f"expected a module {module_name} on the Python path, found none") from error
         raise
+    except ImportError as error:
+        if not str(error).startswith("attempted relative import"):
+            raise
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        name = frame.f_globals["__name__"]
+        raise LoadError(
+            f"expected {name} to be in a package, since it imports relatively, found {error}: "
+            f"begin in a folder above, and name package.{name}"
+        ) from error
     value: Any = module
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise LoadError(f"expected {attribute} in module {module_name}, found no {part}")
+            file = getattr(module, "__file__", None) or "built in"
+            raise LoadError(f"expected {attribute} in module {module_name}, found no {part} ({file})")
         value = getattr(value, part)
     return value
 

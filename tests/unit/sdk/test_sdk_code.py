@@ -79,12 +79,30 @@ def test_the_code_goes_along_and_runs_there(project: Path, capsys: pytest.Captur
         (("--image=i", "--requirements=r.txt"), "expected --requirements with --code alone"),
         (("--code", "--requirements=r.txt"), "No such file or directory: 'r.txt'"),
         (("--code", "--name=No_Name"), "No_Name"),
+        (("--code", '--init-kwargs={"a": 1}'), "Shop.bind: expected arguments (): got an unexpected keyword"),
     ],
 )
 def test_what_cannot_be_exported_says_why(
     project: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     assert export.main(["shop.model:Shop", *arguments]) == 1
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("shop/model.py:Shop", "expected a module such as shop.model, found the file shop/model.py"),
+        ("helper.py:Shop", "expected a module such as helper, found the file helper.py"),
+        ("shop.model:Gone", "expected Gone in module shop.model, found no Gone (/"),
+        ("alone:Alone", "expected alone to be in a package, since it imports relatively, found attempted"),
+    ],
+)
+def test_what_is_no_target_says_what_would_be(
+    project: Path, capsys: pytest.CaptureFixture[str], target: str, words: str
+) -> None:
+    (project / "alone.py").write_text("from . import helper")
+    assert export.main([target, "--code"]) == 1
     assert words in capsys.readouterr().err
 
 
@@ -107,10 +125,69 @@ def test_a_wheelhouse_is_the_artifact_of_each_backend(
     assert "expected --wheelhouse with --requirements" in capsys.readouterr().err
 
 
-def test_requirements_with_hashes_stay_as_they_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a==1 --hash=sha256:00\n",
+        "--require-hashes\n# all\na.b-c[d] == 1.0 ; python_version > '3' \\\n    --hash=sha256:00  # why\n",
+        "a @ https://host/a-1-py3-none-any.whl --hash=sha256:00",
+    ],
+)
+def test_requirements_with_hashes_stay_as_they_are(tmp_path: Path, text: str) -> None:
     path = tmp_path / "requirements.txt"
-    path.write_text("a==1 --hash=sha256:00\n")
-    assert locked(path) == "a==1 --hash=sha256:00\n"
+    path.write_text(text)
+    assert locked(path) == text
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("b==2", "expected a --hash for each requirement, or for none, found b==2"),
+        ("-r other.txt", "expected the lines of that file here, since no other goes along, found -r"),
+        (
+            "--constraint=c.txt",
+            "expected the lines of that file here, since no other goes along, found --constraint",
+        ),
+        ("-rother.txt", "found -r"),
+        (
+            "--index-url https://me:s3cret@host/",
+            "in the environment of the pod, such as PIP_INDEX_URL, found --index",
+        ),
+        ("-fhttps://me:s3cret@host/", "found -f"),
+        ("-e ./lib", "expected name==version, or .* found -e"),
+        ("./lib", "expected name==version, or .* found ./lib"),
+        ("b>=2 --hash=sha256:00", "expected name==version, or .* found b>=2"),
+        ("b==2.* --hash=sha256:00", "found b==2"),
+        ("b==2,<3 --hash=sha256:00", "found b==2,<3"),
+        ("b @ git+https://host/b", r"found b @ git\+https://host/b"),
+    ],
+)
+def test_requirements_that_no_pod_could_install_are_refused_here(
+    tmp_path: Path, lines: str, words: str
+) -> None:
+    """Its pip has this text alone, and takes each requirement by its hash; a password is not shown."""
+    path = tmp_path / "requirements.txt"
+    path.write_text(f"a==1 --hash=sha256:00\n{lines}\n")
+    with pytest.raises(LoadError, match=words) as raised:
+        locked(path)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_requirements_in_other_bytes_than_utf_8_are_refused(tmp_path: Path) -> None:
+    """Such as those that PowerShell writes."""
+    path = tmp_path / "requirements.txt"
+    path.write_bytes("a==1".encode("utf-16"))
+    with pytest.raises(LoadError, match="expected text in UTF-8"):
+        locked(path)
+
+
+def test_a_module_with_the_name_of_one_of_pythons_is_refused(tmp_path: Path) -> None:
+    """In a pod it is found first, also by what serves."""
+    (tmp_path / "statistics.py").touch()
+    module = ModuleType("statistics")
+    module.__file__ = str(tmp_path / "statistics.py")
+    with pytest.raises(LoadError, match=r"found statistics\.py: in a pod it would hide Python's module"):
+        local_files(tmp_path, [module])
 
 
 def test_a_module_of_another_folder_of_the_path_stays_out(tmp_path: Path) -> None:

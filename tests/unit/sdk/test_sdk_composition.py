@@ -207,7 +207,7 @@ def test_a_function_that_binds_an_application_is_not_a_model(capfd: pytest.Captu
             ValueError,
             'expected batchWaitTimeout to be a time such as "50ms", found 0.05',
         ),
-        (lambda: Adder.bind(1, 2), TypeError, "Adder.bind: expected (increment: 'int' = 1)"),
+        (lambda: Adder.bind(1, 2), TypeError, "Adder.bind: expected arguments (increment: 'int' = 1)"),
         (lambda: Adder.bind(up=2), TypeError, "unexpected keyword argument 'up'"),
         (lambda: shout.bind(1), TypeError, "expected no arguments for a function"),
         (lambda: penstock.backend(3), TypeError, "expected a class or a function, found 3"),  # type: ignore[type-var]
