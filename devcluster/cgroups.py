@@ -74,6 +74,17 @@ def _delegate(parent: Path) -> None:
         ) from error
 
 
+def _weigh(folder: Path) -> None:
+    """Give a folder the weight of as many processes as there are processors, as a kubelet does `kubepods`.
+
+    Otherwise all pods of a cluster together have no more of a busy machine than any other session.
+    """
+    processors = os.cpu_count() or 1
+    for file, one, most in (("cpu.shares", 1024, 1 << 18), ("cpu.weight", 100, 10_000)):
+        if folder.joinpath(file).exists():
+            folder.joinpath(file).write_text(str(min(one * processors, most)))
+
+
 def create(trees: Hierarchies, cluster: str, node: str) -> str:
     """Make the cgroups that a node's pods go below.
 
@@ -95,6 +106,7 @@ def create(trees: Hierarchies, cluster: str, node: str) -> str:
         for part in (name(cluster), node):
             child = parent / part
             child.mkdir(exist_ok=True)
+            _weigh(child)
             if trees.version == 2:
                 _delegate(child)
             elif child.joinpath("cpuset.cpus").exists():  # empty at first, and then no process may enter

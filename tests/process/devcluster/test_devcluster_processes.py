@@ -12,6 +12,7 @@ import pytest
 from devcluster.paths import REPOSITORY
 from devcluster.processes import (
     Record,
+    begin_build,
     children,
     clients,
     kill_and_wait,
@@ -45,6 +46,17 @@ def test_start_time_tells_processes_apart(sleeper: "subprocess.Popen[bytes]") ->
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # ended, not reaped
     assert start_time(sleeper.pid) is None
+
+
+def test_builds_give_way() -> None:
+    """By their own niceness, and by their session's where the kernel schedules sessions as groups."""
+    show = "nice; test ! -e /proc/self/autogroup || cat /proc/self/autogroup"
+    done = subprocess.run(
+        ["sh", "-c", show], preexec_fn=begin_build, capture_output=True, text=True, check=True
+    )
+    niceness, *group = done.stdout.splitlines()
+    assert int(niceness) == min(19, os.nice(0) + 10)
+    assert [line.rpartition(" ")[2] for line in group] in ([], ["10"])
 
 
 def test_kill_ends_the_recorded_process(sleeper: "subprocess.Popen[bytes]") -> None:

@@ -54,6 +54,23 @@ def test_v1_gives_a_node_the_cpus_of_the_machine(tmp_path: Path) -> None:
     assert tmp_path.joinpath("memory/penstock-a/node0").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("file", "processors", "weight"),
+    [("cpu.shares", 2, 2048), ("cpu.weight", 2, 200), ("cpu.weight", 256, 10_000)],
+)
+def test_the_pods_of_a_cluster_weigh_as_much_as_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, processors: int, weight: int
+) -> None:
+    """At both levels above `kubepods`, up to what the kernel takes."""
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    files = [tmp_path / folder / file for folder in ("penstock-a", "penstock-a/node0")]
+    for each in files:
+        each.parent.mkdir()
+        each.write_text("")
+    cgroups.create(cgroups.Hierarchies(version=1, roots=(tmp_path,)), "a", "node0")
+    assert [each.read_text() for each in files] == [str(weight)] * 2
+
+
 def _v2_tree(root: Path, controllers: str) -> cgroups.Hierarchies:
     for folder in (root, root / "penstock-a", root / "penstock-a/node0"):
         folder.mkdir(exist_ok=True)
