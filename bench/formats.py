@@ -179,7 +179,7 @@ async def closed(server: Server, seconds: float) -> float:
 
 
 def sklearn(folder: Path, *, rounds: int, seconds: float) -> None:
-    """Compare what serves a forest, in rounds in which each has its turn."""
+    """Compare what serves forests of several sizes."""
     for trees in TREES:
         most = trained(folder / "forest.joblib", trees)
         print(
@@ -189,7 +189,7 @@ def sklearn(folder: Path, *, rounds: int, seconds: float) -> None:
 
 
 def forest(file: Path, what: str, *, rounds: int, seconds: float) -> None:
-    """Compare what serves one forest."""
+    """Compare what serves one forest, in turns of a second: longer ones compare the machine's moods."""
     served: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {
         "by hand": partial(by_sidecar, "model:Digits", path=str(file)),
         "format": partial(by_sidecar, "penstock.formats.sklearn:Model", path=str(file), allow_pickle=True),
@@ -198,11 +198,12 @@ def forest(file: Path, what: str, *, rounds: int, seconds: float) -> None:
         name = f"MLServer, {window * 1000:g} ms"
         served[name] = partial(by_mlserver, file, window)
     rates: dict[str, list[float]] = {name: [] for name in served}
-    for _ in range(rounds):
-        for name, serve in served.items():
-            with serve() as server:
-                uvloop.run(closed(server, 1))
-                rates[name].append(uvloop.run(closed(server, seconds)))
+    with contextlib.ExitStack() as stack:
+        servers = {name: stack.enter_context(serve()) for name, serve in served.items()}
+        for turn in range(1 + max(1, round(rounds * seconds))):
+            for name, server in servers.items():
+                rate = uvloop.run(closed(server, 1))
+                rates[name] += [rate] if turn else []  # the first warms up
     for name, found in rates.items():
         spread = f"{min(found):.0f} to {max(found):.0f}"
         print(f"{what:<10} {name:<16} {median(found):7.0f} answers/s ({spread})", flush=True)
@@ -304,7 +305,7 @@ def main() -> int:
     """Measure; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.formats", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each run (default 4)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each in a round (default 4)")
     parser.add_argument("--only", choices=("sklearn", "onnx"))
     arguments = parser.parse_args()
     built = product.choose()
