@@ -24,7 +24,7 @@ Obj = dict[str, Any]
 EVENTS = 100_000
 """The events that are kept for watches from an earlier version."""
 LISTS = 20
-"""The last lists, whose further pages can be asked for."""
+"""The lists of more than a page that are kept, those read last."""
 _MANAGERS = {"status": "penstock-status", "scale": "penstock-autoscaler", "": "penstock"}
 
 
@@ -198,10 +198,12 @@ class TinyApiserver:
             if not begun:
                 items = cluster.selected(kind, namespace or None, labels, wanted)
                 begun = f"{version}.{len(self.requests)}"
+            more = {"continue": f"{begun}/{end}"} if end < len(items) else {}
+            self._lists.pop(begun, None)
+            if more or start:
                 self._lists[begun] = items  # as in the real one, all pages are of one state
                 while len(self._lists) > LISTS:
                     del self._lists[next(iter(self._lists))]
-            more = {"continue": f"{begun}/{end}"} if end < len(items) else {}
             return {
                 "kind": f"{kind.kind}List",
                 "metadata": {"resourceVersion": version, **more},
