@@ -9,8 +9,9 @@ and all queues short because of those few: docs/adr/0005-predict-by-p80.md.) Sam
 start does not count for ever; L is unknown if no batch succeeded lately. The time is an argument.
 
 All samples before a long batch expire while it runs, so it would be the only one. Therefore those that
-counted when it began count as long as it does, and it counts only beside another long one: a single one may
-be due to a stall of the machine, and all requests that wait behind it would be refused.
+counted when it began count as long as it does. Long ones that all ran at one moment may be due to one stall
+of the machine, and all requests that wait behind them would be refused. So they count only beside one that
+began after the first of them ended, or if most batches of the class are long.
 
 W is the number of items. Where the costs of items differ and explain more of the batches' times
 (`cost_fit`), W is the batch's work in items of the usual cost (`work`), and all else is the same.
@@ -22,7 +23,7 @@ import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from statistics import fmean, median, pstdev
+from statistics import fmean, median, median_low, pstdev
 
 from penstock_sidecar.estimators.cost_fit import (
     BELIED,
@@ -126,6 +127,7 @@ class _Class:
         "b",
         "choose",
         "every",
+        "first_end",
         "floors",
         "formula",
         "history",
@@ -138,7 +140,9 @@ class _Class:
         "pause",
         "samples",
         "since",
+        "stalled",
         "trial",
+        "unsure",
     )
 
     def __init__(self, horizon: float) -> None:
@@ -156,7 +160,11 @@ class _Class:
         self.trial: WorkFormula | None = None
         self.every = TRIAL_EVERY
         self.since = 0
-        self.long_at = -math.inf
+        # When the latest long batch ended, and the first of those that ran at one moment with it; how many of
+        # them may be due to a stall, and whether these are all samples.
+        self.long_at = self.first_end = -math.inf
+        self.stalled = 0
+        self.unsure = False
         self.n = 0
         self.again = 0.0
         self.a = self.b = 0.0
@@ -191,6 +199,7 @@ class _Class:
                 padded = [most for _, _, _, _, most in self.history]
                 self.trial = WorkFormula(0.0, 0.0, 1.0 / fmean(padded))
                 self.trial.overhead = TRIAL_OVERHEAD
+        self.unsure = self.n <= self.stalled and all(map(self.is_long, samples))
         points = self.points()
         groups = groups_of(points)
         self.line = line_through(groups)
@@ -225,12 +234,29 @@ class _Class:
         rises = _RISE * before.thrifty * sum([work for _, work, _ in batches]) / was
         return rises if rises < _BOUNDS[-1] else math.inf
 
+    def is_long(self, sample: BatchSample) -> bool:
+        return sample[2] > LONG * self.horizon
+
+    def endure(self, now: float, seconds: float) -> None:
+        """Let the samples that counted when a long batch began count beside it, which ended now."""
+        began = now - seconds
+        if began >= self.first_end:
+            earlier = [taken for _, _, taken, _, _ in self.history]
+            self.first_end = now
+            self.stalled = int(not earlier or median_low(earlier) <= LONG * self.horizon)
+        elif self.stalled:
+            self.stalled += 1
+        self.long_at = now
+        self.samples.clear()
+        before = began - self.horizon
+        self.samples.extend([(now, n, t, c, most) for at, n, t, c, most in self.history if at > before])
+
     def points(self) -> list[tuple[float, float]]:
         """The work and the seconds of each sample that counts, in order."""
         formula, samples = self.formula, list(self.samples)
-        if self.long_at >= samples[0][0]:
-            usual = [sample for sample in samples if sample[2] <= LONG * self.horizon]
-            if len(usual) == len(samples) - 1 > 0:
+        if self.stalled and self.long_at >= samples[0][0]:
+            usual = [sample for sample in samples if not self.is_long(sample)]
+            if usual and len(samples) - len(usual) <= self.stalled:
                 samples = usual
         if formula is None:
             return sorted([(items, seconds) for _, items, seconds, _, _ in samples])
@@ -294,10 +320,8 @@ class LatencyModel:
         else:
             self._classes.move_to_end(cls)
         sample = (now, items, seconds, cost, longest)
-        if seconds > LONG * self._horizon:
-            known.long_at, before = now, now - seconds - self._horizon
-            known.samples.clear()
-            known.samples.extend([(now, n, t, c, most) for at, n, t, c, most in known.history if at > before])
+        if known.is_long(sample):
+            known.endure(now, seconds)
         known.samples.append(sample)
         known.history.append(sample)
         known.alone = known.alone + 1 if self.alone else 0
@@ -363,7 +387,7 @@ class LatencyModel:
         return known.trial
 
     def predict(self, now: float, cls: str, items: float) -> float | None:
-        """Return L(items) in seconds; ~0.5 µs. None if no batch succeeded in the last 10 s, or one long one.
+        """Return L(items) in seconds; ~0.5 µs. None if none of 10 s succeeded but stalled ones.
 
         Never falls as `items` grows.
         """
@@ -372,7 +396,7 @@ class LatencyModel:
             return None
         if now >= known.again:
             known.fit(now)
-        if not known.n or (known.n == 1 and known.samples[0][2] > LONG * self._horizon):
+        if not known.n or known.unsure:
             return None
         line = known.a + known.b * items
         floor = known.floors[min(bisect_left(_BOUNDS, items), _LAST_BUCKET)]

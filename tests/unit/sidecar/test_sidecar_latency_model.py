@@ -15,6 +15,7 @@ from penstock_sidecar.estimators.latency_model import (
     CLASSES,
     HORIZON,
     LAST,
+    LONG,
     MARGIN,
     REFIT,
     FittedLine,
@@ -24,7 +25,7 @@ from penstock_sidecar.estimators.latency_model import (
 from penstock_sidecar.estimators.robust_line import fit_line
 
 SIZES = st.integers(1, 256)
-SECONDS = st.floats(0.0, 10.0)
+SECONDS = st.floats(0.0, LONG * HORIZON)
 POINTS = st.lists(st.tuples(SIZES, SECONDS), min_size=1, max_size=LAST)
 
 
@@ -147,6 +148,38 @@ def test_a_line_that_falls_by_chance_is_told_as_it_is():
     assert (line.a, line.b) == (pytest.approx(0.4), pytest.approx(-0.1))
     assert (line.n, line.items, line.spread) == (4, 2.0, 1.0)
     assert latency_model.predict(LATER, "/m", 1) == latency_model.predict(LATER, "/m", 9) == 0.2 * MARGIN
+
+
+USUAL = ((100.0, 0.4),) * 3
+
+
+@pytest.mark.parametrize(
+    ("batches", "known"),
+    [
+        (((100.0, 9.0),), None),
+        (((100.0, 9.0), (100.1, 9.0), (100.2, 6.0)), None),
+        ((*USUAL, *((120.0, 19.9),) * 8), 0.4),
+        ((*USUAL, (160.0, 9.0)), None),
+        (((100.0, 9.0), (109.0, 9.0)), 9.0),
+        ((*USUAL, *((109.0, 9.0),) * 2, *((118.0, 9.0),) * 2), 9.0),
+        ((*USUAL, (120.0, 20.0), (130.0, 20.0), (140.0, 20.0)), 20.0),
+        (((100.0, 9.0), (160.0, 9.0)), 9.0),
+        (((100.0, 9.0), *((160.0, 9.0),) * 2), 9.0),
+    ],
+    ids=[
+        "the first", "the first ones at once", "at once, among usual ones", "after a pause",
+        "two in a row", "two in a row in each slot", "staggered", "always", "always, at once",
+    ],
+)  # fmt: skip
+def test_long_batches_that_one_stall_may_have_kept_up_do_not_count(
+    batches: Sequence[tuple[float, float]], known: float | None
+):
+    """When a batch ended, and the seconds that it took."""
+    latency_model = LatencyModel()
+    for now, seconds in batches:
+        latency_model.observe(now, "/m", 1, seconds)
+    predicted = latency_model.predict(now + REFIT, "/m", 1)
+    assert predicted == (None if known is None else pytest.approx(MARGIN * known))
 
 
 def test_samples_expire_together_and_one_by_one():
