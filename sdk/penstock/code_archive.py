@@ -211,6 +211,7 @@ def locked(path: Path, wheels: Path | None = None) -> str:
 
 def _lines(text: str) -> Iterator[str]:
     """The lines of requirements as pip reads them, without comments."""
+    text = re.sub(r"(?m)^[ \t]*#.*", "", text)  # such a line is not continued
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         if stripped := re.sub(r"(^|\s)#.*", "", line).strip():
             yield stripped
@@ -224,7 +225,7 @@ def _checked(path: Path, text: str) -> str:
         # NB: an option's value can be a password, such as that of an index.
         shown = line.partition(" --hash=")[0]
         if line.startswith("-"):
-            shown = re.match(r"--[\w-]+|-\w", line)[0]  # type: ignore[index] # it begins so
+            shown = re.match(r"--[\w-]+|-\w?", line)[0]  # type: ignore[index] # it begins so
         wanted = next((wanted for options, wanted in _ELSEWHERE.items() if shown in options), None)
         if wanted is None and _PINNED.match(line) is None:
             wanted = "name==version, or a wheel's name @ URL; make a wheel of a folder (pip wheel)"

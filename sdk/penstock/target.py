@@ -95,7 +95,8 @@ def locate(name: str) -> Any:
     if not (module_name and colon and attribute):
         raise LoadError(f"expected a target such as module:Class, found {name!r}")
     if module_name.endswith(".py") or "/" in module_name:
-        dotted = ".".join(PurePath(module_name).with_suffix("").parts)
+        path = PurePath(module_name.removesuffix(".py"))
+        dotted = ".".join(part for part in path.parts if part.isidentifier())
         raise LoadError(f"expected a module such as {dotted}, found the file {module_name}")
     try:
         module = importlib.import_module(module_name)
@@ -115,7 +116,7 @@ def locate(name: str) -> Any:
     value: Any = module
     for part in attribute.split("."):
         if not hasattr(value, part):
-            file = getattr(module, "__file__", None) or "built in"
+            file = getattr(module, "__file__", None) or " ".join(getattr(module, "__path__", ["built in"]))
             raise LoadError(f"expected {attribute} in module {module_name}, found no {part} ({file})")
         value = getattr(value, part)
     return value

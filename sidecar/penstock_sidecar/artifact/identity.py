@@ -18,7 +18,7 @@ _AGENT = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
 _IRSA = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN")
 _EKS = (_AGENT, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
 _AZURE = ("AZURE_FEDERATED_TOKEN_FILE", "AZURE_CLIENT_ID", "AZURE_TENANT_ID")
-_OWN = {"s3": (_IRSA, _EKS), "az": (_AZURE,)}
+_OWN = {"s3": (_IRSA, _EKS), "gs": (), "az": (_AZURE,)}
 """By kind of bucket, the variables that are an identity of the pod's own together."""
 
 
@@ -31,7 +31,7 @@ def missing(text: str, scheme: str) -> str | None:
     """
     has = os.environ.get
     agent = has(_AGENT)
-    if not _OF_IDENTITY.search(text) and not (agent and agent in text):
+    if scheme not in _OWN or not (_OF_IDENTITY.search(text) or (agent and agent in text)):
         return None
     if scheme == "gs":
         return _neither("GOOGLE_SERVICE_ACCOUNT_KEY", "the metadata server gives none")

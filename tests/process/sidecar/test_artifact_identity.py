@@ -10,7 +10,7 @@ import pytest
 
 from penstock_sidecar.artifact import origins
 from penstock_sidecar.artifact.errors import ArtifactError
-from penstock_sidecar.artifact.origins import Bucket
+from penstock_sidecar.artifact.origins import Bucket, WebFile
 from tests.support.http.file_server import FileServer, file_server
 
 CLOUDS = ("AWS_", "AZURE_", "GCE_", "GOOGLE_")
@@ -132,3 +132,9 @@ async def test_it_says_what_is_missing(
         await Bucket(f"{scheme}://weights/digits").files(())
     assert str(raised.value) == f"expected credentials for {scheme}://weights/digits of {''.join(words)}"
     assert len(server.asked) == (1 if refusal else 0)
+
+
+async def test_of_a_web_server_no_identity_is_missing() -> None:
+    """Also if its address looks like one that gives identities."""
+    with pytest.raises(ArtifactError, match=r"^https://127\.0\.0\.1:1/latest/meta-data/a cannot be read: "):
+        await WebFile(f"https://{NOBODY}/latest/meta-data/a").files(())

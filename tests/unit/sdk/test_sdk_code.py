@@ -93,7 +93,8 @@ def test_what_cannot_be_exported_says_why(
     ("target", "words"),
     [
         ("shop/model.py:Shop", "expected a module such as shop.model, found the file shop/model.py"),
-        ("helper.py:Shop", "expected a module such as helper, found the file helper.py"),
+        ("../helper.py:Shop", "expected a module such as helper, found the file ../helper.py"),
+        ("shop.data:Shop", "expected Shop in module shop.data, found no Shop (/"),
         ("shop.model:Gone", "expected Gone in module shop.model, found no Gone (/"),
         ("alone:Alone", "expected alone to be in a package, since it imports relatively, found attempted"),
     ],
@@ -149,6 +150,8 @@ def test_requirements_with_hashes_stay_as_they_are(tmp_path: Path, text: str) ->
             "expected the lines of that file here, since no other goes along, found --constraint",
         ),
         ("-rother.txt", "found -r"),
+        ("# why \\\n-r other.txt", "found -r"),
+        ("- b==2 --hash=sha256:00", "expected name==version, or .* found -$"),
         (
             "--index-url https://me:s3cret@host/",
             "in the environment of the pod, such as PIP_INDEX_URL, found --index",
