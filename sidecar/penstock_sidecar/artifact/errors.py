@@ -8,8 +8,14 @@ _CODE = re.compile(r"<Code>([^<]{1,200})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,500})</Message>")
 _STATUS = re.compile(r"status code: (\d{3}[^:\n]*)")
 _QUERY = re.compile(r"\?[^\s\"')]*")
-_CAUSE = re.compile(r"(InvalidCertificate\(\s*\w+)|(?:message|error): \"([^\"]{1,200})\"")
+_CAUSE = re.compile(
+    r"InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)|(?:message|error): \"([^\"]{1,200})\""
+)
 """Of a connection that failed: obstore has it in its debugging text alone."""
+_CERTIFICATE_WAYS = {
+    "UnknownIssuer": ": SSL_CERT_PEM can have the authority's certificate",
+    "CaUsedAsEndEntity": ": the server shows an authority's, not one signed by it",
+}
 _ASKED = re.compile(r"performing (\w+ \S+) in ")
 _LOGIN = re.compile(r"//[^/\s@]*@")
 
@@ -38,7 +44,8 @@ def public(error: BaseException, *, body: bool = False) -> str:
     elif (cause := _CAUSE.search(debug)) is not None:
         asked = _ASKED.search(text)
         text = asked[1].replace("POST REDACTED", "POST to STS") if asked else text.partition("\n")[0]
-        reason = ": " + (cause[2] or re.sub(r"\W+", " ", cause[1]))
+        certificate, said = cause.groups()
+        reason = f": {said or f'InvalidCertificate {certificate}'}{_CERTIFICATE_WAYS.get(certificate, '')}"
     else:
         text = text.partition("\n")[0]
     return "".join(_LOGIN.sub("//…@", _QUERY.sub("?…", part)) for part in (text, reason))[:500]

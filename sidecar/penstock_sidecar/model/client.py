@@ -337,7 +337,7 @@ class Model:
         except ConnectFailed as error:
             self._cut_probes = 0
             if _refused(error):
-                self._refuses(str(error))
+                self._refuses(f"the model does not listen: {error}")
             else:
                 self._failed(str(error))
         except UpstreamError as error:

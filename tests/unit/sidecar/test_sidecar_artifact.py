@@ -330,10 +330,14 @@ def test_messages_hold_nothing_secret(tmp_path: Path) -> None:
     assert public(reset) == "error sending request for url (https://…@host/m?…)"
 
     # Why a connection failed stands in the text for debugging alone.
+    unknown = "InvalidCertificate UnknownIssuer: SSL_CERT_PEM can have the authority's certificate"
+    own = "InvalidCertificate CaUsedAsEndEntity: the server shows an authority's, not one signed by it"
     for debug, cause in (
         ('Os {\n code: 111,\n message: "Connection refused",', "Connection refused"),
         ('error: "failed to lookup address information"', "failed to lookup address information"),
-        ("error: InvalidCertificate(\n   UnknownIssuer,\n)", "InvalidCertificate UnknownIssuer"),
+        ("error: InvalidCertificate(\n   UnknownIssuer,\n)", unknown),
+        ("error: InvalidCertificate(\n  Other(\n  OtherError(\n   CaUsedAsEndEntity,\n  ),", own),
+        ("error: InvalidCertificate(\n   ExpiredContext {\n", "InvalidCertificate ExpiredContext"),
     ):
         text = "Generic HTTP error: Error performing GET https://h/m?sig=s3cret in 2s, after 6 retries"
         assert public(Exception(f"{text}\n\nDebug source:\n{debug}")) == f"GET https://h/m?…: {cause}"

@@ -61,6 +61,7 @@ async def test_a_refused_connection_is_believed_at_once_and_a_bad_answer_the_thi
     assert world.model.ready
     await asyncio.sleep(1.2)
     assert not world.model.ready
+    assert world.model.message.startswith("the model does not listen: ") == (seconds < 3)
     assert world.changes == [True, False]
 
 
