@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import datetime
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -34,6 +35,7 @@ REPLACED = 3
 MANAGER = "penstock-deploy"
 DEPLOYED = "penstock.dev/deployed"
 """On a ConfigMap of code: when it was deployed last."""
+_RESTARTS = re.compile(r"restarts: \d+")
 
 
 class ClusterError(Exception):
@@ -263,11 +265,11 @@ def _wait(cluster: Kubectl, name: str, code: str, *, until: float) -> None:
             return
         else:
             message = f"{ready.get('reason')}: {ready.get('message')}"
-        if message != shown:
+        if (news := _RESTARTS.sub("", message)) != shown:
             print(f"{name}: {message}", file=sys.stderr)
-            shown = message
+            shown = news
         if time.monotonic() > until:
-            raise ClusterError(f"{name} does not serve yet: {message}")
+            raise ClusterError(f"{name} does not serve yet: {message.partition(chr(10))[0]}")
         time.sleep(LOOK_SECONDS)
 
 

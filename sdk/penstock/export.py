@@ -19,6 +19,7 @@ from penstock.code_archive import CodeArchive, local_files, locked, pack, wheels
 from penstock.composition import NO_INIT_KWARGS, Application, Node, bound
 from penstock.errors import CompositionError, LoadError
 from penstock.target import locate
+from penstock.user_code import USER_CODE, described, trace_of
 from penstock_wire import contract
 from penstock_wire.extras import needs
 
@@ -107,7 +108,6 @@ def documents_of(options: argparse.Namespace, *, code: bool) -> list[dict[str, A
         LoadError: the application or its code cannot be used.
         CompositionError: as for `resources`.
         OSError: a file of the code, or the requirements, cannot be read.
-        Exception: whatever the module raises.
     """
     application = find_application(options.application, options.init_kwargs)
     if options.name is not None:
@@ -141,13 +141,24 @@ def find_application(name: str, init_kwargs: Mapping[str, Any] | None = None) ->
         init_kwargs: keyword arguments of the class.
 
     Raises:
-        LoadError: it does not exist, or does not take these arguments.
-        Exception: whatever the module raises.
+        LoadError: it does not exist, cannot be imported (standard error has the traceback), or does not take
+            these arguments.
     """
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    located = locate(name)
+    try:
+        with USER_CODE:
+            located = locate(name)
+    except LoadError:
+        raise
+    except Exception as error:
+        sys.stderr.write(trace_of(error))
+        hint = ""
+        if isinstance(error, ModuleNotFoundError):
+            hint = "; what the code imports has to be installed here, too"
+        module = name.partition(":")[0]
+        raise LoadError(f"module {module} cannot be imported: {described(error)}{hint}") from error
     if isinstance(located, Application):
         if init_kwargs:
             raise LoadError(NO_INIT_KWARGS)

@@ -14,7 +14,6 @@ import inspect
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -31,7 +30,7 @@ with needs("penstock.serve", "sdk"):
     from penstock.target import Served, Target, locate, target_of
     from penstock.threads import in_thread
     from penstock.try_page import DOCS_PATH
-    from penstock.user_code import USER_CODE, described
+    from penstock.user_code import USER_CODE, described, trace_of
     from penstock_wire import contract
     from penstock_wire.addresses import join
     from penstock_wire.errors import set_origin
@@ -227,7 +226,7 @@ def _cannot_load(name: str, error: object) -> int:
     Messages about the target's shape already begin with its name.
     """
     if isinstance(error, Exception) and not isinstance(error, LoadError):
-        traceback.print_exception(error, file=sys.stderr)
+        sys.stderr.write(trace_of(error))
         error = described(error)
     reason = str(error)
     if not reason.startswith((f"{name}:", f"{name}.")):

@@ -8,7 +8,9 @@ answer, and no call ends the process.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import traceback
+from pathlib import Path
 from types import TracebackType
 
 from penstock import request_ids
@@ -36,6 +38,8 @@ class UserCode:
 
 
 USER_CODE = UserCode()
+_BEFORE = (f"{Path(__file__).parent}/", str(importlib.__file__), "<frozen ")
+"""How the names of files begin that call user code: this package, and what imports."""
 
 
 def as_exception(error: BaseException) -> Exception:
@@ -65,6 +69,17 @@ def described(error: BaseException) -> str:
     """Describe an exception: its type and its message, cut to a limit."""
     text = cut(text_of(_raised(error)), 500)
     return f"{kind_of(error)}: {text}" if text else kind_of(error)
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback of an exception from user code on; all of it if there is none of user code."""
+    raised = _raised(error)
+    trace = raised.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_BEFORE):
+        trace = trace.tb_next
+    if trace is None and not isinstance(raised, SyntaxError):  # which names the place by itself
+        trace = raised.__traceback__
+    return "".join(traceback.format_exception(type(raised), raised, trace))
 
 
 def log_raised(message: str, error: BaseException) -> None:

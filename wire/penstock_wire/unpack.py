@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import io
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -34,6 +35,8 @@ MOST_BYTES = 64 * 1024 * 1024
 """Of all files of an archive together; the archive itself has at most 900 KiB."""
 MOST_FILES = 10_000
 _READ = 1 << 16
+_RETRY = "WARNING: Retrying ("
+_ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
 
 
 class BadArchive(Exception):
@@ -87,14 +90,14 @@ def _write(opened: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path, *, mo
     return size
 
 
-def install(folder: Path) -> int:
-    """Install the requirements of an unpacked archive, if it lists any; return pip's exit code.
+def install(folder: Path) -> None:
+    """Install the requirements of an unpacked archive, if it lists any.
 
     Raises:
-        BadArchive: it lists some, and the image has no pip, as those of formats.
+        BadArchive: pip cannot, or the image has none, as those of formats.
     """
     if not (folder / REQUIREMENTS).exists():
-        return 0
+        return
     if importlib.util.find_spec("pip") is None:
         raise BadArchive("expected pip in the image, to install requirements, found none: use python-model's")
     # Of a step that was killed: pip passes over each package of which anything is there already.
@@ -106,7 +109,20 @@ def install(folder: Path) -> int:
     ]
     if (folder / WHEELS).is_dir():
         command += ["--no-index", "--find-links", str(folder / WHEELS)]
-    return subprocess.run(command, check=False).returncode  # noqa: S603 - a command of ours
+    retried = False
+    with subprocess.Popen(  # noqa: S603 - a command of ours
+        command, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as pip:
+        for line in pip.stderr or ():
+            # The first of its retries alone, without addresses in memory: a condition shows the last words,
+            # and would be another after each restart.
+            if not (retried and line.startswith(_RETRY)):
+                print(_ADDRESS.sub("", line), end="", file=sys.stderr, flush=True)
+            retried = retried or line.startswith(_RETRY)
+    if pip.returncode:
+        here = f"Python {sysconfig.get_python_version()} on {sysconfig.get_platform()}"
+        way = "; its index was not reached: PIP_INDEX_URL names another, --wheelhouse needs none" * retried
+        raise BadArchive(f"pip could not install the requirements for {here}{way}")
 
 
 def activate() -> None:
@@ -136,13 +152,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         unpack(options.archive.read_bytes(), options.folder, digest=options.digest)
-        code = install(options.folder)
+        install(options.folder)
     except (BadArchive, OSError) as error:
         print(f"penstock code: {error}", file=sys.stderr)
-        return 1
-    if code:
-        here = f"Python {sysconfig.get_python_version()} on {sysconfig.get_platform()}"
-        print(f"penstock code: pip could not install the requirements for {here}", file=sys.stderr)
         return 1
     return 0
 

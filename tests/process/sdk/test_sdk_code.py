@@ -137,6 +137,23 @@ def test_a_wheel_that_was_exchanged_or_is_of_another_platform_is_not_installed(
     )
 
 
+def test_of_pips_retries_the_first_is_shown_and_each_try_says_the_same(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A condition shows the last words, which end with what can be done."""
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(REQUIREMENTS, f"tinydep==1.5 --hash=sha256:{'0' * 64}\n")
+    env = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "2"}
+    said = [first_step(tmp_path / name, packed.getvalue(), **env).stderr for name in ("first", "second")]
+    assert said[0] == said[1]
+    assert said[0].count("WARNING: Retrying (") == 1
+    assert said[0].count("Connection refused") == 1
+    assert "; its index was not reached: PIP_INDEX_URL names another" in said[0].splitlines()[-1]
+
+
 def test_only_what_was_imported_from_here_goes_along(tmp_path: Path) -> None:
     """A process's installed packages stay out."""
     assert local_files(tmp_path) == {}

@@ -143,6 +143,27 @@ def test_what_cannot_be_exported_says_why(
     assert said.out == ""
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'; what the code imports has to be"),
+        ("raise ValueError(7)", "ValueError: 7\n"),
+        ("raise SystemExit(3)", "SystemExit: 3\n"),
+        ("def broken(:", "SyntaxError: invalid syntax (raising.py, line 1)\n"),
+    ],
+)
+def test_a_module_that_raises_is_shown_from_its_own_lines_on(
+    folder: Path, capsys: pytest.CaptureFixture[str], code: str, words: str
+) -> None:
+    """Without the frames of the command and of the import, and with the error as the last line."""
+    (folder / "raising.py").write_text(code)
+    assert main(["raising:app", "--image=i"]) == 1
+    said = capsys.readouterr().err
+    assert 'raising.py", line 1' in said
+    assert f"raising:app: module raising cannot be imported: {words}" in said.splitlines(keepends=True)[-1]
+    assert said.count('File "') == 1
+
+
 @pytest.mark.parametrize("image", ["", " ", "a b"])
 def test_an_image_without_a_name(folder: Path, capsys: pytest.CaptureFixture[str], image: str) -> None:
     with pytest.raises(SystemExit):

@@ -328,6 +328,7 @@ async def test_a_target_that_cannot_be_loaded_ends_with_one_and_says_why_last(
     code, errors = await served.end()
     assert code == 1
     assert errors.strip().splitlines()[-1].startswith(f"penstock.serve: cannot load {arguments[0]}{last}")
+    assert "importlib" not in errors
 
 
 @pytest.mark.parametrize("value", ["[1]", "{", "1"])

@@ -22,6 +22,7 @@ class Cluster(Kubectl):
     def __init__(self, between: Callable[[tuple[str, ...]], None] = lambda _: None) -> None:
         super().__init__(context=None, namespace=None)
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.failures: list[str] = []
         self._between = between
         self._version = 0
 
@@ -60,6 +61,8 @@ class Cluster(Kubectl):
             del self.objects["configmap", name]
         elif rest[0] == "modelbackend":
             ready = {"type": "Ready", "status": "True", "observedGeneration": 1}
+            if self.failures:
+                ready |= {"status": "False", "reason": "ContainerCrashed", "message": self.failures.pop(0)}
             stored = self._found("modelbackend", rest[1])
             stored["metadata"]["generation"] = 1
             return json.dumps(stored | {"status": {"observedGeneration": 1, "conditions": [ready]}})
@@ -161,6 +164,17 @@ def test_code_that_another_changes_meanwhile_ends_no_clean_up(other: str) -> Non
         cluster("apply", document={"items": documents(name)})
     deploy(documents("c"), cluster, seconds=1)
     assert cluster.codes() - {"a"} == {"c"}
+
+
+def test_what_a_backend_waits_for_is_shown_once_however_often_a_container_restarts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("penstock.deploy.LOOK_SECONDS", 0)
+    cluster = Cluster()
+    # The first answers the look for the backend's uid.
+    cluster.failures = ["", *(f"exited, restarts: {count}; its last words: no" for count in (1, 2, 3))]
+    deploy(documents("a"), cluster, seconds=1)
+    assert capsys.readouterr().err == "m: ContainerCrashed: exited, restarts: 1; its last words: no\n"
 
 
 def test_unused_code_goes() -> None:
