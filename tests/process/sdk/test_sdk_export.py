@@ -97,7 +97,7 @@ def test_a_class_or_a_function_alone_is_a_backend_and_an_endpoint(
 ) -> None:
     path = '--init-kwargs={"path": "/app/forest", "next": {"handle": "next"}}'
     assert main(["exported:DigitsForest", "--image=i", path]) == 1
-    assert "expected (path), found" in capsys.readouterr().err
+    assert "expected arguments (path): got" in capsys.readouterr().err
     backend, endpoint = exported(
         capsys, "exported:DigitsForest", "--image=i", '--init-kwargs={"path": {"handle": "next"}}'
     )
