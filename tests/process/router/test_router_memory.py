@@ -53,11 +53,13 @@ async def test_connections_that_keep_most_give_way_and_neighbours_do_not(
         most = max(most, process.rss())
     await attacking
     assert most < LIMIT
-    metrics = await process.metrics()
-    bound = number(metrics, "penstock_router_kept_bytes_limit")
-    assert bound == most_kept(LIMIT)
-    assert number(metrics, "penstock_router_kept_bytes") <= bound
-    assert number(metrics, "penstock_router_connections_gave_way_total") > HOSTILE / 2
+    gave_way = 0.0
+    while gave_way <= HOSTILE / 2:  # the last bodies may be with the kernel yet
+        metrics = await process.metrics()
+        bound = number(metrics, "penstock_router_kept_bytes_limit")
+        assert bound == most_kept(LIMIT)
+        assert number(metrics, "penstock_router_kept_bytes") <= bound
+        gave_way = number(metrics, "penstock_router_connections_gave_way_total")
     assert any("memory is short" in line for line in process.log)
     refused = (await until(lambda: next((task for task in answers if task.done()), None))).result().lower()
     assert refused.startswith(b"http/1.1 503 ")
