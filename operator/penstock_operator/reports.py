@@ -88,6 +88,7 @@ class Reports:
         self.shared_version = 0
         """The highest version that a shared router has reported."""
         self._newly_held: dict[str, set[str]] = {}
+        self._settings_before: dict[str, set[str]] = {}
         self._traffic: dict[str, TrafficWindow] = {}  # by namespace
         self.releases = ReleaseCounts()
         """Counts of the backends that a release compares."""
@@ -200,13 +201,19 @@ class Reports:
         traffic = self._traffic.setdefault(namespace, TrafficWindow())
         traffic.record(report, self._clock.time(), asked=asked)
         self.releases.record(namespace, report, self._clock.time())
-        notable = (
-            before is None
-            or _router_face(before[1]) != _router_face(report)
-            or self._clock.time() - before[0] > self._fresh_for.get(report.uid, FRESH)
-        )
+        name, notable = "", True
+        if before is not None and self._clock.time() - before[0] <= self._fresh_for.get(report.uid, FRESH):
+            (settings, face), now = _router_face(before[1]), _router_face(report)
+            notable = (settings, face) != now
+            name = before[1].settings_digest if face == now[1] else ""
+        if notable:
+            self._settings_before.setdefault(namespace, set()).add(name)
         self._fresh_for[report.uid] = silent_after(every)
         return News(taken=True, notable=notable)
+
+    def take_settings_before(self, namespace: str) -> frozenset[str]:
+        """The settings from which routers have changed since the last call; "" if more than that is new."""
+        return frozenset(self._settings_before.pop(namespace, ("",)))
 
     def take_newly_held(self, namespace: str) -> frozenset[str]:
         """Backends for which a router has begun to hold requests since the last call."""
@@ -403,9 +410,10 @@ def _sidecar_face(report: SidecarReport) -> tuple[object, ...]:
     return (report.uid, report.state, settings, report.message, report.reconfigure)
 
 
-def _router_face(report: RouterReport) -> tuple[object, ...]:
+def _router_face(report: RouterReport) -> tuple[tuple[int, str], tuple[object, ...]]:
+    """What a status shows of a report: the settings, and the rest."""
     ports = tuple(
         sorted((name, listener.listening, listener.error) for name, listener in report.endpoints.items())
     )
-    version, digest = report.settings_version, report.settings_digest
-    return (report.uid, report.state, version, digest, report.door, ports)
+    settings = (report.settings_version, report.settings_digest)
+    return settings, (report.uid, report.state, report.door, ports)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import gzip
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -70,10 +71,21 @@ class Versioned:
 
     def since(self, name: str) -> bytes:
         """Return what a router with an earlier document is to get: what has changed since, or all."""
-        names = [before for before, _ in self.earlier]
-        if name not in names:
-            return self.document
-        return _change(self, len(names) - 1 - names[::-1].index(name))
+        return self.document if self.changed_since(name) is None else _change(self, name)
+
+    def changed_since(self, name: str) -> frozenset[str] | None:
+        """The endpoints in which a router's earlier document differs; None if it is not remembered."""
+        changed: frozenset[str] = frozenset()
+        for before, news in reversed(self.earlier):
+            changed |= news
+            if before == name:
+                return changed
+        return None
+
+    def alike(self, endpoint: str) -> frozenset[str]:
+        """The digests of a router's earlier documents that have the same of an endpoint."""
+        changes = itertools.takewhile(lambda change: endpoint not in change[1], reversed(self.earlier))
+        return frozenset(before for before, _ in changes)
 
     def following(self, last: Versioned | None) -> Versioned:
         """Return these settings of a router with what they have changed of the last ones."""
@@ -93,14 +105,13 @@ def _endpoints(_digest: str, document: bytes) -> dict[str, bytes]:
 
 
 @functools.lru_cache(8)
-def _change(made: Versioned, first: int) -> bytes:
-    changed = frozenset[str]().union(*(news for _, news in made.earlier[first:]))
+def _change(made: Versioned, base: str) -> bytes:
     return router_settings.encode_change(
         _endpoints(made.digest, made.document),
-        changed,
+        made.changed_since(base) or frozenset(),
         version=made.version,
         digest=made.digest,
-        base=made.earlier[first][0],
+        base=base,
     )
 
 

@@ -131,6 +131,7 @@ class SharedRouter:
         moved: when it began to serve all of a namespace that still has a router of its own.
         pods: names and addresses of its ready pods, as they were seen last.
         boot: the name of the settings in its ConfigMap, their bytes, and the time of the last change there.
+        changed: the version of its settings that last changed an endpoint, by namespace and endpoint.
         tenants: what is to be served by namespace, as of the state of these objects; the second part is None
             if EndpointSlices do not matter.
         served: what has its ports, by namespace.
@@ -145,6 +146,7 @@ class SharedRouter:
     moved: dict[str, float] = field(default_factory=dict)
     pods: tuple[tuple[str, str], ...] = ()
     boot: tuple[str, bytes, float] = ("", b"", float("-inf"))
+    changed: dict[str, dict[str, int]] = field(default_factory=dict)
     tenants: dict[str, tuple[tuple[object, ...], int | None, Tenant | None]] = field(default_factory=dict)
     served: dict[str, Tenant] = field(default_factory=dict)
     looked: tuple[object, ...] | None = None

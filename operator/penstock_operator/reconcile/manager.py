@@ -158,7 +158,7 @@ class Manager:
                 self.scale_queue.add(ObjectKey(BACKEND.kind, namespace, name), urgent=True)
             if notable:
                 self.queue.add(router.router_key(namespace))
-                router.enqueue_senders(self.ctx, namespace)
+                router.enqueue_reported(self.ctx, namespace)
             self._look_at_traffic(namespace)
             return
         key = ObjectKey(BACKEND.kind, namespace, backend_name)

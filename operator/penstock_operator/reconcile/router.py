@@ -8,6 +8,8 @@ leads to the new ones once all of them listen, and the old ones serve until node
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from penstock_operator.api import ModelEndpoint
 from penstock_operator.api.defaults import is_dedicated
 from penstock_operator.desired import names, settings
@@ -52,7 +54,7 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     away, leaves = _moved_away(ctx, namespace, endpoints) if uses_shared else (False, None)
     looked: dict[ObjectKey, Obj | None] = {}
     again: float | None = None
-    changed = False
+    versioned: settings.Versioned | None = None
     if away and not any(map(is_dedicated, endpoints)):
         ctx.memory.made.pop((namespace, names.ROUTER_SETTINGS), None)
         desired = [rendering.front_door(namespace, endpoints)]
@@ -61,7 +63,6 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
         looked[at] = await ctx.applier.look(CONFIG_MAP, namespace, names.ROUTER_SETTINGS)
         lingering, again = _lingering(ctx, namespace)
         versioned = _make(ctx, namespace, "", recorded=looked[at], lingering=lingering)
-        changed = versioned.changed
         desired = rendering.router_objects(
             namespace,
             endpoints,
@@ -81,8 +82,10 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     )  # fmt: skip
     before = ctx.memory.router_problems.get(namespace)
     ctx.memory.router_problems[namespace] = problems
-    if changed or problems != (before or Problems()):
+    if problems != (before or Problems()):
         enqueue_senders(ctx, namespace)
+    elif versioned is not None and versioned.changed:
+        enqueue_senders(ctx, namespace, versioned.earlier[-1][1] if versioned.earlier else None)
     return requeue_after(problems) or again
 
 
@@ -112,7 +115,7 @@ def _serves(ctx: ReconcileContext, namespace: str, endpoint: str | None, routers
         endpoint: for it; None for the front door.
         routers: as `endpoint` of `observed`.
     """
-    seen = observed(ctx, namespace, routers)
+    seen = observed(ctx, namespace, routers, of=endpoint or "")
     asked = ((seen.deployment or {}).get("spec") or {}).get("replicas") or 1
     return len(pods_status.ready(seen.pods)) >= asked and router_ready(endpoint, seen).status == "True"
 
@@ -234,11 +237,31 @@ async def _confirm(ctx: ReconcileContext, namespace: str) -> None:
         await parent_check.confirm(ctx, ENDPOINT_KIND, namespace)
 
 
-def enqueue_senders(ctx: ReconcileContext, namespace: str, seconds: float = 0.0) -> None:
-    """Queue every endpoint and split of a namespace for another look at its router."""
-    for kind in (ENDPOINT_KIND, SPLIT_KIND):
-        for stored in ctx.store.all(kind, namespace):
-            ctx.enqueue(key_of(stored), seconds)
+def enqueue_senders(ctx: ReconcileContext, namespace: str, of: Collection[str] | None = None) -> None:
+    """Queue endpoints of a namespace and their splits for another look at its router.
+
+    Args:
+        of: the endpoints; None for all.
+    """
+    for stored in ctx.store.all(ENDPOINT_KIND, namespace):
+        if of is None or stored["metadata"]["name"] in of:
+            ctx.enqueue(key_of(stored), 0.0)
+    for stored in ctx.store.all(SPLIT_KIND, namespace):
+        if of is None or (stored.get("spec") or {}).get("endpoint") in of:
+            ctx.enqueue(key_of(stored), 0.0)
+
+
+def enqueue_reported(ctx: ReconcileContext, namespace: str) -> None:
+    """Queue those of whom routers have reported something new: of mere settings, those that these changed."""
+    made = ctx.memory.made.get((namespace, names.ROUTER_SETTINGS))
+    of: frozenset[str] = frozenset()
+    for before in ctx.reports.take_settings_before(namespace):
+        changed = None if made is None else made.changed_since(before)
+        if changed is None:
+            enqueue_senders(ctx, namespace)
+            return
+        of |= changed
+    enqueue_senders(ctx, namespace, of)
 
 
 def serving(ctx: ReconcileContext, namespace: str, endpoint: str) -> RouterObserved:
@@ -253,12 +276,18 @@ def serving(ctx: ReconcileContext, namespace: str, endpoint: str) -> RouterObser
         has_own = bool(((own or {}).get("spec") or {}).get("replicas"))
         waits = ctx.view.uses_shared(namespace) and not has_own
         if waits or shared.leads_here(ctx, namespace, endpoint if resource is not None else ""):
-            return shared.observed(ctx, namespace)
-    return observed(ctx, namespace, endpoint if resource is not None and is_dedicated(resource) else "")
+            return shared.observed(ctx, namespace, endpoint)
+    own_router = endpoint if resource is not None and is_dedicated(resource) else ""
+    return observed(ctx, namespace, own_router, of=endpoint)
 
 
-def observed(ctx: ReconcileContext, namespace: str, endpoint: str = "") -> RouterObserved:
-    """Return what is known of a router, for the statuses of its endpoints and splits."""
+def observed(ctx: ReconcileContext, namespace: str, endpoint: str = "", *, of: str = "") -> RouterObserved:
+    """Return what is known of a router, for the statuses of its endpoints and splits.
+
+    Args:
+        endpoint: that has the router for itself; empty for the namespace's.
+        of: the endpoint for which it is observed; empty for all that it serves.
+    """
     whose = ObjectKey(ENDPOINT_KIND.kind, namespace, endpoint) if endpoint else namespace
     problems = ctx.memory.router_problems.get(whose) or Problems()
     pods = ctx.view.router_pods(namespace, endpoint)
@@ -275,6 +304,7 @@ def observed(ctx: ReconcileContext, namespace: str, endpoint: str = "") -> Route
         reports=ctx.reports.of_router(namespace, endpoint),
         settings_version=last.version if last is not None else 0,
         settings_digest=last.digest if last is not None else "",
+        alike=last.alike(of) if last is not None and of else (),
         # NB: an endpoint or split can run before the router, although its change queued that, too.
         unmade=bool(pods_status.ready(pods)) and current is None,
         taken=problems.taken,

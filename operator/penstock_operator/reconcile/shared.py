@@ -32,6 +32,7 @@ from penstock_operator.reports import SHARED
 from penstock_operator.status import RouterObserved
 from penstock_operator.status import pods as pods_status
 from penstock_operator.store import ObjectKey, key_of
+from penstock_wire.control import router_settings
 from penstock_wire.control.report import RouterReport
 
 KIND = "SharedRouter"
@@ -95,6 +96,7 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
         _allocate(ctx, found)
         unserved = [name for name, each in found.items() if each is not None and _lacks_port(ctx, name, each)]
         memory.stale.update(unserved)
+        before = {name: made.parts.get(name) for name in found}
         news = made.update(
             {name: _part(ctx, name, each) for name, each in found.items()},
             reported=ctx.reports.shared_version,
@@ -102,8 +104,12 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
         since = ctx.reports.shared_since
         for name in made.parts if everybody else news & made.parts.keys():
             since[name] = made.version
+            memory.changed[name] = _changed(
+                memory.changed.get(name, {}), before.get(name), made.parts[name], made.version
+            )
         for name in news - made.parts.keys():
             since.pop(name, None)
+            memory.changed.pop(name, None)
         if made.parts:
             document, again = _boot_document(ctx, made)
             live = ctx.store.get(DEPLOYMENT, ctx.home, names.SHARED_ROUTER)
@@ -124,6 +130,15 @@ def _part(ctx: ReconcileContext, namespace: str, served: Tenant | None) -> bytes
     """Return what the settings are to have for a namespace; None for nothing, also where it got no port."""
     at = ctx.memory.shared.ports.get(namespace, {})
     return None if served is None or "" not in at else ctx.view.tenant_part(namespace, served.leaving, at)
+
+
+def _changed(known: Mapping[str, int], before: bytes | None, now: bytes, version: int) -> dict[str, int]:
+    """Return the version of the settings that last changed an endpoint, for each endpoint of a part."""
+    old = {} if before is None else router_settings.endpoints_of(before)
+    new = router_settings.endpoints_of(now)
+    return {
+        name: known.get(name, version) if old.get(name) == each else version for name, each in new.items()
+    }
 
 
 def _boot_document(ctx: ReconcileContext, made: TenantSettings) -> tuple[bytes, float | None]:
@@ -352,16 +367,17 @@ def _listening(
     )
 
 
-def observed(ctx: ReconcileContext, namespace: str) -> RouterObserved:
-    """Return what is known of the shared router, for the statuses of a namespace's endpoints and splits."""
+def observed(ctx: ReconcileContext, namespace: str, endpoint: str) -> RouterObserved:
+    """Return what is known of the shared router, for the statuses of an endpoint and its splits."""
     problems = ctx.memory.router_problems.get(KEY) or Problems()
     pods = _pods(ctx)
     current = part_is_current(ctx, namespace)
+    since = ctx.reports.shared_since.get(namespace, 0)
     return RouterObserved(
         deployment=ctx.store.get(DEPLOYMENT, ctx.home, names.SHARED_ROUTER),
         pods=pods,
         reports=ctx.reports.of_router(namespace, SHARED),
-        settings_version=ctx.reports.shared_since.get(namespace, 0),
+        settings_version=ctx.memory.shared.changed.get(namespace, {}).get(endpoint, since),
         settings_digest="",
         unmade=bool(pods_status.ready(pods)) and not current,
         taken=problems.taken,

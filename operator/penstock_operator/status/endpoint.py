@@ -26,6 +26,7 @@ class RouterObserved:
 
     Args:
         reports: the last report of each pod by name, of pods that reported lately (say 10 s).
+        alike: the digests of earlier settings that are the same for the endpoint for which it is observed.
         unmade: whether the settings that they should have are not made yet: no report can show them.
         taken: its objects with names that are taken by others' objects, as `Service/penstock-router`.
     """
@@ -35,6 +36,7 @@ class RouterObserved:
     reports: Mapping[str, RouterReport] = field(default_factory=dict)
     settings_version: int = 0
     settings_digest: str = ""
+    alike: Collection[str] = ()
     unmade: bool = False
     taken: Sequence[str] = ()
     refused: Refusal | None = None
@@ -198,7 +200,7 @@ def _backends_ready(seen: EndpointObserved) -> Condition:
 
 
 def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
-    """`RouterReady`: every ready router pod has reported the current settings and listens for the endpoint.
+    """`RouterReady`: every ready router pod has what is current of the endpoint, and listens for it.
 
     Args:
         endpoint: the endpoint; None checks the settings alone.
@@ -218,7 +220,11 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
     if router.unmade:
         return condition(kind, "False", "Waiting", f"the settings after version {version} are being made")
     reports = {name: router.reports[name] for name in ready if name in router.reports}
-    behind = [name for name, report in reports.items() if lacks(report, version, router.settings_digest)]
+    behind = [
+        name
+        for name, report in reports.items()
+        if lacks(report, version, router.settings_digest) and report.settings_digest not in router.alike
+    ]
     silent = [name for name in ready if name not in reports]
     count = f"{len(reports) - len(behind)} of {len(ready)} ready routers have settings version {version}"
     if behind:

@@ -19,7 +19,7 @@ from penstock_operator.kinds import (
     SPLIT,
 )
 from penstock_operator.reconcile.router import LINGER_SECONDS
-from tests.support.worlds.operator_harness import RENDER, Harness, endpoint, serving, settings
+from tests.support.worlds.operator_harness import RENDER, Harness, backend, endpoint, serving, settings, split
 
 OWN, OWN_SETTINGS = "e-dedicated-router", "e-dedicated-router-settings"
 SHARED, SHARED_SETTINGS = "penstock-router", "penstock-router-settings"
@@ -213,3 +213,47 @@ async def test_without_autoscaling_its_object_goes_and_the_number_is_the_install
     fresh = await harness.restart()
     assert fresh.cluster.names(POD_AUTOSCALER, "n") == []
     assert fresh.cluster.find(DEPLOYMENT, "n", "penstock-router")["spec"]["replicas"] == 2
+
+
+async def test_a_changed_endpoint_is_looked_at_alone_among_many_and_no_other_stops_being_ready() -> None:
+    """It waits until each router has what is new of it; a change of another one meanwhile costs neither."""
+    harness = await Harness().applied(backend(), *(endpoint(f"e{number}") for number in range(40)), split(
+        endpoint_name="e7", m=100
+    ))  # fmt: skip
+    routers = harness.pods_ready(SHARED, 2)
+    first = await take_up(harness, *routers)
+    states = lambda: [harness.condition(ENDPOINT, f"e{each}", "RouterReady") for each in (0, 1, 7)]  # noqa: E731
+    listening, waiting = ("True", "Listening"), ("False", "Waiting")
+    assert [*states(), harness.condition(SPLIT, "s", "Ready")][:3] == [listening] * 3
+
+    harness.cluster.writes.clear()
+    harness.apply(endpoint("e0", timeout="7s"))
+    await harness.run(limit=8)
+    assert states() == [waiting, listening, listening]
+    second = await take_up(harness, routers[0], limit=8)
+    harness.apply(endpoint("e7", timeout="7s"))
+    await harness.run(limit=8)
+    assert states() == [waiting, listening, waiting]
+    assert harness.condition(SPLIT, "s", "Ready") == ("False", "Waiting")
+    await take_up(harness, *routers, digest=second, limit=16)
+    assert states() == [listening, listening, waiting]
+    await take_up(harness, *routers, limit=16)
+    assert states() == [listening] * 3
+    written = {
+        name for verb, kind, _, name in harness.cluster.writes if (verb, kind) == ("status", ENDPOINT.kind)
+    }
+    assert written == {"e0", "e7"}
+
+    await take_up(harness, *routers, digest="of another", limit=200)
+    assert states() == [waiting] * 3, "settings that are not known may have anything"
+    await take_up(harness, *routers, digest=first, limit=200)
+    assert states() == [waiting, listening, waiting]
+
+
+async def take_up(harness: Harness, *routers: str, digest: str = "", limit: int = 2000) -> str:
+    """Routers report that they have settings, the current ones by default; returns their digest."""
+    made = harness.ctx.memory.made["n", SHARED_SETTINGS]
+    for pod in routers:
+        harness.router_report(pod, served(harness), version=made.version, digest=digest or made.digest)
+    await harness.run(limit=limit)
+    return digest or made.digest

@@ -189,6 +189,20 @@ async def test_a_change_in_one_namespace_is_no_news_in_another() -> None:
     assert not [write for write in harness.cluster.writes if "b" in write[2:3]], harness.cluster.writes
 
 
+async def test_a_changed_endpoint_waits_alone_for_shared_routers_to_take_it_up() -> None:
+    harness = await sharing("a")
+    await harness.applied(of("a", endpoint("other")))
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    states = lambda: [harness.condition(ENDPOINT, each, "RouterReady", "a") for each in ("e", "other")]  # noqa: E731
+    assert states() == [("True", "Listening")] * 2
+    before = shared_settings(harness)
+    await harness.applied(of("a", endpoint(timeout="7s")))
+    assert before["version"] < shared_settings(harness)["version"]
+    assert states() == [("False", "Waiting"), ("True", "Listening")]
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert states() == [("True", "Listening")] * 2
+
+
 async def test_a_namespace_moves_to_the_shared_router_and_back_with_an_old_one_that_serves_meanwhile() -> (
     None
 ):

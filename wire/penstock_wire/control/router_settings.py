@@ -369,13 +369,17 @@ class _Whole(msgspec.Struct, frozen=True):
     tenants: dict[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
 
 
+class _Endpoints(msgspec.Struct, frozen=True):
+    endpoints: tuple[msgspec.Raw, ...]
+
+
 class _Named(msgspec.Struct, frozen=True):
     name: str
 
 
 def endpoints_of(document: bytes) -> dict[str, bytes]:
-    """The endpoints of a document of `encode` by name, each as it is encoded."""
-    parts = msgspec.json.decode(document, type=_Whole).endpoints
+    """The endpoints of a document of `encode` or `encode_tenant` by name, each as it is encoded."""
+    parts = msgspec.json.decode(document, type=_Endpoints).endpoints
     return {msgspec.json.decode(part, type=_Named).name: bytes(part) for part in parts}
 
 
