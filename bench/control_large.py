@@ -8,7 +8,11 @@ everything before (`bench.control_growth` has its cost). In order:
 - start: an operator finds everything, and one backend that is new. The bare loop lists the same, parses it,
   renders each child and compares it, in one go and without watches, conditions or statuses;
 - rest, then changes of a knob, `--rate` a second, each until its settings are written;
-- churn (`--soak MINUTES`): each minute one object in a hundred is deleted and made anew.
+- churn (`--soak MINUTES`): each minute one object in a hundred is deleted and made anew (those pods do not
+  report).
+
+With `--reporters N`, so many of the backends' pods report beside that from the end of the start on, each over
+a TLS connection of its own (`bench.control_reports`); `--busy N` of them have a load.
 
 `--backends 100 --namespaces 40 --rest 5` takes a minute; the default needs three minutes of CPU before its
 operator starts. CPU and memory hold on a busy machine, times do not.
@@ -26,6 +30,8 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +40,18 @@ import uvloop
 from bench import control_resources as made
 from bench.control_api import Operator
 from bench.control_growth import endpoint, report
+from bench.control_reports import Played, players, reviewed, token
 from bench.processes import free_port
 from penstock_operator import injected
 from penstock_operator.api import ModelBackend, ModelEndpoint
+from penstock_operator.clock import LoopClock
 from penstock_operator.config import Config
+from penstock_operator.control.certificates import Certificates
 from penstock_operator.desired import backend as backends
 from penstock_operator.desired import deployment, names, router, settings
+from penstock_operator.desired.config import RenderConfig
 from penstock_operator.desired.drift import needs_write
+from penstock_operator.desired.labels import BACKEND as BACKEND_LABEL
 from penstock_operator.desired.labels import DESIRED_HASH
 from penstock_operator.desired.objects import stamped
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, ENDPOINT, ENDPOINT_SLICE, POD, SERVICE
@@ -57,8 +68,6 @@ Obj = dict[str, Any]
 Harness: Any = importlib.import_module("tests.support.worlds.operator_harness").Harness
 TinyApiserver: Any = importlib.import_module("tests.support.processes.tiny_apiserver").TinyApiserver
 HOME = "penstock-system"
-URL = "http://operator"
-"""Where pods are to report, as their templates have it."""
 PODS_OF_A_BACKEND = 2
 QUIET_SECONDS = 12.0
 """Longer than a status waits for reports after a start."""
@@ -78,7 +87,7 @@ class World:
         self.made: dict[str, float] = {}
         """When Deployments were made."""
         self.cluster.watchers.append(self._event)
-        self.cluster.answer["TokenReview"] = _review
+        self.cluster.answer["TokenReview"] = reviewed
 
     def _event(self, event: str, obj: Obj) -> None:
         if obj["kind"] == CONFIG_MAP.kind and event == "MODIFIED":
@@ -169,21 +178,12 @@ def _running(number: int, spec: Obj) -> Obj:
     }  # fmt: skip
 
 
-def _review(review: Obj) -> Obj:
-    """Answer a TokenReview: a router's token is its pod's name and uid."""
-    pod, _, uid = review["spec"]["token"].partition("/")
-    keys = {"pod-name": [pod], "pod-uid": [uid]}
-    extra = {f"authentication.kubernetes.io/{key}": value for key, value in keys.items()}
-    user = {"username": f"system:serviceaccount:{HOME}:router", "extra": extra}
-    return {"status": {"authenticated": True, "audiences": ["penstock-operator"], "user": user}}
-
-
 class HollowRouter:
     """A shared router's reports: it listens for all that its settings have.
 
     Args:
-        url: where the operator takes them, in plain text.
-        folder: for its token.
+        url: where the operator takes them.
+        folder: for its token; `ca.crt` in it verifies the operator.
     """
 
     def __init__(self, pod: str, uid: str, url: str, folder: Path) -> None:
@@ -192,11 +192,11 @@ class HollowRouter:
         self._tenants: dict[str, TenantReport] = {}
         self._sent: tuple[int, dict[str, TenantReport]] = (0, {})
         self._base = self._sent
-        token = folder / pod
-        token.write_text(f"{pod}/{uid}")
+        file = folder / pod
+        file.write_text(token(HOME, pod, uid))
         self._reporter = Reporter(
-            url=url, kind="router", token_file=token, make=self._make, on_settings=self._take,
-            on_taken=self._taken,
+            url=url, kind="router", token_file=file, make=self._make, on_settings=self._take,
+            on_taken=self._taken, authorities=folder / "ca.crt",
         )  # fmt: skip
         self.run = self._reporter.run
 
@@ -250,6 +250,8 @@ class Run:
         self._config = folder / "kubeconfig"
         self._config.write_text(server.kubeconfig())
         self._routers: list[asyncio.Task[None]] = []
+        self._url = f"https://127.0.0.1:{free_port()}"
+        self._idle = IDLE
         self.found: dict[str, Any] = {}
 
     def say(self, name: str, value: object) -> None:
@@ -260,7 +262,8 @@ class Run:
     async def all(self) -> None:
         """Everything, in order."""
         world, asked = self._world, self._asked
-        harness = Harness(world.cluster, render=Config(report_to=URL).render, shared=True)
+        await self._keys()
+        harness = Harness(world.cluster, render=_render(self._folder, self._url), shared=True)
         gc.disable()
         for number in range(asked.backends):
             world.make(self._where(number), number)
@@ -279,25 +282,41 @@ class Run:
         gc.enable()
         await self._bare()
         world.make(self._where(0), asked.backends)
-        async with self._operator() as operator:
-            await self._start(operator)
-            await self._rest(operator)
-            await self._knobs(operator)
-            if asked.soak:
-                await self._soak(operator)
+        with ExitStack() as stack:
+            async with self._operator() as operator:
+                await self._start(operator)
+                if asked.reporters:
+                    await self._report(operator, stack)
+                await self._rest(operator)
+                await self._knobs(operator)
+                if asked.soak:
+                    await self._soak(operator)
         await self._end_routers()
 
     def _where(self, number: int) -> str:
         return self._spaces[number % len(self._spaces)]
 
+    async def _keys(self) -> None:
+        """Make the keys of the reports' port, as the operator finds them."""
+        config = _config(self._url)
+
+        def changed(authorities: bytes) -> None:
+            (self._folder / "ca.crt").write_bytes(authorities)
+
+        await Certificates(
+            self._world.cluster, namespace=HOME, name=config.keys_secret, names=config.names,
+            lifetimes=config.lifetimes, clock=LoopClock(), changed=changed,
+            log=lambda *_args, **_fields: None,
+        ).ensure()  # fmt: skip
+
     def _operator(self) -> Operator:
         listen = f"127.0.0.1:{free_port()}"
         command = [
             *(sys.executable, "-m", "penstock_operator", "--kubeconfig", str(self._config)),
-            *("--listen", listen, "--report-to", URL, "--router-mode", "Shared"),
-            *("--no-check-peer-address", "--operator-namespace", HOME),
+            *("--listen", listen, "--report-to", self._url, "--reports-listen", self._url[len("https://") :]),
+            *("--router-mode", "Shared", "--no-check-peer-address", "--operator-namespace", HOME),
         ]
-        self._begin_routers(f"http://{listen}")
+        self._begin_routers(self._url)
         log = self._folder / "operator.log"
         return Operator(command, url=f"http://{listen}", log=log, env=dict(os.environ))
 
@@ -308,6 +327,32 @@ class Run:
             await HollowRouter(pod, uid, url, self._folder).run()
 
         self._routers = [asyncio.create_task(play(number)) for number in range(2)]
+
+    async def _report(self, operator: Operator, stack: ExitStack) -> None:
+        """Have pods report from now on."""
+        objects = self._world.cluster.objects
+        pods = []
+        for (kind, where, name), obj in objects.items():
+            of = obj["metadata"].get("labels", {}).get(BACKEND_LABEL)
+            if kind == POD.kind and of and len(pods) < self._asked.reporters:
+                made = settings.recorded_version(objects[CONFIG_MAP.kind, where, names.backend_settings(of)])
+                assert made is not None
+                pods.append(
+                    Played(
+                        namespace=where, pod=name, uid=obj["metadata"]["uid"], version=made.version,
+                        digest=made.digest, busy=len(pods) < self._asked.busy,
+                    )
+                )  # fmt: skip
+        begin = stack.enter_context(players(pods, self._url, self._folder))
+        began, cpu, writes = time.monotonic(), operator.cpu(), self._writes()
+        await asyncio.to_thread(begin)
+        self.say("reporters", len(pods))
+        self.say("reporters, s until each has reported", time.monotonic() - began)
+        self.say("reporters, s of CPU until then", operator.cpu() - cpu)
+        self._idle = 1.0  # it is never idle from now on: the end of its writes shows the end of a task
+        await self._ended(operator)
+        self.say("reporters, s of CPU until nothing is written", operator.cpu() - cpu)
+        self.say("reporters, writes", dict(self._writes() - writes))
 
     async def _end_routers(self) -> None:
         for task in self._routers:
@@ -351,15 +396,18 @@ class Run:
             for _ in range(LOOKS):
                 await asyncio.sleep(1.0 / LOOKS)
                 busy += operator.runnable()
-            if busy > IDLE * LOOKS or sum(self._writes().values()) != writes:
+            if busy > self._idle * LOOKS or sum(self._writes().values()) != writes:
                 last, writes = time.monotonic(), sum(self._writes().values())
         return last
 
     async def _rest(self, operator: Operator) -> None:
-        cpu, began, writes = operator.cpu(), time.monotonic(), self._writes()
+        cpu, began, writes, taken = operator.cpu(), time.monotonic(), self._writes(), await _reports(operator)
         await asyncio.sleep(self._asked.rest)
-        self.say("rest, % of a core", (operator.cpu() - cpu) / (time.monotonic() - began) * 100)
+        took = time.monotonic() - began
+        self.say("rest, % of a core", (operator.cpu() - cpu) / took * 100)
         self.say("rest, writes", dict(self._writes() - writes))
+        self.say("rest, reports a second", (await _reports(operator) - taken) / took)
+        self.say("rest, memory now and highest, MB", operator.memory())
 
     async def _knobs(self, operator: Operator) -> None:
         """Change a knob of one backend after the other, at a fixed rate."""
@@ -415,21 +463,36 @@ class Run:
         self.say("start / bare loop, CPU", self.found["start, s of CPU"] / self.found["bare, s of CPU"])
 
     async def _bare(self) -> None:
-        command = [sys.executable, "-m", "bench.control_large", "--bare", str(self._config)]
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        command = [sys.executable, "-m", "bench.control_large", "--bare", str(self._folder)]
+        process = await asyncio.create_subprocess_exec(*command, self._url, stdout=asyncio.subprocess.PIPE)
         out, _ = await process.communicate()
         for name, value in json.loads(out).items():
             self.say(name, value)
 
 
-async def bare(kubeconfig: str) -> dict[str, float]:
+async def _reports(operator: Operator) -> float:
+    """The reports of sidecars that it has taken."""
+    mark = ("penstock_operator_reports_total", 'kind="sidecar",outcome="taken"')
+    return (await operator.metrics()).get(mark, 0.0)
+
+
+def _config(url: str) -> Config:
+    """The operator's configuration, where pods report to this URL."""
+    return Config(report_to=url, operator_namespace=HOME)
+
+
+def _render(folder: Path, url: str) -> RenderConfig:
+    return replace(_config(url).render, authorities=(folder / "ca.crt").read_text())
+
+
+async def bare(folder: Path, url: str) -> dict[str, float]:
     """List, parse, render and compare, and nothing else; returns seconds, CPU and what it went through."""
     began = time.monotonic()
-    cluster = KubernetesCluster(await login(kubeconfig), timeout=600)
+    cluster = KubernetesCluster(await login(str(folder / "kubeconfig")), timeout=600)
     live: dict[ObjectKey, Obj] = {}
     for kind, selector in [*watched(None).items(), (POD, injected.SELECTOR)]:
         await cluster.list(kind, keep=lambda obj: live.update({key_of(obj): obj}), labels=selector)
-    config = Config(report_to=URL).render
+    config = _render(folder, url)
     children: list[Obj] = []
     for key, obj in live.items():
         if key.kind == BACKEND.kind:
@@ -484,10 +547,12 @@ def main() -> int:
     parser.add_argument("--rest", type=float, default=20.0, help="seconds of rest, and of changes")
     parser.add_argument("--rate", type=float, default=50.0, help="changes of a knob a second")
     parser.add_argument("--soak", type=int, default=0, help="minutes of churn")
-    parser.add_argument("--bare", help=argparse.SUPPRESS)
+    parser.add_argument("--reporters", type=int, default=0, help="pods that report, over TLS")
+    parser.add_argument("--busy", type=int, default=0, help="of them, have a load")
+    parser.add_argument("--bare", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.bare:
-        print(json.dumps(asyncio.run(bare(asked.bare))))
+        print(json.dumps(asyncio.run(bare(Path(asked.bare[0]), asked.bare[1]))))
         return 0
     set_log_level("error")
     uvloop.run(measure(asked))

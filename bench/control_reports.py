@@ -23,11 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+import msgspec
 import uvloop
 
 from bench.figures import Figures
@@ -57,34 +58,49 @@ _REVIEW_SECONDS = 0.02
 _BEGINNING = 32
 """Pods of a player that have not reported yet."""
 _TAKEN = 'penstock_operator_reports_total{kind="sidecar",outcome="taken"}'
-_FIRST = 'penstock_operator_reports_total{kind="pod",outcome="first"}'
 _ANSWER = Response(200, ((b"content-type", b"application/json"),), b'{"v":1,"nextReportMs":1000}')
 
 
+def reviewed(review: Obj) -> Obj:
+    """Answer a TokenReview: a token of `token` is its pod's."""
+    claims = json.loads(base64.urlsafe_b64decode(review["spec"]["token"].split(".")[1] + "=="))
+    keys = {"pod-name": [claims["pod"]], "pod-uid": [claims["uid"]]}
+    extra = {f"authentication.kubernetes.io/{key}": value for key, value in keys.items()}
+    user = {"username": f"system:serviceaccount:{claims['namespace']}:a", "extra": extra}
+    return {"status": {"authenticated": True, "audiences": ["penstock-operator"], "user": user}}
+
+
+def token(namespace: str, pod: str, uid: str) -> str:
+    """Of the form and about the size of the apiserver's."""
+    claims = {"namespace": namespace, "pod": pod, "uid": uid, "exp": time.time() + 86_400}
+    body = base64.urlsafe_b64encode(json.dumps(claims | {"filler": "x" * 450}).encode()).decode().rstrip("=")
+    return f"{'h' * 90}.{body}.{'s' * 340}"
+
+
 class _Reviews:
-    """Of a cluster only what the authenticator asks: a token is its pod's."""
+    """Of a cluster only what the authenticator asks."""
 
     async def create(self, _kind: Kind, obj: Obj) -> Obj:
         await asyncio.sleep(_REVIEW_SECONDS)
-        pod = _claims(obj["spec"]["token"])["pod"]
-        extra = {
-            "authentication.kubernetes.io/pod-name": [pod],
-            "authentication.kubernetes.io/pod-uid": [f"uid-{pod}"],
-        }
-        user = {"username": "system:serviceaccount:n:m-backend", "extra": extra}
-        return {"status": {"authenticated": True, "audiences": ["penstock-operator"], "user": user}}
+        return reviewed(obj)
 
 
-def _claims(token: str) -> dict[str, Any]:
-    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
-    return claims
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A pod whose reports are played.
 
+    Args:
+        version: of the settings with which it starts.
+        digest: theirs.
+        busy: whether it reports a load.
+    """
 
-def _token(pod: str) -> str:
-    """Of the form and about the size of the apiserver's."""
-    claims = {"pod": pod, "exp": time.time() + 86_400, "filler": "x" * 500}
-    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-    return f"{'h' * 90}.{body}.{'s' * 340}"
+    namespace: str
+    pod: str
+    uid: str
+    version: int
+    digest: str
+    busy: bool
 
 
 def _pod(number: int) -> Obj:
@@ -147,7 +163,7 @@ async def _serve(pods: int, folder: Path, *, plain: bool, bare: bool) -> None:
         store=store,
         settings=lambda _namespace, name: _settings(name.removesuffix("-backend-settings")),
         clock=clock,
-        reported=lambda _namespace, _backend, notable: metrics.report("pod", "first") if notable else None,
+        reported=lambda _namespace, _backend, _notable: None,
         leads=lambda: True,
         interval=lambda: load.interval,
         observer=metrics,
@@ -215,23 +231,29 @@ async def _metric(port: int, mark: str) -> float:
     return float(text.partition(f"\n{mark} ")[2].split("\n", 1)[0] or 0)
 
 
-def _reporter(number: int, port: int, folder: Path, *, plain: bool, begun: Callable[[], None]) -> Reporter:
-    pod = f"m-{number}"
-    token = folder / f"token-{number}"
-    token.write_text(_token(pod))
-    settings = _settings(f"m-{number // PODS_OF_A_BACKEND}")
+def _reporter(of: Played, url: str, folder: Path, *, begun: Callable[[], None]) -> Reporter:
+    file = folder / f"token-{of.uid}"
+    file.write_text(token(of.namespace, of.pod, of.uid))
+    version, name = of.version, of.digest
+
+    def take(document: bytes) -> None:
+        nonlocal version, name
+        version, name = json.loads(document)["version"], digest(document)
 
     def make(seq: int) -> bytes:
-        totals = Totals(arrived=seq * 100, answered=seq * 98, refused={"queue_full": seq}, batches=seq * 9)
+        count = seq * of.busy
+        totals = Totals(
+            arrived=count * 100, answered=count * 98, refused={"queue_full": count}, batches=count * 9
+        )
         fit = {"/v1/models/m:predict": Fit(a_ms=12.5, b_ms=0.75, n=200)}
         report = SidecarReport(
-            pod=pod,
-            uid=f"uid-{pod}",
+            pod=of.pod,
+            uid=of.uid,
             seq=seq,
             state="ready",
-            settings_version=1,
-            settings_digest=settings.digest,
-            items=Items(queued=seq % 7, ongoing=8),
+            settings_version=version,
+            settings_digest=name,
+            items=Items(queued=count % 7, ongoing=8 * of.busy),
             totals=totals,
             fit=fit,
         )
@@ -244,12 +266,12 @@ def _reporter(number: int, port: int, folder: Path, *, plain: bool, begun: Calla
             first.pop()()
 
     return Reporter(
-        url=f"{'http' if plain else 'https'}://127.0.0.1:{port}",
+        url=url,
         kind="sidecar",
-        token_file=token,
+        token_file=file,
         authorities=folder / "ca.crt",
         make=make,
-        on_settings=lambda _settings: None,
+        on_settings=take,
         on_artifact=answered,
     )
 
@@ -269,15 +291,17 @@ async def measure(
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         pid, port, metrics = stack.enter_context(_server(pods, folder, *flags))
-        shares = [
-            range(first, min(first + PODS_OF_A_PLAYER, pods)) for first in range(0, pods, PODS_OF_A_PLAYER)
-        ]
-        players = [stack.enter_context(_players(share, port, folder, plain=plain)) for share in shares]
+        played = [
+            Played(
+                namespace="n", pod=f"m-{number}", uid=f"uid-m-{number}", version=1, busy=True,
+                digest=_settings(f"m-{number // PODS_OF_A_BACKEND}").digest,
+            )
+            for number in range(pods)
+        ]  # fmt: skip
+        url = f"{'http' if plain else 'https'}://127.0.0.1:{port}"
+        begin = stack.enter_context(players(played, url, folder))
         began, cpu = time.monotonic(), cpu_seconds(pid)
-        for stdin in players:
-            print("begin", file=stdin, flush=True)
-        while await _metric(metrics, _FIRST) < pods:  # noqa: ASYNC110 - it happens in another process
-            await asyncio.sleep(0.2)
+        await asyncio.to_thread(begin)
         start, start_cpu = time.monotonic() - began, cpu_seconds(pid) - cpu
         await asyncio.sleep(_SETTLE)
         began, cpu, count = time.monotonic(), cpu_seconds(pid), await _metric(metrics, _TAKEN)
@@ -297,32 +321,61 @@ async def measure(
 
 
 @contextlib.contextmanager
-def _players(numbers: range, port: int, folder: Path, *, plain: bool) -> Iterator[IO[str]]:
-    """A process that plays these pods, once it reads a line; yields where it reads."""
-    command = [sys.executable, "-m", "bench.control_reports", "--play", str(folder), f"--port={port}"]
-    flags = [f"--first={numbers.start}", f"--pods={len(numbers)}", *["--plain"] * plain]
-    with subprocess.Popen(
-        [*command, *flags], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdout.readline()
-            yield process.stdin
-        finally:
-            process.kill()
+def players(pods: Sequence[Played], url: str, folder: Path) -> Iterator[Callable[[], None]]:
+    """Processes that play these pods; yields what begins, and returns when each pod has had an answer.
+
+    Args:
+        url: where the operator takes reports.
+        folder: for tokens; `ca.crt` in it verifies the operator.
+    """
+    (folder / "pods.json").write_bytes(msgspec.json.encode(pods))
+    with contextlib.ExitStack() as stack:
+        every = []
+        for first in range(0, len(pods), PODS_OF_A_PLAYER):
+            command = [sys.executable, "-m", "bench.control_reports", "--play", str(folder), f"--url={url}"]
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [*command, f"--first={first}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
+            )
+            stack.callback(process.kill)
+            every.append(process)
+
+        def turn() -> None:
+            for process in every:
+                assert process.stdout is not None
+                assert process.stdout.readline(), "a player has ended"
+
+        def begin() -> None:
+            for process in every:
+                assert process.stdin is not None
+                process.stdin.write(b"begin\n")
+                process.stdin.flush()
+            turn()
+
+        turn()
+        yield begin
 
 
-async def _play(numbers: range, port: int, folder: Path, *, plain: bool) -> None:
+async def _play(first: int, url: str, folder: Path) -> None:
     raise_file_limit()
-    turn = asyncio.Semaphore(_BEGINNING)
-    made = [_reporter(number, port, folder, plain=plain, begun=turn.release) for number in numbers]
+    turn, reported = asyncio.Semaphore(_BEGINNING), asyncio.Semaphore(0)
+
+    def begun() -> None:
+        turn.release()
+        reported.release()
+
+    pods = msgspec.json.decode((folder / "pods.json").read_bytes(), type=list[Played])
+    made = [_reporter(of, url, folder, begun=begun) for of in pods[first : first + PODS_OF_A_PLAYER]]
     print("ready", flush=True)
     sys.stdin.readline()
     tasks = []
     for reporter in made:
         await turn.acquire()
         tasks.append(asyncio.create_task(reporter.run()))
+    for _ in made:
+        await reported.acquire()
+    print("all", flush=True)
     await asyncio.gather(*tasks)
 
 
@@ -354,7 +407,7 @@ def main() -> int:
     flags.add_argument("--seconds", type=float, default=15.0)
     flags.add_argument("--plain", action="store_true", help="without TLS")
     flags.add_argument("--bare", action="store_true", help="a server that does nothing with it")
-    for hidden, kind in (("--serve", Path), ("--play", Path), ("--first", int), ("--port", int)):
+    for hidden, kind in (("--serve", Path), ("--play", Path), ("--first", int), ("--url", str)):
         flags.add_argument(hidden, type=kind, help=argparse.SUPPRESS)
     asked = flags.parse_args()
     set_log_level("error")
@@ -362,8 +415,7 @@ def main() -> int:
         uvloop.run(_serve(asked.pods, asked.serve, plain=asked.plain, bare=asked.bare))
         return 0
     if asked.play is not None:
-        numbers = range(asked.first, asked.first + asked.pods)
-        uvloop.run(_play(numbers, asked.port, asked.play, plain=asked.plain))
+        uvloop.run(_play(asked.first, asked.url, asked.play))
         return 0
     cost = uvloop.run(measure(pods=asked.pods, seconds=asked.seconds, plain=asked.plain, bare=asked.bare))
     print(
