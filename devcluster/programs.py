@@ -211,6 +211,15 @@ COMPONENTS = {
             reduce=reduced_keda.reduce,
             extra=True,
         ),
+        # The metrics API, by which Kubernetes' own autoscaler sees the CPU of pods.
+        Component(
+            name="metrics-server",
+            module="sigs.k8s.io/metrics-server",
+            binaries=_same("metrics-server"),
+            about="1 minute",
+            copies={"config": "manifests/base"},
+            extra=True,
+        ),
         # What makes a release: bills of material, signatures.
         Component(
             name="syft",

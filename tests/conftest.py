@@ -43,8 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave tests/clients and tests/keda to who names them: they take what nothing else needs."""
-    apart = [Path(__file__).with_name(name) for name in ("clients", "keda")]
+    """Leave tests/clients and tests/scalers to who names them: they take what nothing else needs."""
+    apart = [Path(__file__).with_name(name) for name in ("clients", "scalers")]
     asked = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
     if collection_path in apart and not any(path.is_relative_to(collection_path) for path in asked):
         return True

@@ -27,7 +27,7 @@ from bench.zero import resources
 from bench.zero.cycles import Asked, say
 from bench.zero.resources import SYSTEM
 from bench.zero.table import beside_keda, figures, page, verdicts, wrong
-from devcluster import images, keda
+from devcluster import addons, images
 from devcluster.cluster import Cluster
 from devcluster.network import API_PORT, FIRST
 from devcluster.paths import REPOSITORY
@@ -57,7 +57,7 @@ def installed(name: str, *, keep: bool, with_keda: bool) -> Iterator[Cluster]:
             *("--wait", "--timeout", "240s"),
         )
         if with_keda:
-            keda.install(cluster)
+            addons.install(cluster, addons.KEDA)
         namespace = resources.NAMESPACE
         cluster.kubectl("delete", "namespace", namespace, "--ignore-not-found", timeout=300)
         cluster.kubectl("create", "namespace", namespace)

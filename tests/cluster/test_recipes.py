@@ -19,7 +19,7 @@ from tests.support.pages.page import DOCS, ROOT, Page
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 NOT_HERE = frozenset({"keda.sh/v1alpha1", "gateway.networking.k8s.io/v1"})
-"""APIs of other projects, which this cluster has not: tests/keda runs the first one's recipe."""
+"""APIs of other projects, which this cluster has not: tests/scalers runs the first one's recipe."""
 LANGUAGE, WEIGHTS = "localhost/language:1", "localhost/digits-weights:7"
 ONES_OWN = "localhost/penstock-examples/small:1"
 MODEL = """

@@ -1,4 +1,4 @@
-"""All states of a backend that a watch sees, and who has written its replicas in each."""
+"""All states of an object that a watch sees, and who has written its replicas in each."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from tests.support.cluster.k8s import Namespace
 
 
 @contextmanager
-def watched(namespace: Namespace, backend: str, path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Every state of the backend that the API server tells a watch; complete when the context has ended."""
+def watched(
+    namespace: Namespace, name: str, path: Path, kind: str = "modelbackend"
+) -> Iterator[list[dict[str, Any]]]:
+    """Every state of the object that the API server tells a watch; complete when the context has ended."""
     states: list[dict[str, Any]] = []
-    asked = ("get", "modelbackend", backend, "--watch", "--show-managed-fields", "-o", "json")
+    asked = ("get", kind, name, "--watch", "--show-managed-fields", "-o", "json")
     command = namespace.cluster.kubectl_command("-n", namespace.name, *asked)
     with path.open("wb") as output:
         watch = subprocess.Popen(command, stdout=output)

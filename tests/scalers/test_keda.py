@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from devcluster import addons
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import (
     Load,
@@ -60,6 +61,7 @@ def test_keda_follows_the_recommendation_to_zero_and_back_and_the_operator_write
     """
     scaling = documented("ModelBackend")["spec"]["autoscaling"]
     assert scaling["mode"] == "External"
+    addons.install(namespace.cluster, addons.KEDA)
     slow = {"delay_ms": 400}
     model = ledger_backend(NAME, collector=load.port, init_kwargs=slow, autoscaling=scaling | QUICK)
     # Room for all that comes until a pod is ready, however long the machine takes to start it.
