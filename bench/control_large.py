@@ -331,7 +331,7 @@ class Run:
     async def _report(self, operator: Operator, stack: ExitStack) -> None:
         """Have pods report from now on."""
         objects = self._world.cluster.objects
-        pods = []
+        pods: list[Played] = []
         for (kind, where, name), obj in objects.items():
             of = obj["metadata"].get("labels", {}).get(BACKEND_LABEL)
             if kind == POD.kind and of and len(pods) < self._asked.reporters:
@@ -343,7 +343,8 @@ class Run:
                         digest=made.digest, busy=len(pods) < self._asked.busy,
                     )
                 )  # fmt: skip
-        begin = stack.enter_context(players(pods, self._url, self._folder))
+        # NB: in a thread, as players take seconds to start, in which the API server must answer.
+        begin = await asyncio.to_thread(stack.enter_context, players(pods, self._url, self._folder))
         began, cpu, writes = time.monotonic(), operator.cpu(), self._writes()
         await asyncio.to_thread(begin)
         self.say("reporters", len(pods))
