@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -343,10 +344,10 @@ class Run:
                         digest=made.digest, busy=len(pods) < self._asked.busy,
                     )
                 )  # fmt: skip
-        # NB: in a thread, as players take seconds to start, in which the API server must answer.
-        begin = await asyncio.to_thread(stack.enter_context, players(pods, self._url, self._folder))
+        there, begin = stack.enter_context(players(pods, self._url, self._folder))
+        await _in_a_thread(there, operator)
         began, cpu, writes = time.monotonic(), operator.cpu(), self._writes()
-        await asyncio.to_thread(begin)
+        await _in_a_thread(begin, operator)
         self.say("reporters", len(pods))
         self.say("reporters, s until each has reported", time.monotonic() - began)
         self.say("reporters, s of CPU until then", operator.cpu() - cpu)
@@ -469,6 +470,15 @@ class Run:
         out, _ = await process.communicate()
         for name, value in json.loads(out).items():
             self.say(name, value)
+
+
+async def _in_a_thread(wait: Callable[[], None], operator: Operator) -> None:
+    """Wait for players; meanwhile the operator's Lease needs an apiserver that answers."""
+    waiting = asyncio.create_task(asyncio.to_thread(wait))
+    while not waiting.done():
+        operator.runnable()  # raises if it has ended
+        await asyncio.sleep(0.1)
+    await waiting
 
 
 async def _reports(operator: Operator) -> float:

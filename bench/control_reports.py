@@ -299,7 +299,8 @@ async def measure(
             for number in range(pods)
         ]  # fmt: skip
         url = f"{'http' if plain else 'https'}://127.0.0.1:{port}"
-        begin = stack.enter_context(players(played, url, folder))
+        there, begin = stack.enter_context(players(played, url, folder))
+        there()
         began, cpu = time.monotonic(), cpu_seconds(pid)
         await asyncio.to_thread(begin)
         start, start_cpu = time.monotonic() - began, cpu_seconds(pid) - cpu
@@ -321,8 +322,13 @@ async def measure(
 
 
 @contextlib.contextmanager
-def players(pods: Sequence[Played], url: str, folder: Path) -> Iterator[Callable[[], None]]:
-    """Processes that play these pods; yields what begins, and returns when each pod has had an answer.
+def players(
+    pods: Sequence[Played], url: str, folder: Path
+) -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
+    """Processes that play these pods.
+
+    Yields two functions, for a thread: the first waits until all are there, which takes 5 ms a pod; the
+    second has them begin, and waits until each pod has had an answer.
 
     Args:
         url: where the operator takes reports.
@@ -353,8 +359,7 @@ def players(pods: Sequence[Played], url: str, folder: Path) -> Iterator[Callable
                 process.stdin.flush()
             turn()
 
-        turn()
-        yield begin
+        yield turn, begin
 
 
 async def _play(first: int, url: str, folder: Path) -> None:
