@@ -43,6 +43,7 @@ with needs("penstock-router", "router"):
     from penstock_wire.http2.connection import H2Connection
     from penstock_wire.memory_limit import bound
     from penstock_wire.process import (
+        NOWHERE,
         Parser,
         address,
         duration,
@@ -192,7 +193,7 @@ class Process:
         settings = decode_settings(data, by_hand=by_hand, targets=targets)
         return changed_settings(settings, self._source.current, self._source.digest)
 
-    def _make_tenant(self, news: Callable[[], None]) -> tuple[Router, H1Front]:
+    def _make_tenant(self, namespace: str, news: Callable[[], None]) -> tuple[Router, H1Front]:
         front = H1Front(
             memory=self._memory,
             http2=H2Connection,
@@ -200,13 +201,15 @@ class Process:
             turns=Turns(asyncio.get_running_loop()),
             sweeps=False,
         )
-        return self._make_router(front, news), front
+        return self._make_router(front, news, {"namespace": namespace}), front
 
     def _fronts(self) -> list[H1Front]:
         tenants = self._router.fronts if isinstance(self._router, SharedRouter) else ()
         return [self._front, *tenants]
 
-    def _make_router(self, front: H1Front, news: Callable[[], None]) -> Router:
+    def _make_router(
+        self, front: H1Front, news: Callable[[], None], where: Mapping[str, str] = NOWHERE
+    ) -> Router:
         return Router(
             front=front,
             host=self._arguments.listen[0],
@@ -215,6 +218,7 @@ class Process:
             clock=asyncio.get_running_loop().time,
             pod=self._pod,
             uid=self._uid,
+            where=where,
             slices_synced=self._slices_synced,
             news=news,
             access=self._access,

@@ -15,6 +15,7 @@ from penstock_router.series import Series
 from penstock_wire.build import BUILD
 from penstock_wire.exposition import memory_families
 from penstock_wire.http.memory import MemoryBound
+from penstock_wire.process import NOWHERE
 
 
 class Metrics:
@@ -24,6 +25,7 @@ class Metrics:
         held: counts the requests that are held now, by backend.
         with_room: counts the pods that report how much room they have, by backend.
         memory: the memory that all connections keep.
+        where: fields of each log line.
     """
 
     def __init__(
@@ -31,7 +33,9 @@ class Metrics:
         held: Callable[[], Mapping[str, int]],
         with_room: Callable[[], Mapping[str, int]] = dict,
         memory: MemoryBound | None = None,
+        where: Mapping[str, str] = NOWHERE,
     ) -> None:
+        self._where = where  # of log lines
         self._memory = MemoryBound() if memory is None else memory
         self._held = held
         self._with_room = with_room
@@ -54,7 +58,7 @@ class Metrics:
     def mirror_series(self, endpoint: str, mirror: str) -> MirrorSeries:
         series = self._mirrors.get((endpoint, mirror))
         if series is None:
-            series = self._mirrors[endpoint, mirror] = MirrorSeries(endpoint, mirror)
+            series = self._mirrors[endpoint, mirror] = MirrorSeries(endpoint, mirror, self._where)
         return series
 
     def forget_mirror(self, endpoint: str, mirror: str) -> None:

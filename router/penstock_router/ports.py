@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from penstock_router.messages.request_body import WHOLE_BYTES
 from penstock_wire.control.router_settings import Endpoint
 from penstock_wire.http import Front, Listener, Request, Service
-from penstock_wire.process import log
+from penstock_wire.process import NOWHERE, log
 
 RETRY_SECONDS = 1.0
 
@@ -53,6 +53,7 @@ class Ports:
         make_service: makes the service that takes the requests of a port.
         settled: called when every wanted port has been tried after a change, and when a port that had failed
             is bound.
+        where: fields of each log line.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class Ports:
         host: str,
         make_service: Callable[[int], Service],
         settled: Callable[[], None],
+        where: Mapping[str, str] = NOWHERE,
     ) -> None:
         self._front = front
         self._host = host
         self._make_service = make_service
         self._settled = settled
+        self._where = where
         self._wanted: frozenset[int] = frozenset()
         self._leaving: frozenset[int] = frozenset()
         self._sent_away: set[int] = set()
@@ -126,7 +129,7 @@ class Ports:
             task = asyncio.create_task(self._close(self._listeners.pop(port)))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
-            log("port closed", port=port)
+            log("port closed", port=port, **self._where)
         for port in [port for port in self._errors if port not in self._wanted]:
             del self._errors[port]
         self._send_away()
@@ -135,7 +138,7 @@ class Ports:
         for port in sorted(self._wanted - self._listeners.keys()):
             news = await self._bind(port) or news
         if made := list(self._listeners)[before:]:
-            log("ports bound", ports=made)
+            log("ports bound", ports=made, **self._where)
         if news or not self._errors:
             self._settled()
 
@@ -157,7 +160,8 @@ class Ports:
             known = self._errors.get(port) == message
             self._errors[port] = message
             if not known:
-                log("port cannot be bound", level="error", port=port, error=error.strerror or str(error))
+                why = error.strerror or str(error)
+                log("port cannot be bound", level="error", port=port, error=why, **self._where)
             return not known
         self._listeners[port] = listener
         self._errors.pop(port, None)

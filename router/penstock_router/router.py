@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,7 +28,7 @@ from penstock_wire.control.router_settings import Endpoint, Mirror, RouterSettin
 from penstock_wire.errors import DocumentError, PenstockError, Reason
 from penstock_wire.http import Exchange, Front, Response, Service, Upstream
 from penstock_wire.http.memory import MemoryBound
-from penstock_wire.process import log
+from penstock_wire.process import NOWHERE, log
 
 MAX_MATCHES = 4096
 """The most targets whose endpoint is cached."""
@@ -129,6 +129,7 @@ class Router:
         random_source: for all random choices.
         pod: name of its pod; empty outside a cluster.
         uid: uid of its pod.
+        where: fields of each log line, such as the namespace where the process serves several.
         slices_synced: whether the pods are known; always true outside a cluster.
         news: called on changes that must be reported at once.
         access: logs requests; None = none of them.
@@ -148,6 +149,7 @@ class Router:
         clock: Callable[[], float],
         pod: str = "",
         uid: str = "",
+        where: Mapping[str, str] = NOWHERE,
         slices_synced: Callable[[], bool] = lambda: True,
         news: Callable[[], None] = lambda: None,
         access: AccessLog | None = None,
@@ -163,6 +165,7 @@ class Router:
         self._clock = clock
         self._random = random_source
         self._pod, self._uid = pod, uid
+        self._where = where
         self._slices_synced = slices_synced
         self._news = news
         self._processor_wait = processor_wait
@@ -173,12 +176,20 @@ class Router:
         self._door: int | None = None
         self._owners: dict[int, str] = {}
         self._owner_errors: dict[str, str] = {}
-        self.pods = Pods(clock=clock, random_source=random_source, changed=self._pods_changed)
+        self.pods = Pods(clock=clock, random_source=random_source, changed=self._pods_changed, where=where)
         self._memory = memory = MemoryBound() if memory is None else memory
-        self.metrics = Metrics(self._held_by_backend, self.pods.with_room, memory)
-        self.ports = Ports(front=front, host=host, make_service=self._port_service, settled=self._settled)
+        self.metrics = Metrics(self._held_by_backend, self.pods.with_room, memory, where)
+        self.ports = Ports(
+            front=front, host=host, make_service=self._port_service, settled=self._settled, where=where
+        )
         self._forwarder = Forwarder(
-            pods=self.pods, upstream=upstream, metrics=self.metrics, clock=clock, pod=pod, access=access
+            pods=self.pods,
+            upstream=upstream,
+            metrics=self.metrics,
+            clock=clock,
+            pod=pod,
+            access=access,
+            where=where,
         )
         self._mirrors = Mirrors(
             pods=self.pods,
@@ -193,7 +204,7 @@ class Router:
         memory.others.append(self._mirrors.kept)
         self._begin: Begin = self._forwarder.begin
         if tracing is not None:
-            self._begin = tracing.traced(self._begin)
+            self._begin = tracing.traced(self._begin, where)
 
     def apply(self, settings: RouterSettings, *, door: int | None = None) -> None:
         """Replace the settings: earlier requests are served by the old ones, later requests by these.
@@ -224,7 +235,7 @@ class Router:
                 state.update(endpoint)
             state.mirrors = self._mirrors.wanted(state.mirrors, endpoint)
             for fault in state.faults:
-                log("match rule left out", level="warning", endpoint=name, error=fault)
+                log("match rule left out", level="warning", endpoint=name, error=fault, **self._where)
         if moved:
             self._place_all(settings)
         self.settings = settings
@@ -237,10 +248,10 @@ class Router:
         self._table = RouteTable.of(settings.endpoints)
         self._matches.clear()
         for name, conflict in self._table.conflicts.items():
-            log("endpoint has no route", level="warning", endpoint=name, error=conflict)
+            log("endpoint has no route", level="warning", endpoint=name, error=conflict, **self._where)
         self._owners, self._owner_errors = owners(settings.endpoints)
         for name, conflict in self._owner_errors.items():
-            log("endpoint has no port", level="warning", endpoint=name, error=conflict)
+            log("endpoint has no port", level="warning", endpoint=name, error=conflict, **self._where)
 
     def front_door(self, exchange: Exchange) -> None:
         """Take a request at the common front door (a `Service`)."""
@@ -374,7 +385,7 @@ class Router:
             and self._slices_synced()
         ):
             self.ready.set()
-            log("ready", endpoints=len(self._endpoints), build=BUILD)
+            log("ready", endpoints=len(self._endpoints), build=BUILD, **self._where)
             self._news()
 
     def _make_state(self, endpoint: Endpoint) -> EndpointState:

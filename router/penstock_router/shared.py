@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from prometheus_client import metrics_core as core
+
 from penstock_router.metrics import Metrics, collect
 from penstock_router.pods.endpoint_slices import Address
 from penstock_router.router import Router
@@ -39,15 +41,15 @@ class SharedRouter:
     """The routers of all namespaces that share a process; it stands in for a `Router`.
 
     Args:
-        make: makes the router of one namespace, and the front by which it listens; it gets what the router
-            calls on changes that must be reported at once.
+        make: makes the router of one namespace, and the front by which it listens; it gets the namespace, and
+            what the router calls on changes that must be reported at once.
         upstream: what they send requests with.
         pod: as for `Router`, as are `uid`, `slices_synced`, `news`, `processor_wait` and `memory`.
     """
 
     def __init__(
         self,
-        make: Callable[[Callable[[], None]], tuple[Router, H1Front]],
+        make: Callable[[str, Callable[[], None]], tuple[Router, H1Front]],
         *,
         upstream: HopUpstream,
         pod: str,
@@ -65,7 +67,8 @@ class SharedRouter:
         """The router of each namespace."""
         self.fronts: list[H1Front] = []
         """All by which it listens."""
-        self._front_of: dict[str, H1Front] = {}
+        self.front_of: dict[str, H1Front] = {}
+        """By which a namespace's router listens."""
         self._stirred: dict[str, int] = {}  # by namespace, the next reports for which it is looked at
         self._turn = 0
         self._reported: tuple[int, dict[str, TenantReport]] = (0, {})  # number and tenants
@@ -107,8 +110,8 @@ class SharedRouter:
         self.tenants[name].apply(RouterSettings(endpoints=tenant.endpoints), door=tenant.port)
 
     def _begin(self, name: str) -> None:
-        router, front = self._make(lambda: self._tenant_news(name))
-        self.tenants[name], self._front_of[name] = router, front
+        router, front = self._make(name, lambda: self._tenant_news(name))
+        self.tenants[name], self.front_of[name] = router, front
         self._unready.add(name)
         self.fronts.append(front)
         router.pods.recall = self._upstream.recall
@@ -128,7 +131,7 @@ class SharedRouter:
 
     def _end(self, name: str) -> None:
         router = self.tenants.pop(name)
-        del self._front_of[name]
+        del self.front_of[name]
         self._stirred.pop(name, None)
         self._unready.discard(name)
         router.end()
@@ -248,7 +251,7 @@ class SharedRouter:
         self._turn = (self._turn + 1) % QUIET_TURNS
         before, made = self._reported[1], {}
         for place, (name, router) in enumerate(self.tenants.items()):
-            front, known = self._front_of[name], before.get(name)
+            front, known = self.front_of[name], before.get(name)
             if front.connections or front.accepted:
                 front.accepted, self._stirred[name] = 0, 2
             left = self._stirred.get(name, 0)
@@ -299,4 +302,11 @@ class SharedMetrics:
     def collect(self) -> Iterator[Any]:
         """Yield all metrics, for `prometheus_client`."""
         scopes: dict[str, Metrics] = {name: each.metrics for name, each in self._router.tenants.items()}
-        return collect(scopes, self._memory)
+        yield from collect(scopes, self._memory)
+        connections = core.GaugeMetricFamily(
+            "penstock_router_connections", "Open connections of clients.", labels=["namespace"]
+        )
+        for name, front in self._router.front_of.items():
+            if front.connections:
+                connections.add_metric([name], len(front.connections))
+        yield connections

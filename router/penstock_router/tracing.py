@@ -38,8 +38,9 @@ class Tracing:
     def __init__(self, processor: SpanProcessor, attributes: Mapping[str, str]) -> None:
         self._spans = Spans(processor, SERVICE_NAME, attributes)
 
-    def traced(self, begin: Begin) -> Begin:
-        """Wrap `begin` so that each sampled request gets a span."""
+    def traced(self, begin: Begin, where: Mapping[str, str]) -> Begin:
+        """Wrap `begin` so that each sampled request gets a span, with attributes of where it came."""
+        more = {f"penstock.{name}": value for name, value in where.items()}
 
         def arrive(
             state: EndpointState, exchange: Exchange, route: bytes, _trace: RequestTrace | None
@@ -49,6 +50,7 @@ class Tracing:
             trace = None
             if span is not None:
                 span.set_attribute("penstock.endpoint", state.name)
+                span.set_attributes(more)
                 request.headers = named(request.headers, span.get_span_context())
                 trace = _Notes(span)
             begin(state, exchange, route, trace)

@@ -27,6 +27,9 @@ _threshold = 20
 OPEN_FILES = 65_536
 """Most files and connections that a process asks for: more than the connections that any port accepts."""
 
+NOWHERE: Mapping[str, str] = {}
+"""For log lines of what has no namespace but its process's own: the collector names that one."""
+
 
 def set_log_level(level: str) -> None:
     """Log this level and above: debug, info, warning or error."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock_wire.process import log
@@ -18,10 +18,12 @@ class ErrorLog:
 
     Args:
         clock: seconds, monotonic.
+        where: fields of each line.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], where: Mapping[str, str]) -> None:
         self._clock = clock
+        self._where = where
         self._lines = float(MOST_LINES)
         self._since = clock()
         self._left_out = 0
@@ -54,5 +56,6 @@ class ErrorLog:
             backend=backend or None,
             pod=pod or None,
             left_out=self._left_out or None,
+            **self._where,
         )
         self._left_out = 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock_router.endpoints import EndpointState
@@ -50,7 +50,7 @@ from penstock_wire.http import (
 from penstock_wire.http.answer_stream import AnswerStream
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server.streams import close_in_background
-from penstock_wire.process import log
+from penstock_wire.process import NOWHERE, log
 from penstock_wire.request_ids import RequestIds
 
 MAX_KNOWN: Final = 256
@@ -62,6 +62,7 @@ class Forwarder(Owner):
 
     Args:
         pod: name of this router's pod, for problem documents.
+        where: fields of each log line.
     """
 
     def __init__(
@@ -73,10 +74,12 @@ class Forwarder(Owner):
         clock: Callable[[], float],
         pod: str = "",
         access: AccessLog | None = None,
+        where: Mapping[str, str] = NOWHERE,
     ) -> None:
         self._access = AccessLog(0.0) if access is None else access
         self._counting = Counting(clock)
-        self._errors = ErrorLog(clock)
+        self._errors = ErrorLog(clock, where)
+        self._where = where
         self._pods = pods
         self._upstream = upstream
         self._proxy = Proxy(pods=pods, upstream=upstream, metrics=metrics, clock=clock)
@@ -364,7 +367,8 @@ class Forwarder(Owner):
         self._answer(proxied, answer, AnswerFields(answer.headers), self._clock())
 
     def _broken(self, proxied: ProxiedRequest, error: BaseException) -> None:
-        log("request failed", level="error", error=repr(error), request_id=proxied.identity.decode())
+        identity = proxied.identity.decode()
+        log("request failed", level="error", error=repr(error), request_id=identity, **self._where)
         self._answer_error(proxied, PenstockError(Reason.INTERNAL, "the router failed to handle the request"))
 
     def _answer(self, proxied: ProxiedRequest, answer: Response, fields: AnswerFields, now: float) -> None:
@@ -451,6 +455,7 @@ class Forwarder(Owner):
                 received=proxied.received,
                 endpoint=proxied.state.name,
                 backend=proxied.backend,
+                **self._where,
             )
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import metrics_core as core
@@ -10,7 +10,7 @@ from prometheus_client import metrics_core as core
 from penstock_router.mirroring.compare import FirstDifference
 from penstock_router.series import Series
 from penstock_wire.control.report import MAX_CAUSE, MAX_DIFFERENCES, Difference, MirrorTotals
-from penstock_wire.process import log
+from penstock_wire.process import NOWHERE, log
 from penstock_wire.words import cut
 
 EQUAL = "equal"
@@ -27,10 +27,15 @@ class CountedDifference:
 
 
 class MirrorSeries:
-    """The outcomes of one endpoint's copies for one mirror, since the router started."""
+    """The outcomes of one endpoint's copies for one mirror, since the router started.
+
+    Args:
+        where: fields of each log line.
+    """
 
     __slots__ = (
         "_first",
+        "_where",
         "answered",
         "causes",
         "compared",
@@ -44,7 +49,8 @@ class MirrorSeries:
         "unanswered",
     )
 
-    def __init__(self, endpoint: str, mirror: str) -> None:
+    def __init__(self, endpoint: str, mirror: str, where: Mapping[str, str] = NOWHERE) -> None:
+        self._where = where
         self.copies = Series(endpoint, mirror)
         """The mirror's answers, and their durations."""
         self.served = Series(endpoint, mirror)
@@ -94,6 +100,7 @@ class MirrorSeries:
             mirror=self.copies.backend,
             reason=reason,
             first=cause,
+            **self._where,
         )
 
     def skip(self, reason: str) -> None:

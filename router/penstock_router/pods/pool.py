@@ -12,7 +12,7 @@ from penstock_router.choice.affinity import Hashed, score
 from penstock_router.choice.load_balancing import two_of
 from penstock_router.pods.endpoint_slices import Address
 from penstock_router.pods.pod import Pod, less_loaded
-from penstock_wire.process import log
+from penstock_wire.process import NOWHERE, log
 
 REFUSING_SECONDS: Final = 5.0
 """A pod that refused because it drains gets no requests for this long, unless its slice changes before."""
@@ -46,14 +46,21 @@ class Pods:
         clock: seconds, monotonic.
         random_source: for the random choice of pods.
         changed: called after each change.
+        where: fields of each log line.
     """
 
     def __init__(
-        self, *, clock: Callable[[], float], random_source: random.Random, changed: Callable[[], None]
+        self,
+        *,
+        clock: Callable[[], float],
+        random_source: random.Random,
+        changed: Callable[[], None],
+        where: Mapping[str, str] = NOWHERE,
     ) -> None:
         self._clock = clock
         self._random = random_source
         self._changed = changed
+        self._where = where
         self._from_slices: Mapping[str, tuple[Address, ...]] = {}
         self._from_targets: Mapping[str, tuple[Address, ...]] = {}
         self._pods: dict[str, dict[Address, Pod]] = {}
@@ -181,7 +188,7 @@ class Pods:
     def failed(self, pod: Pod, why: str) -> None:
         """Note that no connection to the pod could be made, or that its model takes no requests."""
         if not pod.unreachable:
-            log("pod cannot be reached", level="warning", pod=pod.address.pod, error=why)
+            log("pod cannot be reached", level="warning", pod=pod.address.pod, error=why, **self._where)
         pod.failed(self._clock(), why)
 
     def reached(self, pod: Pod) -> None:
@@ -189,7 +196,7 @@ class Pods:
         news = pod.unreachable
         pod.reached()
         if news:
-            log("pod is reached again", pod=pod.address.pod, host=pod.address.host)
+            log("pod is reached again", pod=pod.address.pod, host=pod.address.host, **self._where)
             self._changed()
 
     def full(self, pod: Pod) -> None:

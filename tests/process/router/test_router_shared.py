@@ -73,6 +73,7 @@ async def test_namespaces_share_no_name_and_one_that_goes_leaves_the_others_alon
     for name in "ab":
         counted = f'requests_total{{backend="m",code="200",endpoint="e",namespace="{name}",reason=""}} 2.0'
         assert counted in metrics
+    assert 'penstock_router_connections{namespace="a"} 2.0' in metrics
     gone = tenants.pop("a")
     settle(process, tenants)
 
@@ -91,6 +92,19 @@ async def test_namespaces_share_no_name_and_one_that_goes_leaves_the_others_alon
     settle(process, tenants)
     await until(lambda: f"{tenants['a'].port}" in "".join(process.log) or None)
     assert await ask(process, tenants["a"].urls[0]) == 200
+
+
+async def test_what_is_logged_of_a_namespace_names_it(router: MakeRouter) -> None:
+    tenants = {name: Tenant(f"127.0.0.1:{free_port()}") for name in "ab"}
+    process = router("--shared", "--access-log=1")
+    settle(process, tenants)
+    await process.start()
+    for name in "ab":
+        assert await ask(process, tenants[name].urls[0], headers={"x-penstock-timeout-ms": "300"}) == 504
+    for message in ("ports bound", "pod cannot be reached", "an error was answered", "request"):
+        for name in "ab":
+            sought = (f'"{message}"', f'"namespace": "{name}"')
+            await until(lambda sought=sought: any(all(s in line for s in sought) for line in process.log))
 
 
 async def test_a_change_of_one_namespace_is_all_that_is_sent_and_the_others_stay(

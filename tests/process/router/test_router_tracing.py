@@ -70,6 +70,7 @@ def test_a_request_has_a_span_between_its_callers_and_the_sidecars() -> None:
     assert get(sent, b"tracestate") == b"a=1"
     assert attributes(span) == {
         "endpoint": "e",
+        "namespace": "n",
         "backend": "b",
         "pod": "a:1",
         "tries": 1,

@@ -78,7 +78,7 @@ class World:
         )
         self._begin: Begin = self.forwarder.begin
         if tracing is not None:
-            self._begin = tracing.traced(self._begin)
+            self._begin = tracing.traced(self._begin, {"namespace": "n"})
         self.have(*hosts)
 
     def endpoint(
