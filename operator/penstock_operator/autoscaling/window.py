@@ -273,6 +273,8 @@ class LoadWindow:
         self._starting: dict[str, float] = {}
         self._startups: deque[float] = deque(maxlen=_STARTUPS)
         self._coming = 0.0
+        self._busy = -math.inf
+        """The time of the last report that had an item, now or since the one before, in seconds."""
 
     def record(self, report: SidecarReport, at: float, *, every: float = 1.0) -> None:
         """Record a pod's report.
@@ -291,6 +293,9 @@ class LoadWindow:
         else:
             before = None if _restarted(pod.report, report) else pod.report
         totals, past = report.totals, before.totals if before else Totals()
+        came = totals.arrived != past.arrived or totals.batches != past.batches
+        if came or report.items.queued or report.items.ongoing or report.oldest_age_ms:
+            self._busy = at
         was_silent = at - pod.at > pod.silent_after
         _no_longer_latest(pod.samples)
         pod.samples.append(
@@ -437,6 +442,8 @@ class LoadWindow:
     def load(self, now: float, max_batch_size: int) -> QueueLoad:
         """Return the pods' part of `status.load`: queues now, arrivals and batch fill of the last minute."""
         self._drop_gone(now)
+        if now - self._busy > _RATES_S:
+            return QueueLoad()  # NB: most backends of a cluster sleep, and their samples are many
         talking = [pod.report for pod in self._pods.values() if now - pod.at <= pod.silent_after]
         lately = [
             sample for pod in self._pods.values() for sample in pod.samples if now - sample.at <= _RATES_S

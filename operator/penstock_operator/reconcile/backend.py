@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POLICY, SER
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import parent_check, victims
 from penstock_operator.reconcile.children import apply_children, requeue_after
-from penstock_operator.reconcile.context import Problems, ReconcileContext, Scaled
+from penstock_operator.reconcile.context import Problems, ReconcileContext, Scaled, Settled
 from penstock_operator.reconcile.parent import load_parent
 from penstock_operator.reconcile.status_writer import same_status, write_status
 from penstock_operator.status import (
@@ -55,25 +55,62 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
         looked[ObjectKey(CONFIG_MAP.kind, key.namespace, names.backend_settings(key.name))], stored
     )
     versioned = _settings(ctx, backend, recorded)
-    problems = Problems()
     live = _own(looked[ObjectKey(DEPLOYMENT.kind, key.namespace, names.backend(key.name))], stored)
-    pinned = deployment.pinned_template(backend, config=ctx.render, new_secret=ctx.draw_secret(), live=live)
-    if not backend.spec.suspend:
-        desired = rendering.backend_objects(
-            backend, document=versioned.document, pinned=pinned, config=ctx.render
+    uid, problems = backend.metadata.uid, Problems()
+    held: tuple[str, ...] = ()
+    of = (uid, backend.metadata.generation, versioned.document, ctx.render)
+    settled = ctx.memory.settled.get(key)
+    if settled is None or settled.of != of or settled.children != _versions(ctx.store.owned(uid)):
+        ctx.memory.settled.pop(key, None)
+        pinned = deployment.pinned_template(
+            backend, config=ctx.render, new_secret=ctx.draw_secret(), live=live
         )
-        uid = backend.metadata.uid
-        await victims.before_decrease(ctx, backend, live)
-        problems = await apply_children(
-            ctx, key, desired, owners=(uid,), candidates=lambda: _unused(ctx, backend), looked=looked,
-            confirm=lambda: parent_check.confirm_own(ctx, stored),
-        )  # fmt: skip
-    if problems.unpublished:
-        return requeue_after(problems)
-    held = _held(ctx, backend, pinned, versioned, live=live) if backend.spec.suspend else ()
-    wait = await _write_status(ctx, key, backend, versioned, problems, pinned, held)
+        settled = Settled(of=of, children=0, upgrade_pending=pinned.upgrade_pending)
+        if backend.spec.suspend:
+            held = _held(ctx, backend, pinned, versioned, live=live)
+        else:
+            problems, children = await _write_children(ctx, backend, stored, versioned, pinned, looked)
+            if problems.unpublished:
+                return requeue_after(problems)
+            # NB: of what a watch has brought meanwhile, nothing was compared.
+            if not problems.any and children == _versions(ctx.store.owned(uid)):
+                ctx.memory.settled[key] = replace(settled, children=children)
+    wait = await _write_status(
+        ctx, key, backend, versioned, problems, held, upgrade_pending=settled.upgrade_pending
+    )
     again = requeue_after(problems)
     return wait if wait is not None else again
+
+
+async def _write_children(
+    ctx: ReconcileContext,
+    backend: ModelBackend,
+    stored: Obj,
+    versioned: settings.Versioned,
+    pinned: PinnedTemplate,
+    looked: dict[ObjectKey, Obj | None],
+) -> tuple[Problems, int]:
+    """Bring the children to what the backend asks for; return their versions, too (see `_versions`)."""
+    key = key_of(stored)
+    live = _own(looked[ObjectKey(DEPLOYMENT.kind, key.namespace, names.backend(key.name))], stored)
+    await victims.before_decrease(ctx, backend, live)
+    found: dict[ObjectKey, Obj] = {}
+    problems = await apply_children(
+        ctx,
+        key,
+        rendering.backend_objects(backend, document=versioned.document, pinned=pinned, config=ctx.render),
+        owners=(backend.metadata.uid,),
+        candidates=lambda: _unused(ctx, backend),
+        looked=looked,
+        found=found,
+        confirm=lambda: parent_check.confirm_own(ctx, stored),
+    )
+    return problems, _versions(found.values())
+
+
+def _versions(children: Iterable[Obj]) -> int:
+    """A number that says which versions of which children these are."""
+    return hash(frozenset((key_of(child), child["metadata"].get("resourceVersion")) for child in children))
 
 
 def unreadable(ctx: ReconcileContext, stored: Obj, error: str) -> dict[str, Any]:
@@ -107,6 +144,7 @@ def forget(ctx: ReconcileContext, key: ObjectKey) -> None:
     """Drop what was stored in memory of a deleted backend."""
     ctx.view.forget(key)
     ctx.memory.scaled.pop(key, None)
+    ctx.memory.settled.pop(key, None)
     ctx.memory.made.pop((key.namespace, names.backend_settings(key.name)), None)
     ctx.memory.load_turns.forget(key)
     ctx.reports.forget_backend(key.namespace, key.name)
@@ -200,7 +238,7 @@ def _load(ctx: ReconcileContext, key: ObjectKey, max_batch_size: int) -> LoadSta
     requests, errors = ctx.reports.errors(key.namespace, key.name)
     refused = sum(count for reason, count in errors.items() if reason in REFUSALS)
     return LoadStatus(
-        **queues.model_dump(),
+        **vars(queues),
         requests_per_minute=requests,
         refused_per_minute=refused,
         failed_per_minute=sum(errors.values()) - refused,
@@ -232,8 +270,9 @@ async def _write_status(
     backend: ModelBackend,
     versioned: settings.Versioned,
     problems: Problems,
-    pinned: PinnedTemplate,
     held: Sequence[str],
+    *,
+    upgrade_pending: bool,
 ) -> float | None:
     """Write the status; if it is too early for that, return the seconds after which to look again."""
     namespace, name = key.namespace, key.name
@@ -276,7 +315,7 @@ async def _write_status(
         item_seconds=scaled.item_seconds,
         unreachable=scaled.unreachable,
         schedule_note=_schedule_note(ctx, backend),
-        upgrade_pending=pinned.upgrade_pending,
+        upgrade_pending=upgrade_pending,
         held=held,
     )
     status = backend_status(backend, seen, now=ctx.now())

@@ -29,6 +29,7 @@ async def apply_children(
     candidates: Callable[[], Sequence[Obj]],
     shared: bool = False,
     looked: dict[ObjectKey, Obj | None] | None = None,
+    found: dict[ObjectKey, Obj] | None = None,
     confirm: Callable[[], Awaitable[None]],
 ) -> Problems:
     """Apply what differs and delete what is no longer desired; return what cannot be written.
@@ -36,6 +37,7 @@ async def apply_children(
     Args:
         owners: uids; one of them must own a live object for it to be ours.
         candidates: returns the existing objects of this key; called after the applies.
+        found: gets each child that is as desired by now.
         confirm: called once, before the first object is made or gets an owner back (see `parent_check`).
 
     Raises:
@@ -67,6 +69,8 @@ async def apply_children(
             if error.status not in _OF_ONE_CHILD:
                 return problems  # it is not about this child: spare the apiserver the rest
         else:
+            if found is not None:
+                found[key] = live
             # NB: the watch will not report as new what the answer has shown. Other keys depend on a child's
             # status, and on whether a Service exists.
             new = child["kind"] in (SERVICE.kind, ENDPOINT_SLICE.kind)

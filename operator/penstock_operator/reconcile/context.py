@@ -164,6 +164,7 @@ class Memory:
             nothing: users may write it.
         switched: time when an endpoint's Service was pointed at its own router, in monotonic seconds.
         status_in_flight: statuses that are being written: when a watch shows them, nothing has changed.
+        settled: backends whose children need no look.
         started: time when the first list was complete, in monotonic seconds.
         followed: the endpoints whose requests are counted for a release, by split.
         asking: limits of concurrent Prometheus queries, by namespace, as long as a task there uses them.
@@ -177,6 +178,7 @@ class Memory:
     shared: SharedRouter = field(default_factory=SharedRouter)
     scaled: dict[ObjectKey, Scaled] = field(default_factory=dict)
     status_in_flight: dict[ObjectKey, Obj] = field(default_factory=dict)
+    settled: dict[ObjectKey, Settled] = field(default_factory=dict)
     started: float = float("-inf")
     trials: dict[ObjectKey, Trial] = field(default_factory=dict)
     followed: dict[ObjectKey, str] = field(default_factory=dict)
@@ -187,6 +189,22 @@ class Memory:
         if configmap == names.SHARED_ROUTER_SETTINGS:
             return self.shared.made
         return self.made.get((namespace, configmap))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """That a backend's children need no look, as long as nothing has changed that they depend on.
+
+    Args:
+        of: what they were rendered from, but the spec itself: uid and generation of the backend, its settings
+            document, the configuration.
+        children: a hash of their keys and versions.
+        upgrade_pending: as `PinnedTemplate` has it.
+    """
+
+    of: tuple[str, int, bytes, RenderConfig]
+    children: int
+    upgrade_pending: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

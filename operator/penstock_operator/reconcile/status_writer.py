@@ -87,20 +87,30 @@ async def _write(
     ctx.changed(ctx.store.put(answer))
     underway = any(entry["type"] == "Reconciling" for entry in status.get("conditions") or ())
     shown: set[tuple[str | None, str | None]] = set(reported)
-    for old, new in sorted(transitions(stored, status), key=lambda pair: pair[1]["type"] != "Ready"):
+    moved = sorted(transitions(stored, status), key=lambda pair: pair[1]["type"] != "Ready")
+    # What has become true together is one Event, that of Ready, with the words of all.
+    together = [new for _, new in moved if new["status"] == "True"]
+    if not together or together[0]["type"] != "Ready":
+        together = []
+    for old, new in moved:
         fields = {"key": str(key_of(stored)), "condition": new["type"], "status": new["status"]}
         ctx.log("condition changed", **fields, reason=new.get("reason"), text=new.get("message"))
         # One cause in several conditions makes one Event: that of Ready, if it is among them.
         cause = (new.get("reason"), new.get("message"))
-        if worth_an_event(old, new, underway=underway) and not (cause[1] and cause in shown):
-            shown.add(cause)
-            await _emit(ctx, stored, new, failing=_failing(new) and not underway)
+        if not worth_an_event(old, new, underway=underway) or (cause[1] and cause in shown):
+            continue
+        shown.add(cause)
+        if new in together[1:]:
+            continue
+        if new in together:
+            new = new | {"message": "; ".join(filter(None, (each.get("message") for each in together)))}
+        await _emit(ctx, stored, new, failing=_failing(new) and not underway)
     return True
 
 
 def same_status(status: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two statuses are the same, up to the order of keyed lists and sets."""
-    return bool(_unordered(status) == _unordered(other))
+    return bool(status == other or _unordered(status) == _unordered(other))
 
 
 def _unordered(value: Any) -> Any:
@@ -133,7 +143,12 @@ def transitions(stored: Obj, status: dict[str, Any]) -> list[tuple[dict[str, Any
 
 
 def worth_an_event(old: dict[str, Any] | None, new: dict[str, Any], *, underway: bool) -> bool:
-    """Whether a transition is worth a Kubernetes Event: the first moments of a healthy object are not."""
+    """Whether a transition is worth a Kubernetes Event.
+
+    The first moments of a healthy object are not, nor is it that its pods wait for new settings.
+    """
+    if new.get("reason") == "Waiting":
+        return False
     return old is not None or (new["type"] in ("Ready", "Stalled") and not underway)
 
 

@@ -168,6 +168,8 @@ def load_moved(old: QueueLoad | None, new: QueueLoad) -> bool:
     """Whether the load has moved from the one in a status: a number by more than a tenth, or a new reason."""
     if old is None:
         return True
+    if old == new:
+        return False
     before, after = old.model_dump(), new.model_dump()
     if before.pop("errors", {}).keys() != after.pop("errors", {}).keys():
         return True

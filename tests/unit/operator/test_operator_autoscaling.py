@@ -401,6 +401,30 @@ def test_a_report_that_comes_twice_counts_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("last", "shown", "seconds"),
+    [
+        ({"load": 1}, {"queued": 1}, 0),
+        ({"oldest_age_ms": 9}, {"oldestAgeMs": 9}, 0),
+        ({"arrived": 6}, {"arrivalsPerMinute": 6}, 60),
+        ({"batches": 1, "batch_items": 8}, {"batchFillPercent": 100}, 60),
+    ],
+)
+def test_a_load_is_shown_as_long_as_it_counts(
+    last: dict[str, int], shown: dict[str, int], seconds: int
+) -> None:
+    """And then for no longer: a backend that has slept for a minute shows 0 of everything."""
+    window, nothing = LoadWindow(), LoadWindow().load(0, 8).document()
+    for second in range(60):
+        window.record(report(seq=second + 1), second)
+    window.record(report(seq=100, **last), 60)
+    assert window.load(60, 8).document() == nothing | shown
+    now = last | dict.fromkeys({"load", "oldest_age_ms"} & last.keys(), 0)
+    for second in range(61, 180):
+        window.record(report(seq=second + 40, **now), second)
+        assert (window.load(second, 8).document() != nothing) == (second <= 60 + seconds)
+
+
+@pytest.mark.parametrize(
     ("first", "second", "arrived"),
     [
         ({"seq": 1, "arrived": 4}, {"seq": 2, "arrived": 10}, 10),

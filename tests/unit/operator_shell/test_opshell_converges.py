@@ -155,6 +155,29 @@ async def test_events_tell_of_transitions_only() -> None:
     assert len(events()) == count
 
 
+@pytest.mark.parametrize(
+    ("knob", "reason"),
+    [
+        (policy(maxBatchSize=9), "Applied"),
+        (backend(batchPolicyRef="p", batching={"maxBatchSize": 9}), "Serving"),
+    ],
+)
+async def test_a_changed_knob_is_one_event_once_all_pods_have_it(knob: dict[str, Any], reason: str) -> None:
+    """Not three: that they wait for it, that they have it, and that the backend is ready again."""
+    harness = await serving()
+
+    def events() -> list[tuple[str, str]]:
+        return [(live["reason"], live["note"]) for key, live in harness.cluster.objects.items()
+                if key[0] == "Event" and live["regarding"]["name"] == "m"]  # fmt: skip
+
+    before = events()
+    await harness.applied(knob)
+    assert events() == before
+    harness.report("m", "m-backend-0", version=2)
+    await harness.run()
+    assert events()[len(before) :] == [(reason, "1 of 1 ready pods have settings version 2")]
+
+
 async def test_a_pod_that_falls_silent_is_told_of_soon() -> None:
     """Silence has no event: the operator looks for it, also in the moment when a report's time ends."""
     harness = await serving()

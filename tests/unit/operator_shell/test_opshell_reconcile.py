@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock_operator.desired import backend as rendering
 from penstock_operator.errors import Rejected
 from penstock_operator.kinds import (
     BACKEND,
@@ -118,6 +119,38 @@ async def test_hand_edited_children_are_mended() -> None:
     assert live["metadata"]["annotations"]["note"] == "mine"
     assert harness.cluster.find(SERVICE, "n", "e")["spec"]["ports"][0]["targetPort"] >= 20000
     assert settings(harness)["batching"]["maxBatchSize"] == 8
+
+
+async def test_children_are_rendered_only_when_something_has_changed_that_they_depend_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not for each report; but also for what comes while others are written, after it was compared."""
+    harness = await serving()
+    rendered: list[str] = []
+    make, apply = rendering.backend_objects, harness.cluster.apply
+
+    def counted(of: Any, **given: Any) -> Any:
+        rendered.append(of.name)
+        return make(of, **given)
+
+    monkeypatch.setattr(rendering, "backend_objects", counted)
+    harness.manager.enqueue_all()
+    harness.report("m", "m-backend-0", version=settings(harness)["version"], load=7)
+    await harness.run()
+    assert rendered == []
+
+    async def beside(kind: Any, obj: dict[str, Any]) -> dict[str, Any]:
+        if kind == DEPLOYMENT and rendered == ["m"]:
+            harness.cluster.edit(
+                SERVICE, "n", "m-backend", lambda live: live["spec"]["ports"][0].update(targetPort=1)
+            )
+        return await apply(kind, obj)
+
+    wanted = harness.cluster.find(SERVICE, "n", "m-backend")["spec"]
+    monkeypatch.setattr(harness.cluster, "apply", beside)
+    await harness.applied(backend(batchPolicyRef="p", replicas=2))
+    assert harness.cluster.find(SERVICE, "n", "m-backend")["spec"] == wanted
+    assert len(rendered) >= 2
 
 
 async def test_a_deleted_child_comes_back() -> None:
