@@ -1,9 +1,10 @@
-"""`python -m bench.control_growth`: what an object costs the operator among 1000 backends, and among 5000.
+"""`python -m bench.control_growth`: what an object costs the operator among 1000 to 5000 backends.
 
 The operator's reconcilers run on a Kubernetes in memory, one key after the other: its CPU, and none of an
 apiserver's, a watch's or TLS'. Each backend has two endpoints; namespaces of five endpoints use the shared
 router. Costs are CPU time, each size in a process of its own, with the memory's copies of objects included.
-`--backends 200 1000` takes less than a minute, the default some four on a quiet core.
+`--backends 200 1000` takes less than a minute, the default some eight on a quiet core. `--plot` draws
+`docs/pictures/control-growth.svg`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from bench.control_resources import backend
 from bench.processes import rss_mb
+from bench.venvs import ensure
 from penstock_operator.desired import names
 from penstock_operator.kinds import POD
 from penstock_wire.control.report import EndpointReport, RouterReport, TenantReport
@@ -118,7 +122,10 @@ async def measure(backends: int) -> dict[str, float]:
 def main() -> int:
     """Print the costs of each size, and how much each is of the first one's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--backends", type=int, nargs="+", default=[1000, 5000])
+    parser.add_argument(
+        "--backends", type=int, nargs="+", default=[1000, 2000, 3000, 4000, 5000], help="sizes"
+    )
+    parser.add_argument("--plot", action="store_true", help="draw them")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one is not None:
@@ -130,7 +137,22 @@ def main() -> int:
         rows.append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
     for name, first in rows[0].items():
         print(f"{name:30}", *[f"{row[name]:10.2f} ({row[name] / first:5.2f})" for row in rows])
+    if arguments.plot:
+        _plot(rows)
     return 0
+
+
+def _plot(rows: list[dict[str, float]]) -> None:
+    """Draw what each cost is of that among the fewest backends."""
+    figures = {}
+    for row in rows:
+        for name, first in rows[0].items():
+            value = row[name] / first
+            figures[f"growth/{row['backends']:.0f}/{name}"] = {"median": value, "min": value, "max": value}
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as document:
+        json.dump({"settings": {}, "figures": figures}, document)
+        document.flush()
+        subprocess.run([ensure("plots"), Path(__file__).with_name("plots.py"), document.name], check=True)
 
 
 if __name__ == "__main__":

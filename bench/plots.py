@@ -197,6 +197,27 @@ def wait(results: Results, axes: Any) -> bool:
     return any_drawn
 
 
+def control_growth(results: Results, axes: Any) -> bool:
+    """What an object costs the operator, by how many there are."""
+    any_drawn = False
+    for name, label, color, marker in (
+        ("a change, ms", "a changed endpoint, until all that follows is written", "#0072B2", "o"),
+        ("cold, ms an object", "the objects of a resource, when the operator makes all", "#D55E00", "s"),
+        ("slices, ms an endpoint", "the EndpointSlice of an endpoint", "#009E73", "^"),
+        ("a change, bytes to a router", "bytes to a shared router for a changed endpoint", "#555555", "x"),
+    ):
+        at, ratios, _ = results.series("growth/", f"/{name}")
+        if at:
+            axes.plot(at, ratios, label=label, color=color, marker=marker)
+            any_drawn = True
+    axes.set_ylim(0, 2)
+    axes.set_xlabel("backends, each with two endpoints")
+    axes.set_ylabel("CPU, or bytes: times that among the fewest")
+    axes.set_title("What one object costs the operator, by how many there are")
+    axes.legend(loc="lower left")
+    return any_drawn
+
+
 DRAWN: dict[str, Callable[[Results, Any], bool]] = {
     "throughput": throughput,
     "goodput": goodput,
@@ -204,6 +225,7 @@ DRAWN: dict[str, Callable[[Results, Any], bool]] = {
     "latency": latency,
     "max-batch-size": size,
     "batch-wait": wait,
+    "control-growth": control_growth,
 }
 
 
