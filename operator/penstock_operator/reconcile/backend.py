@@ -264,6 +264,15 @@ def _is_news(ctx: ReconcileContext, backend: ModelBackend, key: ObjectKey, load:
     return load_moved(old, load) or terms_moved(backend.status.recommendation, scaled.recommendation)
 
 
+def _without_progress(status: Obj) -> Obj:
+    """A status without how many pods have the settings by now, as long as some have not."""
+    conditions = [
+        each | {"message": ""} if each.get("reason") == "Waiting" else each
+        for each in status.get("conditions") or ()
+    ]
+    return status | {"conditions": conditions}
+
+
 async def _write_status(
     ctx: ReconcileContext,
     key: ObjectKey,
@@ -318,9 +327,13 @@ async def _write_status(
         upgrade_pending=upgrade_pending,
         held=held,
     )
-    status = backend_status(backend, seen, now=ctx.now())
+    status, old = backend_status(backend, seen, now=ctx.now()), stored.get("status") or {}
+    differs = not same_status(status, old)
+    if differs and not turn and same_status(_without_progress(status), _without_progress(old)):
+        ctx.memory.load_turns.ask(key)  # otherwise each of a hundred pods would be a write
+        return None
     news = _is_news(ctx, backend, key, fresh)
-    if news and (turn or not same_status(status, stored.get("status") or {})):
+    if news and (turn or differs):
         # A status that is written anyway shows the load as well.
         status = backend_status(backend, replace(seen, load=fresh, terms=True), now=ctx.now())
         ctx.memory.load_turns.forget(key)

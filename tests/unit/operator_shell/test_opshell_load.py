@@ -152,3 +152,22 @@ async def test_pods_that_outlive_their_backend_leave_nothing_behind() -> None:
     harness.manager.reported("n", "m", notable=False)
     await harness.run()
     assert not harness.manager._load_looked
+
+
+async def test_a_knob_of_a_backend_of_many_pods_is_few_writes() -> None:
+    """How many have it is shown as often as a load is; that all have it, at once."""
+    harness = await Harness().applied(backend(replicas=60))
+    pods = harness.pods_ready("m-backend", 60)
+    await harness.turn(20)
+    for pod in pods:
+        harness.report("m", pod, version=1)
+    await harness.run()
+    await harness.applied(backend(replicas=60, batching={"maxBatchSize": 9}))
+    written(harness)
+    for pod in pods:
+        assert (harness.condition(BACKEND, "m", "Ready") or ("",))[0] == "False"
+        harness.report("m", pod, version=2)
+        await harness.run()
+    assert 2 <= written(harness) <= BURST + 1
+    status = harness.cluster.find(BACKEND, "n", "m")["status"]
+    assert "60 of 60 ready pods have settings version 2" in str(status["conditions"])
