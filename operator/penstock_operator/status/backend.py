@@ -108,7 +108,8 @@ def backend_status(backend: ModelBackend, seen: BackendObserved, *, now: str) ->
     """
     old = backend.status
     counts = (seen.deployment or {}).get("status", {})
-    wrong = pods.refused(seen.deployment) or pods.trouble(seen.pods)
+    # NB: what is wrong with pods of the version before says nothing of this one.
+    wrong = pods.refused(seen.deployment) or pods.trouble(pods.of_rollout(seen.pods, seen.deployment))
     model = _model_status(seen, wrong)
     files = artifact_status(backend, seen.reports)
     applied = _settings_applied(backend, seen)
@@ -248,7 +249,7 @@ def _rolling(backend: ModelBackend, deployment: Object | None) -> str | None:
     if deployment is None:
         return "its Deployment is not there yet"
     status = deployment.get("status", {})
-    if (status.get("observedGeneration") or 0) < deployment["metadata"].get("generation", 0):
+    if pods.unseen(deployment):
         return "its Deployment has a change that is not taken up yet"
     updated, total = status.get("updatedReplicas") or 0, status.get("replicas") or 0
     if total > updated:

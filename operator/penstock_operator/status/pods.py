@@ -101,6 +101,29 @@ def name(pod: Object) -> str:
     return str(pod["metadata"]["name"])
 
 
+def unseen(deployment: Object) -> bool:
+    """Whether its controller has not taken up a Deployment's last change: its status is of the one before."""
+    seen = deployment.get("status", {}).get("observedGeneration") or 0
+    return bool(seen < deployment.get("metadata", {}).get("generation", 0))
+
+
+def of_rollout(pods: Sequence[Object], deployment: Object | None) -> Sequence[Object]:
+    """The pods of the template that a Deployment rolls out: the one whose first pod is the youngest."""
+    if deployment is None:
+        return pods
+    if unseen(deployment) or not deployment.get("status", {}).get("updatedReplicas"):
+        return ()
+    since: dict[object, str] = {}
+    for pod in living(pods):
+        since[_template(pod)] = min(_created(pod), since.get(_template(pod), _created(pod)))
+    newest = max(since, key=lambda template: since[template], default=None)
+    return [pod for pod in pods if _template(pod) == newest]
+
+
+def _template(pod: Object) -> object:
+    return pod["metadata"].get("labels", {}).get("pod-template-hash")
+
+
 def trouble(pods: Sequence[Object]) -> Trouble | None:
     """The trouble of the youngest living pod that is not ready and has any, or of an evicted one before."""
     waiting = [pod for pod in living(pods) if not _is_true(pod, "Ready")]
@@ -148,7 +171,7 @@ def crashes(pods: Iterable[Object]) -> tuple[int, Crash | None]:
 
 def refused(deployment: Object | None) -> Trouble | None:
     """The reason why a Deployment cannot create pods: a quota, Pod Security, a missing ServiceAccount."""
-    for raw in _conditions(deployment):
+    for raw in _of_last_change(deployment):
         if raw.get("type") == "ReplicaFailure" and raw.get("status") == "True":
             message = str(raw.get("message") or raw.get("reason") or "")
             return Trouble(reason="PodsRefused", message=message + _remedy(deployment or {}, message))
@@ -175,10 +198,14 @@ def _remedy(deployment: Object, message: str) -> str:
 
 def overdue(deployment: Object | None) -> Trouble | None:
     """The trouble of a rollout without progress for the Deployment's progressDeadlineSeconds, if any."""
-    for raw in _conditions(deployment):
+    for raw in _of_last_change(deployment):
         if raw.get("type") == "Progressing" and raw.get("reason") == "ProgressDeadlineExceeded":
             return Trouble(reason="ProgressDeadlineExceeded", message=str(raw.get("message") or ""))
     return None
+
+
+def _of_last_change(deployment: Object | None) -> Sequence[Mapping[str, Any]]:
+    return () if deployment is None or unseen(deployment) else _conditions(deployment)
 
 
 def _conditions(status: Object | None) -> Sequence[Mapping[str, Any]]:

@@ -381,7 +381,13 @@ def _config_refused(harness: Harness) -> None:
 
 
 def _overdue(harness: Harness) -> None:
-    status = {"conditions": _OVERDUE}
+    _says(harness, _OVERDUE)
+
+
+def _says(harness: Harness, conditions: list[dict[str, str]]) -> None:
+    """Give its Deployment these conditions, as of its last change."""
+    generation = harness.cluster.find(DEPLOYMENT, "n", "m-backend")["metadata"]["generation"]
+    status = {"observedGeneration": generation, "conditions": conditions}
     harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live.update(status=status))
 
 
@@ -407,8 +413,7 @@ def _heavier(harness: Harness) -> None:
 
 def _no_pods(harness: Harness) -> None:
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "no"}
-    status = {"conditions": [failure]}
-    harness.cluster.edit(DEPLOYMENT, "n", "m-backend", lambda live: live.update(status=status))
+    _says(harness, [failure])
 
 
 def _smaller(harness: Harness) -> None:

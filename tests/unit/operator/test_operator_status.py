@@ -274,6 +274,39 @@ def test_a_broken_update_leaves_the_old_pods_available() -> None:
     )
 
 
+def _of(template: str, created: str, name: str, **more: Any) -> Any:
+    made = pod(name, ready=False, **more)
+    made["metadata"] |= {"creationTimestamp": created, "labels": {"pod-template-hash": template}}
+    return made
+
+
+OLD = _of("old", NOW, "old", containerStatuses=[CRASH])
+OLD_AGAIN = _of("old", LATER, "again", containerStatuses=[CRASH])
+NEW = _of("new", LATER, "new")
+LATE = {"conditions": [{"type": "Progressing", "reason": "ProgressDeadlineExceeded"}]}
+REFUSAL = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "quota"}]}
+
+
+@pytest.mark.parametrize(
+    ("seen", "here", "reason"),
+    [
+        (deployment(ready=0, seen=0, **LATE), [OLD], "RollingOut"),
+        (deployment(ready=0, seen=0, **REFUSAL), [OLD], "RollingOut"),
+        (deployment(ready=0, updated=0), [OLD], "RollingOut"),
+        (deployment(2, ready=0, updated=1), [OLD, OLD_AGAIN, NEW], "RollingOut"),
+        (deployment(2, ready=0, updated=1), [OLD, NEW | {"status": OLD["status"]}], "ContainerCrashed"),
+        (deployment(ready=0), [OLD, OLD_AGAIN], "ContainerCrashed"),
+    ],
+)
+def test_the_trouble_of_the_version_before_is_not_of_this_one(
+    seen: Any, here: list[Any], reason: str
+) -> None:
+    """Otherwise a redeploy that mends a crash is stalled by it, and the first thing that a user reads."""
+    result = status.backend_status(backend(), replace(WELL, deployment=seen, pods=here, reports={}), now=NOW)
+    assert by_type(result)["Ready"] == ("False", reason)
+    assert ("Stalled" in by_type(result)) == (reason == "ContainerCrashed")
+
+
 def test_pods_that_go_away_trouble_nobody() -> None:
     """A crash of a pod that is being deleted, or an eviction, is not reported."""
     gone = [

@@ -158,8 +158,11 @@ async def test_why_a_router_does_not_start_is_told_at_once() -> None:
     harness = await Harness().applied(backend(), endpoint())
     refused = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
     harness.cluster.edit(
-        DEPLOYMENT, "n", "penstock-router", lambda live: live.update(status={"conditions": [refused]})
-    )
+        DEPLOYMENT, "n", "penstock-router",
+        lambda live: live.update(
+            status={"observedGeneration": live["metadata"]["generation"], "conditions": [refused]}
+        ),
+    )  # fmt: skip
     await harness.run()
     assert harness.condition(ENDPOINT, "e", "RouterReady") == ("False", "PodsRefused")
     harness.cluster.edit(DEPLOYMENT, "n", "penstock-router", lambda live: live.pop("status"))
