@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.command == "validate":
         _check("penstock validate", "validate", VALIDATE_NEEDS)
-        program = [sys.executable, "-m", "penstock_operator.validation", *arguments.files]
+        program = [sys.executable, "-P", "-m", "penstock_operator.validation", *arguments.files]
         return subprocess.run(program, check=False).returncode  # noqa: S603 - our own module
     if arguments.command == "export":
         return export.run(arguments)

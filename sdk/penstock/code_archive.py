@@ -24,9 +24,17 @@ from penstock_wire.unpack import REQUIREMENTS, WHEELS
 
 MOST_BYTES = 900 * 1024
 """Of an archive: a ConfigMap has at most 1 MiB, and base64 is not counted, but names and labels are."""
-_PINNED = re.compile(r"[A-Za-z0-9][\w.-]*\s*(\[[^\]]*\])?\s*(===?\s*[^\s;*,]+(?=\s|;|$)|@\s*https?://)")
+_PIN = r"===?\s*[^\s;*,()]+"
+_PINNED = re.compile(
+    rf"[A-Za-z0-9][\w.-]*\s*(\[[^\]]*\])?\s*(({_PIN}|\(\s*{_PIN}\s*\))(?=\s*;|\s+--|\s*$)|@\s*https?://)"
+    r"|https?://\S+\.whl(?=[\s?#]|$)"
+)
 """A requirement that pip takes with hashes."""
-_HARMLESS = ("--require-hashes", "--only-binary", "--prefer-binary", "--pre")
+_HASH = re.compile(r"\s--hash[\s=]")
+_HASHED_URL = re.compile(r"://\S+[#&]sha(256|384|512)=")
+_CREDENTIALS = re.compile(r"(?<=://)(?!(([\w.-]*|\$\{[A-Z0-9_]+\}):)?\$\{[A-Z0-9_]+\}@)[^/?#\s]*@")
+"""In a URL; not a password that is a variable of the pod's environment, which pip puts in."""
+_HARMLESS = ("--hash", "--require-hashes", "--only-binary", "--prefer-binary", "--pre")
 _ELSEWHERE = {
     ("-r", "--requirement", "-c", "--constraint"): "the lines of that file here, since no other goes along",
     ("-i", "--index-url", "--extra-index-url", "--trusted-host", "-f", "--find-links", "--no-index"): (
@@ -82,10 +90,11 @@ def local_files(root: Path, modules: Iterable[ModuleType] | None = None) -> dict
         top = root / below.parts[0]
         if top in tops:
             continue
-        if top.stem in sys.stdlib_module_names:
+        if top.stem in sys.stdlib_module_names:  # near enough: the pod's Python can be another
+            here = f"{sys.version_info.major}.{sys.version_info.minor}"
             raise LoadError(
                 f"expected modules with names of their own, found {top.name}: "
-                f"in a pod it would hide Python's module {top.stem}"
+                f"in a pod it would hide Python's module {top.stem} (of Python {here}, which runs here)"
             )
         tops.add(top)
         if top.is_file():
@@ -183,9 +192,10 @@ def locked(path: Path, wheels: Path | None = None) -> str:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise LoadError(f"{path}: expected text in UTF-8, found other bytes: {error}") from error
-    if any("--hash=" in line for line in _lines(text)):
+    lines = [line for line in _lines(text) if not line.startswith(_HARMLESS)]
+    if any(map(_HASH.search, lines)) or (lines and all(map(_HASHED_URL.search, lines))):
         return _checked(path, text)
-    own = [sys.executable, "-m", "uv"] if importlib.util.find_spec("uv") else []
+    own = [sys.executable, "-P", "-m", "uv"] if importlib.util.find_spec("uv") else []
     uv = own or ([found] if (found := shutil.which("uv")) else [])
     if not uv:
         raise LoadError(
@@ -220,17 +230,22 @@ def _lines(text: str) -> Iterator[str]:
 def _checked(path: Path, text: str) -> str:
     """Return requirements that a pod can install from this text alone, by pip and only from wheels."""
     for line in _lines(text):
-        if line.startswith(_HARMLESS):
+        options = [each for each in re.findall(r"(?<!\S)(--[\w-]+|-\w?)", line) if each not in _HARMLESS]
+        if line.startswith("-") and not options:
             continue
         # NB: an option's value can be a password, such as that of an index.
-        shown = line.partition(" --hash=")[0]
-        if line.startswith("-"):
-            shown = re.match(r"--[\w-]+|-\w?", line)[0]  # type: ignore[index] # it begins so
-        wanted = next((wanted for options, wanted in _ELSEWHERE.items() if shown in options), None)
+        shown = options[0] if options else _CREDENTIALS.sub("", _HASH.split(line)[0])
+        wanted = next((wanted for names, wanted in _ELSEWHERE.items() if shown in names), None)
         if wanted is None and _PINNED.match(line) is None:
             wanted = "name==version, or a wheel's name @ URL; make a wheel of a folder (pip wheel)"
-        if wanted is None and "--hash=" not in line:
+        if wanted is None and not (_HASH.search(line) or _HASHED_URL.search(line)):
             wanted = "a --hash for each requirement, or for none"
         if wanted is not None:
             raise LoadError(f"{path}: expected {wanted}, found {shown}")
+    if (found := _CREDENTIALS.search(text)) is not None:  # in a comment, too: all of the text goes along
+        rest = text[found.end() :].split(maxsplit=1)[0]
+        raise LoadError(
+            f"{path}: expected a variable of the pod's environment, such as ${{PASSWORD}}, for the password "
+            f"of a URL, found it as text, before {rest}"
+        )
     return text

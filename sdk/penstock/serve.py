@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from penstock_wire.extras import needs
 from penstock_wire.version import ShowVersion
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_origin(backend=os.environ.get(contract.BACKEND_ENV, ""), pod=os.environ.get(contract.POD_ENV, ""))
     # Removed from the environment before the target's code runs: that code can expose its environment.
     secret = os.environ.pop(contract.RECONFIGURE_SECRET_ENV, "")
+    if options.mark:  # of `penstock run`, where the working directory is for the target's imports alone
+        sys.path.insert(0, str(Path.cwd()))
     activate()
     try:
         with USER_CODE:

@@ -46,7 +46,7 @@ class IsApplication(Exception):
 
 
 class Child:
-    """`python -m PROGRAM` in its own process group; made by `start`.
+    """`python -P -m PROGRAM` in its own process group; made by `start`.
 
     Args:
         process: the started process.
@@ -91,6 +91,7 @@ class Child:
         """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # no file here hides a module of Python's from ours
             "-m",
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,

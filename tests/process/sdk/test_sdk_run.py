@@ -453,6 +453,17 @@ async def test_a_class_whose_cost_is_not_of_all_methods_runs_without_it(start: S
         assert ("expected one cost path for all methods" in run.said) is warns
 
 
+async def test_a_module_with_the_name_of_one_of_pythons_hides_none_from_the_programs(
+    start: Start, tmp_path: Path
+) -> None:
+    """As with `penstock deploy`, the target's code gets Python's own, too."""
+    for name in ("statistics", "heapq", "logging"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(__name__)")
+    (tmp_path / "helper.py").touch()
+    write(tmp_path, f"import helper\n{MODULE}")
+    assert await (await (await start("model:Echo")).ready()).ask(3) == [1, 3]
+
+
 @pytest.mark.parametrize(
     "printed",
     [

@@ -38,7 +38,8 @@ class Run:
         self.session = aiohttp.ClientSession()
         own = {"PENSTOCK_LISTEN": "192.0.2.1:1", "TERM": "xterm", "TMPDIR": self.own.name}
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "penstock", "run", *arguments, "--port", str(port),
+            # With -P as the command `penstock`: no module of the folder is imported.
+            sys.executable, "-P", "-m", "penstock", "run", *arguments, "--port", str(port),
             cwd=self.folder,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE if terminal is None else terminal,

@@ -132,6 +132,11 @@ def test_a_wheelhouse_is_the_artifact_of_each_backend(
         "a==1 --hash=sha256:00\n",
         "--require-hashes\n# all\na.b-c[d] == 1.0 ; python_version > '3' \\\n    --hash=sha256:00  # why\n",
         "a @ https://host/a-1-py3-none-any.whl --hash=sha256:00",
+        "a (==1.0) --hash sha256:00\nb[c] ( == 1 ) ; python_version > '3' --hash=sha256:00\n",
+        "https://host/a-1-py3-none-any.whl#sha256=00\n--pre\nb @ https://host/b.whl#egg=b&sha512=00",
+        "a==1 --hash=sha256:00\nhttps://host/b-1-py3-none-any.whl --hash=sha256:00",
+        "a @ https://${USER}:${PASSWORD}@host/a-1-py3-none-any.whl --hash=sha256:00",
+        "a @ https://oauth2:${TOKEN}@host/a-1-py3-none-any.whl --hash=sha256:00",
     ],
 )
 def test_requirements_with_hashes_stay_as_they_are(tmp_path: Path, text: str) -> None:
@@ -163,6 +168,15 @@ def test_requirements_with_hashes_stay_as_they_are(tmp_path: Path, text: str) ->
         ("b==2.* --hash=sha256:00", "found b==2"),
         ("b==2,<3 --hash=sha256:00", "found b==2,<3"),
         ("b @ git+https://host/b", r"found b @ git\+https://host/b"),
+        ("b @ git+https://me:s3cret@host/b", r"found b @ git\+https://host/b"),
+        ("b @ https://me:s3cret@host/b.whl --hash=sha256:00", r"a variable .* as text, before host/b\.whl"),
+        ("https://s3cret@host/b-1-py3-none-any.whl#sha256=00", "a variable of the pod's environment"),
+        ("https://s3cret:${NONE}x@host/b-1-py3-none-any.whl#sha256=00", "a variable of the pod's"),
+        ("# -i https://me:s3cret@host/", "before host/"),
+        ("--pre --index-url https://me:s3cret@host/", "such as PIP_INDEX_URL, found --index-url"),
+        ("b==2 ,<3 --hash=sha256:00", "found b==2 ,<3"),
+        ("b (==2 --hash=sha256:00", r"found b \(==2"),
+        ("https://host/b.tar.gz --hash=sha256:00", "a wheel's name @ URL"),
     ],
 )
 def test_requirements_that_no_pod_could_install_are_refused_here(
