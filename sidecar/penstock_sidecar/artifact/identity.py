@@ -11,9 +11,9 @@ import re
 
 _OF_IDENTITY = re.compile(
     r"POST REDACTED|AssumeRoleWithWebIdentity|/latest/(?:api/token|meta-data/)|oken file"
-    r"|://169\.254\.|token re(?:quest|sponse)"
+    r"|://169\.254\.(?:169\.254|170\.23?)\b|token re(?:quest|sponse)"
 )
-"""In errors: AWS's STS, metadata of nodes, files of tokens, agents on nodes; tokens of Google and Azure."""
+"""In errors: AWS's STS, metadata of nodes, files of tokens, agents of AWS; tokens of Google and Azure."""
 _AGENT = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
 _IRSA = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN")
 _EKS = (_AGENT, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")

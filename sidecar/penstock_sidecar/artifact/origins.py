@@ -35,6 +35,8 @@ _WHOLE = timedelta(hours=12)
 """The same for a server that gives no ranges: its answer is the file."""
 _ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STORAGE_ENDPOINT"}
 """Of each kind of bucket, the variable that has another server than its inventor's."""
+_SENT = {"https": "HTTP_AUTHORIZATION", "hf": "HF_TOKEN"}
+"""Of others, the variable with what is sent: a bucket's library finds that, or says that there is none."""
 _RETRY: Any = {"max_retries": 6, "retry_timeout": timedelta(minutes=1)}
 
 
@@ -99,7 +101,10 @@ def failure(error: BaseException, uri: str) -> ArtifactError:
     if isinstance(error, FileNotFoundError):
         return ArtifactError(f"expected files at {shown}, found none: {public(error)}")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        return ArtifactError(f"expected credentials that may read {shown}, found others: {public(error)}")
+        variable = None if "?" in uri else _SENT.get(uri.partition("://")[0])  # a signed URL has its own
+        none = variable is not None and not os.environ.get(variable)
+        found = f"none, as there is no {variable}" if none else "others"
+        return ArtifactError(f"expected credentials that may read {shown}, found {found}: {public(error)}")
     if (whose := missing(str(error), uri.partition("://")[0])) is not None:
         return ArtifactError(f"expected credentials for {shown} of {whose}: {public(error, body=True)}")
     if isinstance(error, PreconditionError):

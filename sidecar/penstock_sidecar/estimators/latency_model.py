@@ -468,7 +468,7 @@ class LatencyModel:
             if known.n:
                 sizes = [work for work, _ in known.points()]
                 a, b = known.line
-                lines[cls] = FittedLine(a, b, known.n, fmean(sizes), pstdev(sizes))
+                lines[cls] = FittedLine(a, b, len(sizes), fmean(sizes), pstdev(sizes))
         return lines
 
     def batches(self, cls: str) -> BatchesByCost | None:

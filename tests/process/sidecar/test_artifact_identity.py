@@ -10,6 +10,7 @@ import pytest
 
 from penstock_sidecar.artifact import origins
 from penstock_sidecar.artifact.errors import ArtifactError
+from penstock_sidecar.artifact.identity import missing
 from penstock_sidecar.artifact.origins import Bucket, WebFile
 from tests.support.http.file_server import FileServer, file_server
 
@@ -132,6 +133,22 @@ async def test_it_says_what_is_missing(
         await Bucket(f"{scheme}://weights/digits").files(())
     assert str(raised.value) == f"expected credentials for {scheme}://weights/digits of {''.join(words)}"
     assert len(server.asked) == (1 if refusal else 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "asked"),
+    [
+        ("169.254.169.254", True),
+        ("169.254.170.2", True),
+        ("169.254.170.23", True),
+        ("169.254.20.5:9000", False),
+        ("169.254.170.200", False),
+    ],
+)
+def test_a_bucket_at_an_address_of_the_link_is_no_agent(server: FileServer, host: str, asked: bool) -> None:
+    """Only the addresses that clouds give to theirs are."""
+    error = f"Generic S3 error: Error performing GET http://{host}/weights in 1 ms: error sending request"
+    assert (missing(error, "s3") is not None) == asked
 
 
 async def test_of_a_web_server_no_identity_is_missing() -> None:

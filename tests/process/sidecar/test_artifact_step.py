@@ -163,6 +163,9 @@ def test_a_server_without_ranges_and_one_that_refuses(server: FileServer, tmp_pa
     refusal = step.run()
     url = f"{server.url}/model.bin"
     assert refusal == f"expected credentials that may read {url}, found others: 403 Forbidden: AccessDenied"
+    server.files["/model.bin"] = data
+    unsigned = https(server, tmp_path, "model.bin").run()
+    assert f"{url}, found none, as there is no HTTP_AUTHORIZATION: 403 Forbidden" in unsigned
     allowed = https(server, tmp_path, "model.bin?token=s3cret", HTTP_AUTHORIZATION="Bearer mine")
     assert allowed.run() == ""
     assert allowed.files() == {"model.bin": data}

@@ -182,10 +182,18 @@ def test_long_batches_that_one_stall_may_have_kept_up_do_not_count(
     assert predicted == (None if known is None else pytest.approx(MARGIN * known))
 
 
+def test_a_line_rests_on_no_batch_that_does_not_count():
+    latency_model = LatencyModel()
+    for now, seconds in (*USUAL, *((120.0, 19.9),) * 8):
+        latency_model.observe(now, "/m", 2, seconds)
+    line = latency_model.lines(120.0 + REFIT)["/m"]
+    assert (line.a, line.n, line.items) == (pytest.approx(0.4), 3, 2.0)
+
+
 def test_samples_expire_together_and_one_by_one():
     latency_model = LatencyModel()
     for second in range(5):
-        latency_model.observe(100.0 + second, "/m", 1, 9.0 if second == 0 else 1.0)
+        latency_model.observe(100.0 + second, "/m", 1, 2.0 if second == 0 else 1.0)
     assert latency_model.lines(109.9)["/m"].n == 5
     assert latency_model.lines(110.1)["/m"].n == 4
     assert latency_model.predict(110.1, "/m", 1) == pytest.approx(MARGIN)
