@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -165,6 +166,23 @@ async def test_sent_data_that_nobody_acknowledges_ends_all_connections(
         with pytest.raises(PeerSilent):
             await task
     assert connections(upstream) == []
+
+
+async def test_a_look_after_the_machine_stood_still_judges_nothing(
+    upstream: H1Upstream, mute: Mute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A virtual machine that was paused has not heard what came meanwhile; the look after that one counts."""
+    (task,) = await asked(upstream, mute, 1)
+    monkeypatch.setattr(pool.peer_liveness, "look", lambda _: TcpSigns(5.0, 1))
+    late = time.monotonic() - 5.0
+    upstream._look_at = late
+    upstream._look()
+    await asyncio.sleep(0)
+    assert len(connections(upstream)) == 1
+    upstream._look_at = late  # again, as of a busy process
+    upstream._look()
+    with pytest.raises(PeerSilent):
+        await task
 
 
 async def test_a_server_that_reads_nothing_is_not_silent() -> None:
