@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 .DEFAULT_GOAL := help
-.PHONY: help quick check test compiled unit mutants demo bench release docs audit crds fmt lock clean
+.PHONY: help quick check types style repeated test modules compiled unit mutants demo bench release docs audit crds fmt lock clean
 
 help: # list the targets, a dozen at most
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -33,11 +33,23 @@ lock: # Write requirements/*.lock from pyproject.toml
 	@echo 'hatchling>=1.27' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate -o requirements/build.lock -
 
+# Each part keeps one core busy: two at a time, the longest one first.
+CHECKS := types style repeated
+# Under another name: `make -n` runs each line that has this one in it.
+SELF := $(MAKE)
+AT_ONCE := $(SELF) --no-print-directory --output-sync --keep-going --jobs 2
 check: $(VENV)/.ready ## Lint, types, import contracts, generated files, repeated code
-	@echo "[check] ruff";           $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
+	@$(AT_ONCE) $(CHECKS)
+
+types:
 	@echo "[check] mypy --strict";  $(BIN)/mypy --no-error-summary
+
+style:
+	@echo "[check] ruff";           $(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
 	@echo "[check] import contracts"; $(BIN)/lint-imports --no-cache >build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }; rm -f build.log
 	@echo "[check] CRDs in step";   $(BIN)/python -m penstock_operator.api.crds --check
+
+repeated:
 	@echo "[check] repeated code";  $(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --score=n \
 	  cli/penstock_cli operator/penstock_operator router/penstock_router sdk/penstock sidecar/penstock_sidecar wire/penstock_wire devcluster
 
@@ -48,8 +60,6 @@ quick: $(VENV)/.ready ## The loop while you write, a minute: lint, types, tests 
 # A file's tests run in one worker, since many share what their module starts. Of three workers that run processes too
 # one usually waits, so that two cores are busy.
 BESIDE := -n 3 --dist loadfile
-# Under another name: `make -n` runs each line that has this one in it.
-SELF := $(MAKE)
 # Exists once these tests have passed on the compiled modules, as in images: then they do not run again.
 COMPILED := .compiled.passed
 COMPILED_TESTS := tests/unit/compiled $(foreach package,wire sidecar router,tests/unit/$(package) tests/process/$(package))
@@ -58,7 +68,8 @@ LOG := .beside.log
 CLUSTERS := penstock-test penstock-test-2
 DIGITS := --file examples/digits/Dockerfile --tag localhost/penstock-examples/digits:dev \
   --build-arg BASE=localhost/penstock/python-model:dev
-test: check ## Everything: `check`, all tests without a cluster, the tests on a real Kubernetes cluster
+test: $(VENV)/.ready ## Everything: `check`, all tests without a cluster, the tests on a real Kubernetes cluster
+	@$(AT_ONCE) $(CHECKS) modules
 	@echo "[test] the tests without a cluster, while two clusters start (printed below)"; rm -f $(COMPILED); \
 	( for name in $(CLUSTERS); do $(BIN)/python -m devcluster --name $$name down && \
 	  $(BIN)/python -m devcluster --name $$name up && \
@@ -68,6 +79,9 @@ test: check ## Everything: `check`, all tests without a cluster, the tests on a 
 	$(BIN)/pytest -q $(BESIDE) tests/unit tests/process $$(test -f $(COMPILED) && echo --without-compiled); second=$$?; \
 	wait $$beside; cluster=$$?; cat $(LOG); rm -f $(LOG); exit $$((first | second | cluster))
 	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations 25 --durations-min 10 --fight-seconds 520 tests/cluster
+
+modules: # what `compiled` runs on; where it cannot be made, that target says so
+	@$(BIN)/python compile_modules.py --cached >/dev/null 2>&1 || true
 
 # Without a compiler the target says so and does not fail: images then contain Python, on which all other tests run.
 compiled: $(VENV)/.ready # a part of `test`: the unit tests of wire, sidecar and router on the compiled modules
