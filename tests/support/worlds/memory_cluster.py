@@ -175,12 +175,15 @@ class MemoryCluster:
     def edit(self, kind: Kind, namespace: str, name: str, change: Callable[[Obj], None]) -> Obj:
         """Change an object as kubectl edit does (manager `user`), status included."""
         key = (kind.kind, namespace, name)
-        live = _copied(self.objects[key])
-        before = set(_paths(live))
+        before = self.objects[key]
+        live = _copied(before)
         change(live)
-        new = {path for path in _paths(live) if _at(live, path) != _at(self.objects[key], path)} - {()}
-        self._owned[key].setdefault("user", set()).update(new)
-        gone = before - set(_paths(live))
+        if live == before:
+            return before
+        old, new = _paths(before), _paths(live)
+        changed = {path for path, value in new.items() if path not in old or value != old[path]}
+        self._owned[key].setdefault("user", set()).update(changed)
+        gone = old.keys() - new.keys()
         for paths in self._owned[key].values():
             paths -= gone
         return self._settle(key, live)
@@ -261,8 +264,9 @@ class MemoryCluster:
         owned = self._owned[key]
         before = any(("spec", "replicas") in paths for paths in owned.values())
         mine = set(_paths(wanted))
-        others: set[Path] = set().union(*(paths for who, paths in owned.items() if who != manager))
-        for path in sorted(owned.get(manager, set()) - mine, key=len):
+        left = sorted(owned.get(manager, set()) - mine, key=len)
+        others = {path for who, paths in owned.items() if who != manager for path in paths} if left else set()
+        for path in left:
             if path not in others and not any(other[: len(path)] == path for other in others | mine):
                 _drop(merged, path)
         _merge(merged, wanted)
@@ -393,18 +397,21 @@ def _element(item: Obj, keys: tuple[str, ...]) -> tuple[Any, ...]:
     return ("[]", *(item.get(key, "TCP" if key == "protocol" else None) for key in keys))
 
 
-def _paths(value: Any, path: Path = (), field: Any = "") -> list[Path]:
-    """All owned field paths: leaves, and the elements of list maps."""
-    if isinstance(value, dict) and value:
-        return [below for name, member in value.items() for below in _paths(member, (*path, name), name)]
-    if isinstance(value, list) and (keys := _keys(field, value)):
-        paths: list[Path] = []
-        for item in value:
-            at = (*path, _element(item, keys))
-            paths.append(at)
-            paths.extend(_paths(item, at, None))
-        return paths
-    return [path]
+def _paths(root: Any) -> dict[Path, Any]:
+    """All owned field paths, and what is there: leaves, and the elements of list maps."""
+    found: dict[Path, Any] = {}
+    waiting: list[tuple[Any, Path, Any]] = [(root, (), "")]
+    while waiting:
+        value, path, field = waiting.pop()
+        if isinstance(value, dict) and value:
+            waiting += [(member, (*path, name), name) for name, member in value.items()]
+        elif isinstance(value, list) and (keys := _keys(field, value)):
+            elements = {(*path, _element(item, keys)): item for item in value}
+            found |= elements
+            waiting += [(item, at, None) for at, item in elements.items()]
+        else:
+            found[path] = value
+    return found
 
 
 def _at(root: Any, path: Path) -> Any:

@@ -198,23 +198,24 @@ def waited(case: Case, milliseconds: float) -> Result:
 
 
 @pytest.mark.parametrize("beside", [0.0, 0.2e-3], ids=["quick", "slow"])
-@pytest.mark.parametrize("wait", [1, 5, 10])
 @pytest.mark.parametrize("callers", [1, 2, 4, 16, 64])
-def test_no_wait_makes_a_model_slower_whose_callers_ask_again(callers: int, wait: int, beside: float):
+def test_no_wait_makes_a_model_slower_whose_callers_ask_again(callers: int, beside: float):
     """With any setting: the 3 % include the time to learn that nobody returns."""
     seconds = 4.0 if callers <= 4 else 1.0
     case = Case(callers=callers, beside=beside, think=thinking(2 * beside or 1e-4), seconds=seconds)
-    assert waited(case, wait).rate >= 0.97 * run(case, EAGER).rate
+    eager = run(case, EAGER).rate
+    assert [wait for wait in (1, 5, 10) if waited(case, wait).rate < 0.97 * eager] == []
 
 
 @pytest.mark.parametrize("rate", [200.0, 1000.0])
-@pytest.mark.parametrize("wait", [2, 5, 10])
-def test_batches_of_independent_callers_are_fuller_with_a_wait(rate: float, wait: int):
+def test_batches_of_independent_callers_are_fuller_with_a_wait(rate: float):
     case = Case(arrivals=poisson(rate, 6.0), seconds=6.0, beside=0.2e-3)
-    lone, waiting = run(case, EAGER), waited(case, wait)
-    assert waiting.per_call >= 1.05 * lone.per_call
-    assert waiting.per_call >= 0.35 * (1.0 + rate * wait / 1000)
-    assert max(waiting.all) <= wait / 1000 + 3 * CYCLE
+    lone = run(case, EAGER)
+    for wait in (2, 5, 10):
+        waiting = waited(case, wait)
+        assert waiting.per_call >= 1.05 * lone.per_call
+        assert waiting.per_call >= 0.35 * (1.0 + rate * wait / 1000)
+        assert max(waiting.all) <= wait / 1000 + 3 * CYCLE
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,8 @@ def test_batches_of_independent_callers_are_fuller_with_a_wait(rate: float, wait
 )
 def test_the_table_of_waits_for_independent_callers(rate: int, items: tuple[float, ...]):
     """docs/explanation/batching.md: items in a batch without a wait, and with 1, 5 and 20 ms."""
-    case = Case(arrivals=poisson(rate, 6.0), seconds=6.0)
+    seconds = min(6.0, 15_000 / rate)
+    case = Case(arrivals=poisson(rate, seconds), seconds=seconds)
     found = [waited(case, wait).per_call for wait in (0, 1, 5, 20)]
     assert found == pytest.approx(items, rel=0.06)
 
