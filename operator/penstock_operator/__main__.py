@@ -258,8 +258,10 @@ class Operator:
                 watches = Watches(
                     self._manager,
                     credentials=lambda: credentials(self._config.kubeconfig or None),
-                    started=self._watches_started,
+                    started=self._metrics.watch_starts.inc,
+                    relists=self._relister.soon,
                     kinds=kinds,
+                    listed={kind: self._manager.listed.get((kind, of), "") for kind, of in kinds.items()},
                     namespace=self._config.namespace or None,
                     log=log,
                 )
@@ -286,10 +288,6 @@ class Operator:
 
         await until_done(act, clock=self._clock, log=log, failing=failing)
         log(done, objects=len(self._store))
-
-    def _watches_started(self) -> None:
-        self._metrics.watch_starts.inc()
-        self._relister.soon()
 
     def _waits_for(self, holder: str) -> None:
         """Note that another installation leads, or none any more; called in the Lease's thread."""

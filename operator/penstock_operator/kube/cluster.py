@@ -60,6 +60,7 @@ class Reader(Protocol):
         labels: str | None = None,
         name: str | None = None,
         metadata_only: bool = False,
+        began: Callable[[str], None] = lambda _version: None,
     ) -> list[T]:
         """List all objects of a kind; only the results of `keep` stay in memory.
 
@@ -68,6 +69,7 @@ class Reader(Protocol):
             name: only the object of this name. An empty list proves that there is none; a 404 to `get` does
                 not, as a starting server answers so for existing objects, too.
             metadata_only: ask for metadata alone, which is much cheaper.
+            began: called with the version that is listed; a list that is begun again has another one.
 
         Returns:
             What `keep` returned, once for each object.
@@ -241,6 +243,7 @@ class KubernetesCluster:
         labels: str | None = None,
         name: str | None = None,
         metadata_only: bool = False,
+        began: Callable[[str], None] = lambda _version: None,
     ) -> list[T]:
         first = {"limit": str(PAGE)}
         if labels:
@@ -260,12 +263,15 @@ class KubernetesCluster:
                 # The pages' resourceVersion is compacted away: those read so far do not match newer ones.
                 objects, token, anew = [], "", anew + 1
                 continue
+            metadata = page.get("metadata") or {}
+            if not token:
+                began(metadata.get("resourceVersion") or "")
             for item in page.get("items") or []:
                 # A list's items carry no type of their own.
                 item.setdefault("apiVersion", kind.api_version)
                 item["kind"] = kind.kind
                 objects.append(keep(item))
-            token = (page.get("metadata") or {}).get("continue") or ""
+            token = metadata.get("continue") or ""
             if not token:
                 return objects
 

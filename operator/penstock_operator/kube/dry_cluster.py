@@ -57,8 +57,9 @@ class FileCluster:
         labels: str | None = None,
         name: str | None = None,
         metadata_only: bool = False,
+        began: Callable[[str], None] = lambda _version: None,
     ) -> list[T]:
-        del labels, metadata_only  # a file holds what users write, and that is listed without either
+        del labels, metadata_only, began  # a file holds what users write, and that is listed without either
         return [
             keep(copy.deepcopy(obj))
             for key, obj in self._objects.items()

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
@@ -109,6 +110,8 @@ class Manager:
         self.scale_queue = scale_queue
         self._observer = observer
         self._scaler = Scaler(ctx)
+        self.listed: dict[tuple[Kind, str | None], str] = {}
+        """The versions of the lists of `sync`, by kind and selector."""
         self._load_looked: dict[ObjectKey, float] = {}
         self._traffic_looked: dict[str, float] = {}
 
@@ -348,7 +351,8 @@ class Manager:
             for kind, selector in self._watched():
                 # NB: straight into the store, so that only one page of a list is in memory.
                 put = self.ctx.store.put
-                await self.ctx.cluster.list(kind, self._namespace, keep=put, labels=selector)
+                began = partial(self.listed.__setitem__, (kind, selector))
+                await self.ctx.cluster.list(kind, self._namespace, keep=put, labels=selector, began=began)
         finally:
             gc.enable()
         self.ctx.memory.started = self.ctx.clock.time()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import kopf
@@ -182,3 +184,119 @@ async def test_a_watch_that_stalls_is_opened_again_and_tells_what_was_missed(
                 await gone.wait()
         finally:
             await watches.stop()
+
+
+class _Someone(_Nobody):
+    """A sink that has some versions, and notes what it is given."""
+
+    def __init__(self, *stored: str) -> None:
+        self.stored = stored
+        self.seen: asyncio.Queue[str] = asyncio.Queue()
+
+    def is_stored(self, kind: Kind, obj: dict[str, Any]) -> bool:
+        return obj["metadata"]["resourceVersion"] in self.stored
+
+    def put(self, obj: dict[str, Any]) -> None:
+        self.seen.put_nowait(f"{obj['metadata']['name']} {obj['metadata']['labels']['v']}")
+
+    def remove(self, obj: dict[str, Any]) -> None:
+        self.seen.put_nowait(f"-{obj['metadata']['name']}")
+
+
+async def write(server: TinyApiserver, name: str, value: str) -> str:
+    """Write a ConfigMap that is watched; returns its version."""
+    metadata = {"namespace": "n", "name": name, "labels": {"a": "b", "v": value}}
+    live = await server.cluster.apply(
+        CONFIG_MAP, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    )
+    return str(live["metadata"]["resourceVersion"])
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    server: TinyApiserver, sink: _Someone, relists: Callable[[], None], listed: str = ""
+) -> AsyncIterator[None]:
+    async def credentials() -> Credentials:
+        return anybody(server)
+
+    watches = Watches(
+        sink, credentials=credentials, relists=relists, kinds={CONFIG_MAP: "a=b"},
+        listed={CONFIG_MAP: listed}, namespace=None, log=lambda *_args, **_fields: None,
+    )  # fmt: skip
+    watches.start()
+    try:
+        yield
+    finally:
+        await watches.stop()
+
+
+async def test_a_watch_begins_at_the_list_that_the_sink_has() -> None:
+    """What was there is not shown again, what was changed or deleted since is; nothing is listed anew."""
+    relists: list[None] = []
+    async with TinyApiserver() as server:
+        await write(server, "old", "1")
+        await write(server, "gone", "1")
+        listed = await write(server, "changed", "1")
+        await write(server, "changed", "2")
+        await server.cluster.delete(CONFIG_MAP, "n", "gone")
+        sink = _Someone()
+        async with asyncio.timeout(SECONDS), watching(server, sink, lambda: relists.append(None), listed):
+            assert {await sink.seen.get(), await sink.seen.get()} == {"changed 2", "-gone"}
+            await write(server, "new", "1")
+            assert await sink.seen.get() == "new 1"
+    assert relists == []
+    assert sink.seen.empty()
+
+
+async def test_a_list_that_is_lost_is_made_anew_without_what_the_sink_has() -> None:
+    """And deleted objects are looked for, as no list shows them."""
+    relisted = asyncio.Event()
+    async with TinyApiserver() as server:
+        sink = _Someone(await write(server, "a", "1"))
+        listed = await write(server, "b", "1")
+        async with asyncio.timeout(SECONDS), watching(server, sink, relisted.set, listed):
+            while not server._streams:  # noqa: ASYNC110 - another thread opens it
+                await asyncio.sleep(0.05)
+            assert not relisted.is_set()
+            (queue,) = server._streams
+            queue.put_nowait(b'{"type": "ERROR", "object": {"kind": "Status", "code": 410}}\n')
+            assert await sink.seen.get() == "b 1"
+            await relisted.wait()
+    assert sink.seen.empty()
+
+
+async def test_an_event_of_a_version_that_the_sink_has_is_for_nobody() -> None:
+    """The echo of our own write; the watch goes on from its version all the same."""
+    async with TinyApiserver() as server:
+        listed = await write(server, "a", "1")
+        sink = _Someone(*(str(int(listed) + 1 + number) for number in range(2)))
+        async with asyncio.timeout(SECONDS), watching(server, sink, lambda: None, listed):
+            await write(server, "a", "2")
+            ours = await write(server, "a", "3")
+            assert ours in sink.stored
+            await write(server, "a", "4")
+            assert await sink.seen.get() == "a 4"
+    assert sink.seen.empty()
+
+
+def test_a_line_of_a_watch_is_left_as_it_is_unless_it_is_known() -> None:
+    """Also one that is cut, and one without an object; a deletion is always news."""
+    about = {"metadata": {"namespace": "n", "name": "a", "uid": "u", "resourceVersion": "7"}, "data": {}}
+    line = {event: json.dumps({"type": event, "object": about}).encode() for event in ("ADDED", "DELETED")}
+    error = b'{"type": "ERROR", "object": {"kind": "Status", "metadata": {}, "code": 410}}'
+    bookmark = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7"}}}'
+
+    def never(_obj: dict[str, Any]) -> bool:
+        return False
+
+    for each in (b"", b'{"type": "MODIF', error, bookmark, line["DELETED"]):
+        assert handlers._event(each, never) == each
+    assert handlers._event(line["ADDED"], never) == bookmark
+    assert handlers._event(line["ADDED"], lambda _obj: True) == line["ADDED"]
+
+
+async def test_kopf_keeps_nothing_of_an_object() -> None:
+    """It would keep a kilobyte of each that it has ever seen."""
+    memories = handlers._NoMemories()
+    assert await memories.recall({"metadata": {"uid": "a"}}, noticed_by_listing=True) is not None
+    assert list(memories.iter_all_memories()) == []

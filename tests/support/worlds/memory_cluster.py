@@ -121,6 +121,7 @@ class MemoryCluster:
         labels: str | None = None,
         name: str | None = None,
         metadata_only: bool = False,
+        began: Callable[[str], None] = lambda _version: None,
     ) -> list[T]:
         fields = ("apiVersion", "kind", "metadata") if metadata_only else ()
         return [
