@@ -10,8 +10,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from sys import intern
+from sys import getsizeof, intern
 from typing import Any
+
+import msgspec
 
 from penstock_operator import nesting
 from penstock_operator.desired import labels, names
@@ -26,7 +28,7 @@ _SHORT = 64
 _PARTS = 2000
 """Parts of objects that are remembered to be shared (see `_Shared`)."""
 _PART_SIZE = 1024
-"""Characters of the largest of them, about: they outlive their objects."""
+"""Characters of the largest of them, as JSON: they outlive their objects."""
 _PARENT_KINDS = frozenset(kind.kind for kind in PARENTS)
 
 NAMESPACE_BYTES = 128 * 1024 * 1024
@@ -52,6 +54,9 @@ _STUB_METADATA = (
 )  # fmt: skip
 _STUB_BYTES = 16 * 1024
 """Bytes up to which a stub has its object's labels, annotations, owners and status, each."""
+
+
+_text_of = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -232,9 +237,19 @@ class Store:
 
         One object must not keep the others out, so this catches every error that an object can cause.
         """
-        kept, size = _reduced(obj)
+        kept = reduced(obj)
         if UNREADABLE in kept:
             return kept
+        shared: Obj
+        try:
+            if old is None or UNREADABLE in old:
+                shared, size = _sharing(kept, nesting.LEVELS, small=nesting.is_small(kept))
+            else:
+                shared, size = adopting(kept, old), nesting.weigh(kept, NAMESPACE_BYTES)
+        except nesting.TooDeep:
+            return _stub(kept, _too_deep(kept))
+        except Exception as error:
+            return _stub(kept, _cannot_be_read(error))
         spent = self._spent.get(key.namespace, 0) + size
         if spent > NAMESPACE_BYTES:
             self._waiting[key] = size
@@ -244,12 +259,6 @@ class Store:
                 f"their objects together, found {size >> 10} KiB more with this one; it is read within ten "
                 "minutes after there is room",
             )
-        try:
-            shared = sharing(kept) if old is None or UNREADABLE in old else adopting(kept, old)
-        except nesting.TooDeep:
-            return _stub(kept, _too_deep(kept))
-        except Exception as error:
-            return _stub(kept, _cannot_be_read(error))
         self._bytes[key], self._spent[key.namespace] = size, spent
         return shared
 
@@ -389,17 +398,29 @@ class _Shared:
         self._young: dict[Any, Any] = {}
         self._old: dict[Any, Any] = {}
 
-    def of(self, key: Any, value: Any) -> Any:
-        """Return the part with this key, which is `value` if there is none.
+    def get(self, key: Any) -> Any:
+        """Return the part with this key, None if it is not known."""
+        known = self._young.get(key)
+        if known is None and (known := self._old.get(key)) is not None:
+            self.put(key, known)
+        return known
+
+    def put(self, key: Any, part: Any) -> None:
+        """Remember a part.
 
         Args:
             key: equal if and only if the parts are.
         """
-        known = self._young.get(key)
+        self._young[key] = part
+        if len(self._young) >= _PARTS:
+            self._old, self._young = self._young, {}
+
+    def of(self, part: Any) -> Any:
+        """Return the known part that equals this one, which is its own key; itself if there is none."""
+        known = self.get(part)
         if known is None:
-            known = self._young[key] = self._old.get(key, value)
-            if len(self._young) >= _PARTS:
-                self._old, self._young = self._young, {}
+            self.put(part, part)
+            return part
         return known
 
 
@@ -418,36 +439,52 @@ def sharing(value: Any, levels: int = nesting.LEVELS) -> Any:
     Raises:
         TooDeep: it has more levels.
     """
-    return _sharing(value, levels)[0]
+    return _sharing(value, levels, small=nesting.is_small(value))[0]
 
 
-def _sharing(value: Any, levels: int) -> tuple[Any, int]:
-    """Do as `sharing`; also return about how many characters it has."""
+def _sharing(value: Any, levels: int, *, small: bool) -> tuple[Any, int]:
+    """Do as `sharing`; also return how many bytes it takes if nothing is shared (see `nesting.weigh`).
+
+    Args:
+        small: whether it is worth a text for each of its lists and maps, by which equal ones are found.
+    """
     kind = type(value)
-    if kind is str:
-        size = len(value)
-        if size <= _SHORT:
-            return intern(value), size
-        return (_known_parts.of(value, value) if size <= _PART_SIZE else value), size
-    if kind is int:
-        return _known_parts.of(value, value), 1  # NB: not `true`, which equals 1
     if kind is not dict and kind is not list:
-        return value, 1
+        return _shared_leaf(value), getsizeof(value)
+    text = _text_of(value) if small else b""
+    if len(text) > _PART_SIZE:
+        text = b""
+    elif text and (known := _known_parts.get(text)) is not None and known[2] <= levels:
+        return known[0], known[1]
     if not levels:
         raise nesting.TooDeep
-    size, copied = 1, []
+    size, copied = getsizeof(value), []
     for member in value.values() if kind is dict else value:
-        shared, its = _sharing(member, levels - 1)
-        copied.append(shared)
-        size += its
-    # NB: parts of a small part are shared already, and held by it: their ids say whether they are equal.
-    if kind is list:
-        return (_known_parts.of((list, *map(id, copied)), copied) if size <= _PART_SIZE else copied), size
-    members = dict(zip(map(intern, value), copied, strict=True))
-    size += sum(map(len, members))
-    if size <= _PART_SIZE:
-        return _known_parts.of((*members, *map(id, copied)), members), size
-    return members, size
+        inner = type(member)
+        if inner is dict or inner is list:
+            member, its = _sharing(member, levels - 1, small=small)
+            size += its
+        else:
+            size += getsizeof(member)
+            # NB: most members are short texts; a call for each would double the work.
+            member = intern(member) if inner is str and len(member) <= _SHORT else _shared_leaf(member)
+        copied.append(member)
+    part: Any = copied
+    if kind is dict:
+        part = dict(zip(map(intern, value), copied, strict=True))
+        size += sum(map(getsizeof, part))
+    if text:
+        _known_parts.put(text, (part, size, levels))
+    return part, size
+
+
+def _shared_leaf(value: Any) -> Any:
+    kind = type(value)
+    if kind is str:
+        if len(value) <= _SHORT:
+            return intern(value)
+        return _known_parts.of(value) if len(value) <= _PART_SIZE else value
+    return _known_parts.of(value) if kind is int else value  # NB: not `true`, which equals 1
 
 
 def adopting(obj: Obj, old: Obj) -> Obj:
@@ -490,23 +527,21 @@ def reduced(obj: Obj) -> Obj:
     Args:
         obj: from the cluster; it is not changed.
     """
-    return _reduced(obj)[0]
-
-
-def _reduced(obj: Obj) -> tuple[Obj, int]:
-    """Do as `reduced`; return the bytes, too, 0 of a stub."""
     if UNREADABLE in obj:
-        return obj, 0
+        return obj
     try:
-        kept = slim(obj)
+        kept, most = slim(obj), _BYTES.get(obj["kind"], nesting.BYTES)
+        if nesting.is_small(kept, most):
+            return kept
         if obj["kind"] in _PARENT_KINDS:
             nesting.check_count(obj.get("spec"))
-        return kept, nesting.check_bytes(kept, _BYTES.get(obj["kind"], nesting.BYTES))
+        nesting.check_bytes(kept, most)
+        return kept
     except (nesting.TooMany, nesting.TooLarge) as error:
         why = str(error)
     except Exception as error:
         why = _cannot_be_read(error)
-    return _stub(obj, why), 0
+    return _stub(obj, why)
 
 
 def _cannot_be_read(error: Exception) -> str:

@@ -145,8 +145,12 @@ def _written(inputs: str, rendered: str, template: Object) -> str | None:
 
 
 def _elided(value: Any) -> Any:
+    # NB: most members are short texts; a call for each would double the work.
     if isinstance(value, dict):
-        return {name: _elided(member) for name, member in value.items()}
+        return {
+            name: member if type(member) is str and len(member) <= _LONG else _elided(member)
+            for name, member in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_elided(member) for member in value]
     return {_ELIDED: digest(value)} if isinstance(value, str) and len(value) > _LONG else value

@@ -7,13 +7,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock_operator import nesting
 from penstock_operator.desired import labels, names
 from penstock_operator.kinds import BACKEND, CONFIG_MAP, DEPLOYMENT, POD
-from penstock_operator.store import Change, ObjectKey, Store, child_changed, parent_changed
+from penstock_operator.store import UNREADABLE, Change, ObjectKey, Store, child_changed, parent_changed
 
 
 def obj(
@@ -261,3 +263,57 @@ def test_equal_small_parts_of_two_objects_are_one_in_memory() -> None:
         store.forget(ObjectKey("Deployment", "n", name))
     del made, first, second
     assert sys.getrefcount(large) == before
+
+
+_REPEATED = ({}, [], 0, 1, 257, 1.5, None, "", "a", "é", "€", "🦀", {"": 0}, {"": {}}, [[]], {"a": "🦀" * 40})
+
+
+@given(_TREE)
+def test_a_value_with_little_text_takes_few_bytes(value: Any) -> None:
+    """So that the exact checks can be left out for nearly every object."""
+    text = msgspec.json.encode(value)
+    for most in (len(text), 8 * len(text), 64 * len(text)):
+        assert not nesting.is_small(value, most) or nesting.weigh(value, most) <= most
+
+
+@pytest.mark.parametrize("value", _REPEATED, ids=str)
+def test_many_of_the_costliest_values_are_not_small(value: Any) -> None:
+    """No value takes more bytes, by its text, than the quick check reckons with: in lists, maps and depth."""
+    deep = value
+    for _ in range(100):
+        deep = {"": deep}
+    for each in ([value] * 1000, {f"{number:x}": value for number in range(1000)}, deep):
+        decoded = msgspec.json.decode(msgspec.json.encode(each))
+        weight = nesting.weigh(decoded, 10**9)
+        assert not nesting.is_small(decoded, weight - 1)
+
+
+def test_the_sharing_of_a_part_does_not_hide_its_depth() -> None:
+    """Known from a place where it was not too deep, it is still too deep elsewhere."""
+    part: Any = {"shared": "so"}
+    for _ in range(nesting.LEVELS // 2):
+        part = [part]
+    store, second = Store(), part
+    store.put({**obj(), "spec": {"v": part}})
+    for _ in range(nesting.LEVELS // 2):
+        second = [second]
+    change = store.put(
+        {**obj(version=2), "metadata": {**obj()["metadata"], "name": "e"}, "spec": {"v": second}}
+    )
+    assert change.new is not None
+    assert "levels of nesting" in change.new[UNREADABLE]
+
+
+def test_equal_parts_of_objects_are_one() -> None:
+    """Labels, owners and the like are kept once, though each document has its own."""
+    store = Store()
+    spec = {"a": [{"name": "x" * 100, "on": True}], "b": [{"name": "x" * 100, "on": 1}]}
+    texts = [
+        json.dumps({**obj(), "metadata": {**obj()["metadata"], "name": name}, "spec": spec}) for name in "de"
+    ]
+    first, second = (store.put(json.loads(text)).new for text in texts)
+    assert first is not None
+    assert second is not None
+    assert first["spec"] is second["spec"]
+    assert first["spec"]["a"][0]["on"] is True
+    assert type(second["spec"]["b"][0]["on"]) is int
