@@ -61,6 +61,7 @@ MODULES: dict[str, Sequence[str]] = {
         "hop.end",
         "hop.server",
         "hop.upstream",
+        "http.caches",
         "http.client.answer",
         "http.client.connection",
         "http.client.head",

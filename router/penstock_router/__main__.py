@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 with needs("penstock-router", "router"):
     from penstock_router.admin.admin import Admin
     from penstock_router.admin.thread import AdminThread
+    from penstock_router.mirroring.mirrors import CopyBounds
     from penstock_router.mirroring.pressure import Pressure
     from penstock_router.pods.api_server import SERVICE_ACCOUNT, ApiServer
     from penstock_router.ports import serve
@@ -119,6 +120,7 @@ class Process:
         )
         source_of_chance = random.Random()  # noqa: S311 - nothing secret hangs on it
         self._memory = memory
+        self._copies = CopyBounds(memory.most)
         self._processor_wait = ProcessorWait().share
         self._pressure = Pressure()
         self._access = AccessLog(arguments.access_log)
@@ -226,6 +228,7 @@ class Process:
             tracing=self._tracing,
             short=self._pressure.short,
             memory=self._memory,
+            copies=self._copies,
         )
 
     def _slices_synced(self) -> bool:

@@ -15,7 +15,7 @@ from penstock_router.endpoints import EndpointState, no_such_endpoint
 from penstock_router.forwarding.forwarder import Forwarder
 from penstock_router.messages.arrived_head import ArrivedHeads
 from penstock_router.metrics import Metrics
-from penstock_router.mirroring.mirrors import Mirrors
+from penstock_router.mirroring.mirrors import CopyBounds, Mirrors
 from penstock_router.pods.endpoint_slices import parse_target
 from penstock_router.pods.pool import Pods
 from penstock_router.ports import Ports, owners
@@ -32,6 +32,8 @@ from penstock_wire.process import NOWHERE, log
 
 MAX_MATCHES = 4096
 """The most targets whose endpoint is cached."""
+MATCH_BYTES = 256
+"""Bytes of one beside two targets."""
 MAX_TARGET_SIZE = 1024
 """The longest target whose endpoint is cached: clients choose how long theirs are."""
 JSON = ((b"content-type", b"application/json"),)
@@ -137,6 +139,7 @@ class Router:
         tracing: makes spans of requests; None for none.
         short: whether it is short of CPU now.
         memory: the limit on memory that its connections keep; None for no limit.
+        copies: the limit on mirrors' copies; None for its own.
     """
 
     def __init__(
@@ -157,6 +160,7 @@ class Router:
         tracing: Tracing | None = None,
         short: Callable[[], bool] = lambda: False,
         memory: MemoryBound | None = None,
+        copies: CopyBounds | None = None,
     ) -> None:
         self.settings: RouterSettings | None = None
         self.ready = asyncio.Event()
@@ -170,7 +174,6 @@ class Router:
         self._news = news
         self._processor_wait = processor_wait
         self._endpoints: dict[str, EndpointState] = {}
-        self._heads = ArrivedHeads()
         self._table = RouteTable.of(())
         self._matches: dict[str, tuple[str, str, str]] = {}  # cached results of the table, by target
         self._door: int | None = None
@@ -178,6 +181,7 @@ class Router:
         self._owner_errors: dict[str, str] = {}
         self.pods = Pods(clock=clock, random_source=random_source, changed=self._pods_changed, where=where)
         self._memory = memory = MemoryBound() if memory is None else memory
+        self._heads = ArrivedHeads(memory.caches)
         self.metrics = Metrics(self._held_by_backend, self.pods.with_room, memory, where)
         self.ports = Ports(
             front=front, host=host, make_service=self._port_service, settled=self._settled, where=where
@@ -189,6 +193,7 @@ class Router:
             clock=clock,
             pod=pod,
             access=access,
+            caches=memory.caches,
             where=where,
         )
         self._mirrors = Mirrors(
@@ -200,6 +205,7 @@ class Router:
             random_source=random_source,
             short=short,
             is_held_for=self._is_held_for,
+            bounds=copies,
         )
         memory.others.append(self._mirrors.kept)
         self._begin: Begin = self._forwarder.begin
@@ -246,7 +252,7 @@ class Router:
     def _place_all(self, settings: RouterSettings) -> None:
         """Make anew what says which endpoint a route or a port is of."""
         self._table = RouteTable.of(settings.endpoints)
-        self._matches.clear()
+        self._forget_matches()
         for name, conflict in self._table.conflicts.items():
             log("endpoint has no route", level="warning", endpoint=name, error=conflict, **self._where)
         self._owners, self._owner_errors = owners(settings.endpoints)
@@ -269,10 +275,15 @@ class Router:
                 return
             if len(target) <= MAX_TARGET_SIZE:
                 if len(self._matches) >= MAX_MATCHES:
-                    self._matches.clear()
+                    self._forget_matches()
                 self._matches[target] = match
+                self._memory.caches.grew(self._matches, MATCH_BYTES + 2 * len(target))
         name, route, request.target = match
         self._begin(self._endpoints[name], exchange, route.encode("latin-1"), None)
+
+    def _forget_matches(self) -> None:
+        self._matches.clear()
+        self._memory.caches.cleared(self._matches)
 
     def _answer_routes(self, exchange: Exchange) -> None:
         method = exchange.request.method

@@ -48,6 +48,7 @@ from penstock_wire.http import (
     UpstreamError,
 )
 from penstock_wire.http.answer_stream import AnswerStream
+from penstock_wire.http.caches import Caches
 from penstock_wire.http.server import head as heads
 from penstock_wire.http.server.streams import close_in_background
 from penstock_wire.process import NOWHERE, log
@@ -62,6 +63,7 @@ class Forwarder(Owner):
 
     Args:
         pod: name of this router's pod, for problem documents.
+        caches: bounds its cache with others; None = it is bounded alone.
         where: fields of each log line.
     """
 
@@ -74,6 +76,7 @@ class Forwarder(Owner):
         clock: Callable[[], float],
         pod: str = "",
         access: AccessLog | None = None,
+        caches: Caches | None = None,
         where: Mapping[str, str] = NOWHERE,
     ) -> None:
         self._access = AccessLog(0.0) if access is None else access
@@ -89,6 +92,7 @@ class Forwarder(Owner):
         self._ids = RequestIds()
         self._sequence = 0
         self._fields = AnswerFields(())  # the last answer's
+        self._caches = Caches() if caches is None else caches
         self._outwards: dict[Headers, Headers] = {}  # cached answer fields: a front sends known ones faster
 
     def begin(
@@ -280,11 +284,14 @@ class Forwarder(Owner):
         """The same fields, as one object for all answers that have them."""
         known = self._outwards.get(headers)
         if known is None:
-            if heads.size("", headers) > MAX_HEAD_SIZE:
+            size = heads.size("", headers)
+            if size > MAX_HEAD_SIZE:
                 return headers
             if len(self._outwards) >= MAX_KNOWN:
                 self._outwards.clear()
+                self._caches.cleared(self._outwards)
             known = self._outwards[headers] = headers
+            self._caches.grew(self._outwards, size)
         return known
 
     def _stream(

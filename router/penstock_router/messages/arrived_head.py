@@ -9,6 +9,7 @@ from penstock_router.messages.header_policy import inward
 from penstock_wire import contract
 from penstock_wire.headers import IDLE_MS, REQUEST_ID, get, timeout_ms
 from penstock_wire.http import Request, Response
+from penstock_wire.http.caches import Caches
 from penstock_wire.http.server import head as heads
 
 _UNLIKE = frozenset({"CONNECT", "HEAD", "OPTIONS", "TRACE"})
@@ -84,11 +85,16 @@ class ArrivedHead:
 
 
 class ArrivedHeads:
-    """The cache of heads, shared by all endpoints of a router: users choose how many endpoints there are."""
+    """The cache of heads, shared by all endpoints of a router: users choose how many endpoints there are.
 
-    __slots__ = ("_size", "known")
+    Args:
+        caches: bounds it with others; None = it is bounded alone.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_caches", "_size", "known")
+
+    def __init__(self, caches: Caches | None = None) -> None:
+        self._caches = Caches() if caches is None else caches
         self.known: dict[int, ArrivedHead] = {}
         """Heads by the `id` of their fields (which are kept, so that it stays theirs)."""
         self._size = 0
@@ -99,7 +105,13 @@ class ArrivedHeads:
         if size > MAX_HEAD_SIZE:
             return
         if len(self.known) >= MAX_HEADS or self._size + size > MAX_HEADS_SIZE:
-            self.known.clear()
-            self._size = 0
+            self.clear()
+            self._caches.cleared(self)
         self.known[id(head.headers)] = head
         self._size += size
+        self._caches.grew(self, size)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.known.clear()
+        self._size = 0

@@ -18,7 +18,9 @@ from penstock_router.mirroring.totals import MirrorSeries
 from penstock_wire.process import log
 
 SHARE = 0.05
-"""The share of a core's time for all comparisons of a router; also the seconds that can be used at once."""
+"""The share of a core's time for all comparisons of a process; also the seconds that can be used at once."""
+LATELY_SECONDS = 10.0
+"""For so long after its last comparison a queue has a part of that."""
 MAX_WAITING = 16
 A_STEP = 1000
 """Values that are compared in one piece."""
@@ -26,14 +28,34 @@ BUDGET, BROKEN = "budget", "broken"
 """Why two answers were not compared: the budget was used up; a bug in the router."""
 
 
+class Shares:
+    """Divides the time for comparisons among the queues of a process that had some lately."""
+
+    def __init__(self) -> None:
+        self._used: dict[int, float] = {}  # when last, by the queue's id; the latest comes last
+
+    def of(self, queue: CompareQueue, now: float) -> float:
+        """Return the share of a core's time that a queue has, which it uses now."""
+        used = self._used
+        used.pop(id(queue), None)
+        used[id(queue)] = now
+        while now - used[first := next(iter(used))] > LATELY_SECONDS:
+            del used[first]
+        return SHARE / len(used)
+
+
 class CompareQueue:
     """All comparisons of a router.
 
     Args:
         clock: seconds, monotonic and finer than a millisecond.
+        shares: of the process; None = it is alone.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, *, shares: Shares | None = None
+    ) -> None:
+        self._shares = Shares() if shares is None else shares
         self._clock = clock
         self._left = SHARE
         self._since = clock()
@@ -49,7 +71,8 @@ class CompareQueue:
             _count(comparison, series)
             return
         now = self._clock()
-        self._left = min(SHARE, self._left + SHARE * (now - self._since))
+        share = self._shares.of(self, now)
+        self._left = min(share, self._left + share * (now - self._since))
         self._since = now
         if self._left <= 0 or len(self._queue) >= MAX_WAITING:
             series.skip(BUDGET)

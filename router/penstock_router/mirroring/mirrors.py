@@ -30,7 +30,7 @@ from penstock_router.messages.arrived_head import MAX_HEAD_SIZE
 from penstock_router.messages.header_policy import AnswerFields, request_lines
 from penstock_router.messages.response_body import WHOLE_BYTES
 from penstock_router.mirroring.compare import Comparison
-from penstock_router.mirroring.compare_queue import CompareQueue
+from penstock_router.mirroring.compare_queue import CompareQueue, Shares
 from penstock_router.mirroring.copy import Copy, Original
 from penstock_router.mirroring.eligibility import (
     ANSWER_TOO_LARGE,
@@ -76,6 +76,39 @@ MAX_ALL_IN_FLIGHT = 1024
 MAX_BYTES = 64 * 1024 * 1024
 """Limits for all copies of a router: copies in progress, and bytes that are kept of requests and of answers
 to compare."""
+MEMORY_SHARE = 5
+"""Copies keep one part in so many of what connections may keep, if that is less."""
+
+
+class CopyBounds:
+    """What the copies of a process take: of one router, or of those of all namespaces that share it.
+
+    A router's may take as much as they leave free: one that is alone half of all, each of two a third. So
+    there is room for another's, however much some have taken.
+
+    Args:
+        memory: what connections may keep, in bytes; 0 = unbounded.
+    """
+
+    __slots__ = ("_part", "bytes", "comparisons", "in_flight")
+
+    def __init__(self, memory: int = 0) -> None:
+        self.comparisons = Shares()
+        self.in_flight = self.bytes = 0
+        self._part = memory // MEMORY_SHARE
+
+    def has_room(self, in_flight: int, kept: int, size: int) -> bool:
+        """Whether a router may have one more copy.
+
+        Args:
+            in_flight: its copies.
+            kept: their bytes.
+            size: bytes of one more.
+        """
+        most = min(MAX_BYTES, self._part or MAX_BYTES)
+        return in_flight < 2 * MAX_ALL_IN_FLIGHT - self.in_flight and kept + size <= 2 * most - self.bytes
+
+
 A_TURN = 8
 """Copies that are sent in one turn of the loop."""
 LARGE_ANSWER = "too_large"
@@ -166,6 +199,7 @@ class Mirrors:
         random_source: for the draws.
         short: whether the router is short of CPU.
         is_held_for: whether requests are held for a backend.
+        bounds: those of the process; None = of this router alone.
     """
 
     def __init__(
@@ -179,7 +213,9 @@ class Mirrors:
         random_source: random.Random,
         short: Callable[[], bool],
         is_held_for: Callable[[str], bool],
+        bounds: CopyBounds | None = None,
     ) -> None:
+        self._bounds = bounds = CopyBounds() if bounds is None else bounds
         self._pods = pods
         self._upstream = upstream
         self._clock = clock
@@ -188,7 +224,7 @@ class Mirrors:
         self._random = random_source
         self._short = short
         self._is_held_for = is_held_for
-        self._comparisons = CompareQueue()
+        self._comparisons = CompareQueue(shares=bounds.comparisons)
         self._waiting: deque[Copy] = deque()
         self._in_flight = 0
         self._bytes = 0
@@ -225,13 +261,12 @@ class Mirrors:
             mirror.drop(PRESSURE, "the router is short of processors")
             return
         copy = Copy(mirror, original, answer if mirror.rules is not None else None)
-        full = mirror.in_flight >= MAX_IN_FLIGHT or self._in_flight >= MAX_ALL_IN_FLIGHT
-        if full or self._bytes + copy.size > MAX_BYTES:
+        room = self._bounds.has_room(self._in_flight, self._bytes, copy.size)
+        if mirror.in_flight >= MAX_IN_FLIGHT or not room:
             mirror.drop(IN_FLIGHT, "as many copies, or bytes of them, are under way as there may be")
             return
         mirror.in_flight += 1
-        self._in_flight += 1
-        self._bytes += copy.size
+        self._count(1, copy.size)
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._go_on)
         self._waiting.append(copy)
@@ -373,5 +408,10 @@ class Mirrors:
 
     def _over(self, copy: Copy) -> None:
         copy.mirror.in_flight -= 1
-        self._in_flight -= 1
-        self._bytes -= copy.size
+        self._count(-1, -copy.size)
+
+    def _count(self, copies: int, size: int) -> None:
+        self._in_flight += copies
+        self._bytes += size
+        self._bounds.in_flight += copies
+        self._bounds.bytes += size

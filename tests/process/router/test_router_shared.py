@@ -15,11 +15,12 @@ from penstock_wire.control.router_settings import encode_tenants
 from tests.process.router.conftest import MakeRouter, MakeUpstream
 from tests.process.router.test_router_memory import HELD, LIMIT, MIB, number
 from tests.process.router.test_router_reports import Operator
-from tests.support.http.router_upstream import Answer, Seen
+from tests.support.http.router_upstream import Answer, Seen, hang
 from tests.support.processes.ports import free_port
 from tests.support.processes.router_process import RouterProcess, backend, endpoint, until
 
 HELD_OF_B, MOST_OF_A = 8, 1000
+PORTS = 30
 
 
 class Tenant:
@@ -181,6 +182,57 @@ async def test_a_report_leaves_out_what_has_not_changed_since_one_that_the_opera
     operator.takes = False
     await until(lambda: not operator.reports[-1]["base"])
     assert (operator.added.keys(), answered("b")) == (tenants.keys(), 2)
+
+
+async def test_heads_that_are_remembered_take_no_more_memory_however_many_ports_there_are(
+    router: MakeRouter,
+) -> None:
+    """Each port could remember 2.5 MB of them."""
+    own = [{"path": "/x", "body": "ok"}]
+    ports = {free_port() for _ in range(PORTS)}
+    served = [endpoint(f"e{port}", backend("m"), port=port, static=own) for port in ports]
+    process = router("--shared", f"--memory-limit={LIMIT}")
+    part = {"port": free_port(), "endpoints": served}
+    process.path.write_text(json.dumps({"v": 1, "endpoints": [], "tenants": {"a": part}}))
+    await process.start()
+    before = process.rss()
+    for port in ports:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for head in range(200):
+            fields = "".join(f"f{place}-{head}: {head}-{place}\r\n" for place in range(44))
+            writer.write(f"GET /x HTTP/1.1\r\nhost: {'a' * 900}\r\n{fields}\r\n".encode())
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(2)
+        writer.close()
+    assert process.rss() - before < PORTS * MIB
+
+
+async def test_copies_for_mirrors_of_one_namespace_cost_no_other_what_it_holds(
+    router: MakeRouter, upstream: MakeUpstream
+) -> None:
+    """They would fill the memory, and cannot give way."""
+
+    async def answer(seen: Seen) -> Answer:
+        return Answer(body=b"1")
+
+    pod, slow = await upstream(answer), await upstream(hang)
+    tenants = {"a": Tenant(pod.target), "b": Tenant()}
+    parts = {name: tenant.part() for name, tenant in tenants.items()}
+    parts["a"]["endpoints"][0]["mirrors"] = [{"name": "slow", "targets": [slow.target]}]
+    process = router("--shared", f"--memory-limit={LIMIT}")
+    process.path.write_text(json.dumps({"v": 1, "endpoints": [], "tenants": parts}))
+    await process.start()
+    body = bytes(MIB)
+    held = [asyncio.ensure_future(ask(process, tenants["b"].urls[0], data=body)) for _ in range(HELD_OF_B)]
+    while f'held_requests{{backend="",namespace="b"}} {HELD_OF_B}.0' not in await process.metrics():
+        pass
+    for _ in range(2 * LIMIT // 3 // MIB):
+        assert await ask(process, tenants["a"].urls[0], data=body) == 200
+    dropped = await process.metrics()
+    assert 'reason="in_flight"' in dropped or 'reason="pressure"' in dropped
+    parts["b"]["endpoints"][0]["backends"][0]["targets"] = [pod.target]
+    process.path.write_text(json.dumps({"v": 1, "endpoints": [], "tenants": parts}))
+    assert set(await asyncio.gather(*held)) == {200}
 
 
 async def test_a_flood_of_one_namespace_costs_no_other_what_it_holds(

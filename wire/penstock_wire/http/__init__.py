@@ -26,7 +26,8 @@ Errors::
 
 Read in this order: `messages` (requests and answers), `body` (bodies read piece by piece), the Protocols
 below, `sending` (waits for an answer in a task), `server` and `client` (which implement the Protocols),
-`head_cache` (heads that came before, for both), `memory` (bounds the memory of all connections),
+`head_cache` (heads that came before, for both), `caches` (bounds those, and others), `memory` (bounds the
+memory of all connections),
 `answer_stream` (an answer that is passed on) and `tunnel` (connections that have switched protocols).
 """
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock_wire.headers import Headers
+from penstock_wire.http.caches import Caches
 
 MAX_HEADS: Final = 256
 """Most heads kept; at the limit all are dropped."""
@@ -81,11 +82,16 @@ class ResponseHead(CachedHead):
 
 
 class HeadCache:
-    """The heads of one listener's requests, or of the answers to one client: never both."""
+    """The heads of one listener's requests, or of the answers to one client: never both.
 
-    __slots__ = ("_credit", "_heads", "_rest")
+    Args:
+        caches: bounds it with others; None = it is bounded alone.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_caches", "_credit", "_heads", "_rest")
+
+    def __init__(self, caches: Caches | None = None) -> None:
+        self._caches = Caches() if caches is None else caches
         self._heads: dict[bytes, CachedHead] = {}
         self._credit = MISSES
         self._rest = 0
@@ -139,9 +145,11 @@ class HeadCache:
             return
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()
+            self._caches.cleared(self._heads)
         head.raw = data[:end]
         head.size = end + FIELD_BYTES * len(head.fields)
         self._heads[head.raw] = head
+        self._caches.grew(self._heads, head.size + end)  # as raw bytes, and as fields
 
 
 class KnownAnswers:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from penstock_wire.errors import PenstockError, Reason
+from penstock_wire.http.caches import Caches
 from penstock_wire.process import log
 
 UNBOUNDED: Final = 1 << 60
@@ -34,6 +35,8 @@ LOOK_SHARE: Final = 8
 """If less than one part in this many is free, connections make way until that much is."""
 ALIKE_BITS: Final = 2
 """Connections whose sizes differ by less than a factor of 4 keep about as much."""
+CACHED_SHARE: Final = 16
+"""One part in so many of the bound, beside it, is for caches."""
 LOG_SECONDS: Final = 1.0
 MEASURE_SECONDS: Final = 0.1
 """Time between two measurements for what is announced, which costs its client nothing, while little comes."""
@@ -79,6 +82,7 @@ class MemoryBound:
         "_measured",
         "_measured_room",
         "_trim",
+        "caches",
         "connections",
         "gave_way",
         "most",
@@ -94,6 +98,8 @@ class MemoryBound:
         """Connections that are asked, and can have to make way: a collection for each front (a tenant's)."""
         self.others: list[Callable[[], int]] = []
         """Functions that return further kept bytes."""
+        self.caches = Caches(most // CACHED_SHARE or UNBOUNDED)
+        """All caches beyond connections."""
         self.gave_way = 0
         """Connections, and requests on shared ones, that had to make way."""
         self._logged = self._measured = 0.0

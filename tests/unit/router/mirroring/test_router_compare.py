@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_router.mirroring.compare import MAX_BYTES, MAX_PATH, Comparison, FirstDifference, Rules
+from penstock_router.mirroring.compare_queue import LATELY_SECONDS, SHARE, CompareQueue, Shares
+from penstock_router.mirroring.mirrors import MEMORY_SHARE, CopyBounds
 from penstock_wire.control.router_settings import IGNORED_PATH_PATTERN
 
 NAMES = st.sampled_from(["a", "b", "id", "two words", "\u00e9", ""]) | st.text(max_size=3)
@@ -202,3 +204,22 @@ def test_a_piece_of_work_is_small() -> None:
     assert comparison.difference is not None
     assert comparison.difference.path == "$[2999]"
     assert steps >= 30
+
+
+def test_queues_of_one_process_share_the_time() -> None:
+    """Each that had a comparison lately has an equal part; one that had not leaves its part to others."""
+    shares = Shares()
+    one, other = CompareQueue(shares=shares), CompareQueue(shares=shares)
+    assert shares.of(one, 0.0) == SHARE
+    assert shares.of(other, 1.0) == shares.of(one, 2.0) == SHARE / 2
+    assert shares.of(one, 1.5 + LATELY_SECONDS) == SHARE
+
+
+def test_a_router_leaves_room_for_copies_of_another() -> None:
+    bounds = CopyBounds(100 * MEMORY_SHARE)
+    sizes = [0, 0, 0]
+    for place in (0, 1, 2):
+        while bounds.has_room(0, sizes[place], 1):
+            sizes[place] += 1
+            bounds.bytes += 1
+    assert sizes == [100, 50, 25]

@@ -112,7 +112,7 @@ class H1Upstream:
         self._open: set[Watched] = set()
         self._connecting: set[asyncio.Task[None]] = set()
         self._retirements = 0
-        self.known = HeadCache()
+        self.known = HeadCache(self.memory.caches)
         self.on_idle_lost: Callable[[tuple[str, int]], None] | None = None
         """Called with the address when a server ends an idle connection: the server may have ended, too."""
 

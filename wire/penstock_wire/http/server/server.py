@@ -237,7 +237,7 @@ class H1Listener:
         self.streams = streams
         most = limits.UNASKED_BYTES if streams is None else whole_bytes
         self.whole_bytes = min(most, front.max_body_bytes)
-        self.known = HeadCache()
+        self.known = HeadCache(front.memory.caches)
         self.successors: Mapping[bytes, Successor] = successors or {}
         self.closing = front.closing  # each answer is the last of its connection
         self.closes_idle = False  # also those on which no request has come
