@@ -269,6 +269,19 @@ def test_the_operator_may_do_what_it_needs_and_no_more(penstock: Cluster, namesp
     assert not allowed(penstock, OPERATOR, "delete", "rolebindings/x", "-n", namespace.name)
 
 
+def test_the_operators_calls_have_flows_of_their_own(penstock: Cluster) -> None:
+    """Its Lease does not wait for any, and a namespace's calls not for another's."""
+
+    def dispatched(flow: str) -> float:
+        metrics = penstock.kubectl("get", "--raw", "/metrics").stdout
+        name = f"penstock-operator.{INSTALLED_IN}.{flow}"
+        counts = re.findall(rf'dispatched_requests_total{{flow_schema="{name}".*}} (\S+)', metrics)
+        return sum(map(float, counts))
+
+    for flow in ("lease", "objects"):
+        wait_for(f"calls by {flow}", lambda flow=flow: dispatched(flow))  # type: ignore[misc]
+
+
 def test_editors_and_viewers_of_a_namespace_get_their_part(penstock: Cluster, namespace: Namespace) -> None:
     """The cluster's own roles include ours; only the operator may write a status."""
     for role in ("view", "edit"):
