@@ -176,6 +176,38 @@ async def test_a_handshake_that_does_not_end_gives_its_place_back(monkeypatch: p
     await server.front.close(5)
 
 
+async def test_after_a_pause_the_clients_that_still_wait_are_served_first_and_those_that_left_cost_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In order, each handshake would be of a client that has given up meanwhile, for ever."""
+    begun: list[Any] = []
+    begin = Acceptor._begin
+
+    async def counted(self: Acceptor, connection: Any, sock: socket.socket) -> None:
+        begun.append(sock.getpeername())
+        await begin(self, connection, sock)
+
+    monkeypatch.setattr(Acceptor, "_begin", counted)
+    monkeypatch.setattr(accepting, "HANDSHAKES", 2)
+    server = Server(most=1000, per_address=1000, tls=True)
+    await server.start()
+    for _ in range(200):  # the loop stands still
+        socket.create_connection(server.listener.address).close()
+    waiting = [socket.create_connection(server.listener.address) for _ in range(50)]
+    for _ in range(200):
+        socket.create_connection(server.listener.address).close()
+    last = socket.create_connection(server.listener.address)
+    assert await server.answered()
+    assert last.getsockname() in begun[:2]
+    assert len(begun) <= 52
+    assert len(server.acceptor) == 52
+    for sock in (*waiting, last):
+        sock.close()
+    await server.let_go()
+    assert not server.acceptor._waiting
+    await server.front.close(5)
+
+
 async def test_connections_that_shake_hands_end_with_the_listener() -> None:
     """Closing does not wait for silent connections, and its port is free."""
     server = Server(most=10, per_address=10, tls=True)

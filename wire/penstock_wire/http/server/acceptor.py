@@ -46,8 +46,11 @@ ACCEPT_PAUSE = 1.0
 """Seconds without accepting after the process ran out of file descriptors."""
 
 HANDSHAKES = 16
-"""Connections with TLS that are accepted in one go. Each handshake takes a millisecond of CPU: those that
-have begun must end before thousands of others begin, or the clients' time is over before any is done."""
+"""Handshakes of TLS that begin in one turn of the loop. Each takes a millisecond of CPU: those that have
+begun must end before thousands of others begin, or the clients' time is over before any is done."""
+
+_ESTABLISHED = 1
+"""TCP_ESTABLISHED (linux/tcp_states.h)."""
 
 EVICTED_SHARE = 16
 """At the total limit, each look through all connections finds the next 1/16 of them to evict."""
@@ -91,7 +94,7 @@ class Acceptor:
         tls: speak TLS.
         most: most connections at once.
         per_address: most of these from one address.
-        backlog: most connections without TLS that are accepted in one go.
+        backlog: most connections that are accepted in one go.
         evicting: at a limit, close an older connection instead of the new one; only without TLS.
         group: the group of a peer's address; None = all addresses share all connections.
     """
@@ -115,7 +118,10 @@ class Acceptor:
         self._tls = tls
         self._most = most
         self._per_address = per_address
-        self._at_once = HANDSHAKES if tls else backlog
+        self._at_once = backlog
+        self._waiting: deque[tuple[Seated, socket.socket]] = deque()
+        """Accepted connections whose handshake has not begun."""
+        self._turn: asyncio.Handle | None = None
         self._evicting = evicting
         self._group = group
         self._seats: dict[Seated, tuple[str, str]] = {}
@@ -150,6 +156,10 @@ class Acceptor:
         if self._resume is not None:
             self._resume.cancel()
         self._sock.close()
+        if self._turn is not None:
+            self._turn.cancel()
+        while self._waiting:
+            self._drop(*self._waiting.pop())
         for task in self._beginning:
             task.cancel()
 
@@ -176,6 +186,33 @@ class Acceptor:
             of_address[successor] = None
 
     def _accept(self) -> None:
+        self._accept_those_that_wait()
+        if self._waiting and self._turn is None:
+            self._shake_hands()
+
+    def _shake_hands(self) -> None:
+        """Begin handshakes, those of the latest clients first.
+
+        A client gives up after some seconds and comes again. After a pause in which thousands came, the first
+        in order have left, or will have before their handshake ends; in that order it would be so for ever.
+        """
+        waiting, begun = self._waiting, 0
+        while waiting and _has_left(waiting[0][1]):
+            self._drop(*waiting.popleft())
+        while waiting and begun < HANDSHAKES:
+            connection, sock = waiting.pop()
+            if _has_left(sock):
+                self._drop(connection, sock)
+            else:
+                self._start(connection, sock)
+                begun += 1
+        self._turn = self._loop.call_soon(self._shake_hands) if waiting else None
+
+    def _drop(self, connection: Seated, sock: socket.socket) -> None:
+        sock.close()
+        self.release(connection)
+
+    def _accept_those_that_wait(self) -> None:
         for _ in range(self._at_once):
             try:
                 sock, peer = self._sock.accept()
@@ -197,9 +234,15 @@ class Acceptor:
             self._by_group[group] += 1
             self._by_address.setdefault(address, {})[connection] = None
             sock.settimeout(0.0)
-            task = self._loop.create_task(self._begin(connection, sock))
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+            if self._tls is None:
+                self._start(connection, sock)
+            else:
+                self._waiting.append((connection, sock))
+
+    def _start(self, connection: Seated, sock: socket.socket) -> None:
+        task = self._loop.create_task(self._begin(connection, sock))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
 
     def _room(self, address: str, group: str) -> bool:
         """Whether there is room for a connection of an address; evicting can make room."""
@@ -245,6 +288,11 @@ class Acceptor:
         finally:
             if not begun:
                 self.release(connection)
+
+
+def _has_left(sock: socket.socket) -> bool:
+    """Whether the client has closed the connection, or reset it."""
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED
 
 
 def _first(connections: Iterable[Seated], number: int) -> deque[tuple[tuple[int, float], Seated]]:
