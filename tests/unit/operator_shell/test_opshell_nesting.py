@@ -165,6 +165,7 @@ async def test_objects_of_too_many_values_are_unreadable(
     """Wide, or many little containers, in any field: not walked at each look, and all else converges."""
     if most != VALUES:  # in all fields with fewer: that many in each would take seconds
         monkeypatch.setattr(nesting, "check_count", partial(check_count, most=most))
+        monkeypatch.setattr(nesting, "is_small", lambda *_: False)
     shapes: list[Any] = [
         [[]] * most, {str(number): 1 for number in range(most)}, [[1] * 250] * (most // 250),
     ]  # fmt: skip
