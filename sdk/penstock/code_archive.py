@@ -243,7 +243,7 @@ def _checked(path: Path, text: str) -> str:
         if wanted is not None:
             raise LoadError(f"{path}: expected {wanted}, found {shown}")
     if (found := _CREDENTIALS.search(text)) is not None:  # in a comment, too: all of the text goes along
-        rest = text[found.end() :].split(maxsplit=1)[0]
+        rest = re.split(r"\s", text[found.end() :], maxsplit=1)[0] or "the end of its line"
         raise LoadError(
             f"{path}: expected a variable of the pod's environment, such as ${{PASSWORD}}, for the password "
             f"of a URL, found it as text, before {rest}"

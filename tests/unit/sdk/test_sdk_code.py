@@ -173,6 +173,7 @@ def test_requirements_with_hashes_stay_as_they_are(tmp_path: Path, text: str) ->
         ("https://s3cret@host/b-1-py3-none-any.whl#sha256=00", "a variable of the pod's environment"),
         ("https://s3cret:${NONE}x@host/b-1-py3-none-any.whl#sha256=00", "a variable of the pod's"),
         ("# -i https://me:s3cret@host/", "before host/"),
+        ("# https://me:s3cret@", "before the end of its line"),
         ("--pre --index-url https://me:s3cret@host/", "such as PIP_INDEX_URL, found --index-url"),
         ("b==2 ,<3 --hash=sha256:00", "found b==2 ,<3"),
         ("b (==2 --hash=sha256:00", r"found b \(==2"),
