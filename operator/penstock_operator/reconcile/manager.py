@@ -111,7 +111,7 @@ class Manager:
         self._observer = observer
         self._scaler = Scaler(ctx)
         self.listed: dict[tuple[Kind, str | None], str] = {}
-        """The versions of the lists of `sync`, by kind and selector."""
+        """The versions of the lists of `sync`, by kind and selector; empty of one that was begun twice."""
         self._load_looked: dict[ObjectKey, float] = {}
         self._traffic_looked: dict[str, float] = {}
 
@@ -351,12 +351,17 @@ class Manager:
             for kind, selector in self._watched():
                 # NB: straight into the store, so that only one page of a list is in memory.
                 put = self.ctx.store.put
-                began = partial(self.listed.__setitem__, (kind, selector))
+                began = partial(self._begins, (kind, selector))
                 await self.ctx.cluster.list(kind, self._namespace, keep=put, labels=selector, began=began)
         finally:
             gc.enable()
         self.ctx.memory.started = self.ctx.clock.time()
         self.enqueue_all()
+
+    def _begins(self, of: tuple[Kind, str | None], version: str) -> None:
+        # NB: what was deleted since an earlier list is in the store, and in no event after this one. So kopf
+        # lists then, and what is gone is looked for.
+        self.listed[of] = "" if of in self.listed else version
 
     async def relist(self) -> Found:
         """List metadata; drop what was deleted while there was no watch, and fetch what changed meanwhile.

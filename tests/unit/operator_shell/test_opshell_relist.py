@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from penstock_operator.errors import Unavailable
-from penstock_operator.kinds import BACKEND, DEPLOYMENT
+from penstock_operator.kinds import BACKEND, DEPLOYMENT, Kind
 from penstock_operator.reconcile.relist import LISTED, Found, Relister
 from tests.support.clocks.hand_clock import HandClock
 from tests.support.worlds.operator_harness import Harness, backend
 
 PAUSE = 400.0
+VERSION = "7"
 
 
 class Listing:
@@ -91,3 +96,22 @@ async def test_what_a_stalled_watch_did_not_tell_is_fetched() -> None:
     assert harness.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 3
     assert harness.cluster.find(DEPLOYMENT, "n", "other-backend")
     assert await harness.manager.relist() == Found()
+
+
+async def test_no_watch_begins_where_a_list_was_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was deleted between the two is still in the store: kopf lists, so that it is looked for soon."""
+    harness = Harness()
+    made, fails = harness.cluster.list, iter([True])
+
+    async def once(kind: Kind, *where: Any, began: Callable[[str], None], **more: Any) -> Any:
+        if kind is DEPLOYMENT and next(fails, False):
+            raise Unavailable(500, "induced")
+        began(VERSION)
+        return await made(kind, *where, **more)
+
+    monkeypatch.setattr(harness.cluster, "list", once)
+    with pytest.raises(Unavailable):
+        await harness.manager.sync()
+    await harness.manager.sync()
+    listed = {kind: version for (kind, _), version in harness.manager.listed.items()}
+    assert (listed[BACKEND], listed[DEPLOYMENT]) == ("", VERSION)
