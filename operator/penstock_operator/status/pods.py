@@ -29,6 +29,9 @@ _NEVER_RAN = {"StartError", "ContainerCannotRun"}
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
 """Kubelet's prefix of a pull's error while it waits to try again (since Kubernetes 1.32)."""
 
+_REPLICA_SET = re.compile(r'"\S*-(\S+)"')
+"""In the message of a Deployment's progress, the hash of the template that it rolls out."""
+
 _REPLACED = timedelta(minutes=1)
 
 _ABOUT_RESOURCES = re.compile(r"\b(cpu|memory|ephemeral-storage)\b|\b(limits|requests)\.")
@@ -108,7 +111,10 @@ def unseen(deployment: Object) -> bool:
 
 
 def of_rollout(pods: Sequence[Object], deployment: Object | None) -> Sequence[Object]:
-    """The pods of the template that a Deployment rolls out: the one whose first pod is the youngest."""
+    """The pods of the template that a Deployment rolls out.
+
+    It names their ReplicaSet where it reports progress; otherwise they are those whose first is the youngest.
+    """
     if deployment is None:
         return pods
     if unseen(deployment) or not deployment.get("status", {}).get("updatedReplicas"):
@@ -116,8 +122,12 @@ def of_rollout(pods: Sequence[Object], deployment: Object | None) -> Sequence[Ob
     since: dict[object, str] = {}
     for pod in living(pods):
         since[_template(pod)] = min(_created(pod), since.get(_template(pod), _created(pod)))
+    says = next((raw for raw in _conditions(deployment) if raw.get("type") == "Progressing"), {})
+    named = _REPLICA_SET.search(str(says.get("message") or ""))
     newest = max(since, key=lambda template: since[template], default=None)
-    return [pod for pod in pods if _template(pod) == newest]
+    # NB: a pod of the template before is younger if its node was drained meanwhile.
+    rolled = named[1] if named and named[1] in since else newest
+    return [pod for pod in pods if _template(pod) == rolled]
 
 
 def _template(pod: Object) -> object:

@@ -282,7 +282,10 @@ def _of(template: str, created: str, name: str, **more: Any) -> Any:
 
 OLD = _of("old", NOW, "old", containerStatuses=[CRASH])
 OLD_AGAIN = _of("old", LATER, "again", containerStatuses=[CRASH])
+MOVED = _of("old", LATER, "moved")
 NEW = _of("new", LATER, "new")
+NEW_FIRST = _of("new", NOW, "new", containerStatuses=[CRASH])
+NAMED = {"conditions": [{"type": "Progressing", "message": 'ReplicaSet "b-backend-new" is progressing.'}]}
 LATE = {"conditions": [{"type": "Progressing", "reason": "ProgressDeadlineExceeded"}]}
 REFUSAL = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "quota"}]}
 
@@ -295,6 +298,9 @@ REFUSAL = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message"
         (deployment(ready=0, updated=0), [OLD], "RollingOut"),
         (deployment(2, ready=0, updated=1), [OLD, OLD_AGAIN, NEW], "RollingOut"),
         (deployment(2, ready=0, updated=1), [OLD, NEW | {"status": OLD["status"]}], "ContainerCrashed"),
+        (deployment(2, ready=0, updated=1, **NAMED), [MOVED, NEW_FIRST], "ContainerCrashed"),
+        (deployment(2, ready=0, updated=1, **NAMED), [OLD_AGAIN, NEW], "RollingOut"),
+        (deployment(ready=0, **NAMED), [OLD], "ContainerCrashed"),
         (deployment(ready=0), [OLD, OLD_AGAIN], "ContainerCrashed"),
     ],
 )
