@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,6 +152,10 @@ async def test_children_are_rendered_only_when_something_has_changed_that_they_d
     await harness.applied(backend(batchPolicyRef="p", replicas=2))
     assert harness.cluster.find(SERVICE, "n", "m-backend")["spec"] == wanted
     assert len(rendered) >= 2
+    harness.ctx.memory.render = replace(harness.ctx.render, authorities="others")
+    harness.manager.enqueue_all()
+    await harness.run()
+    assert "others" in harness.cluster.find(CONFIG_MAP, "n", "m-backend-settings")["data"].values()
 
 
 async def test_a_deleted_child_comes_back() -> None:
