@@ -89,7 +89,7 @@ MANY = (
 
 STAYS = {
     "clusterrole/penstock-router",
-    "clusterrolebinding/penstock-router-shared",
+    f"clusterrolebinding/penstock-router-shared.{INSTALLED_IN}",
     "secret/penstock-operator-tls",
     "lease/penstock-installation",
     "endpointslice/penstock-operator",
@@ -304,23 +304,19 @@ def test_editors_and_viewers_of_a_namespace_get_their_part(penstock: Cluster, na
 def another_installation(cluster: Cluster, namespace: Namespace) -> Iterator[None]:
     """The operator once more, in another namespace, with its rights; it would render routers otherwise.
 
-    Helm refuses a second release, whose ClusterRoles are the first one's: as where two tools apply the chart.
+    Helm refuses a second release: as where another tool applies the chart, without what is the same in both.
     """
     rendered = cluster.helm(
         *("template", "other", CHART, "-n", namespace.name, *VALUES),
         *("--set", "router.replicas=3", "--set", "router.mode=Shared"),
     )
-    documents = [document for document in yaml.safe_load_all(rendered.stdout) if document]
-    objects = [
+    own = [
         document
-        for document in documents
-        if document["metadata"].get("namespace")
-        and "helm.sh/hook" not in document["metadata"].get("annotations", {})
+        for document in yaml.safe_load_all(rendered.stdout)
+        if document and namespace.name in str(document["metadata"])
+        if "helm.sh/hook" not in document["metadata"].get("annotations", {})
     ]
-    bindings = [document for document in documents if document["kind"] == "ClusterRoleBinding"]
-    (binding,) = [each for each in bindings if not each["metadata"]["name"].endswith("-shared")]
-    binding["metadata"]["name"] += f".{namespace.name}"
-    text = yaml.safe_dump_all([*objects, binding])
+    text = yaml.safe_dump_all(own)
     cluster.kubectl("apply", "-f", "-", input=text)
     try:
         yield

@@ -1,5 +1,6 @@
 {{/* The operator's name: of its Deployment, Service, ServiceAccount and roles. It is fixed, since a
-     cluster has one Penstock: its CRDs and ClusterRoles are the cluster's. */}}
+     cluster has one Penstock: its CRDs and ClusterRoles are the cluster's. But what gives the ServiceAccount rights
+     outside of its namespace has that namespace in its name: no chart applied elsewhere takes them. */}}
 {{- define "penstock.operator" -}}
 penstock-operator
 {{- end }}

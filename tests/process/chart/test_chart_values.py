@@ -217,3 +217,29 @@ def test_only_a_cluster_that_serves_the_api_injects_and_never_by_the_operator() 
     groups = {group for role in roles for rule in role["rules"] for group in rule.get("apiGroups", ())}
     assert "admissionregistration.k8s.io" not in groups
     assert "*" not in groups
+
+
+def test_a_chart_in_a_second_namespace_takes_nothing_from_the_first() -> None:
+    """Another tool applies what helm refuses: objects of the same name then say the same, or are not its own.
+
+    But for the policy that injects: a pod gets one sidecar, which reports to one of both.
+    """
+    every = (
+        *("--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"),
+        *("--set", "protection.backendsInUse=true", "--set", "operator.replicas=2"),
+        *(f"--set=monitoring.{kind}.enabled=true" for kind in ("podMonitors", "rules", "dashboard")),
+    )
+    first, second = (
+        {
+            (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]): each
+            for each in rendered(*every, "--namespace", namespace)
+        }
+        for namespace in ("first", "second")
+    )
+    both = first.keys() & second.keys()
+    assert len({kind for kind, *_ in both}) == 6
+    differ = [(kind, name) for kind, namespace, name in both
+              if first[kind, namespace, name] != second[kind, namespace, name]]  # fmt: skip
+    assert differ == [("MutatingAdmissionPolicy", "penstock-inject")]
+    bindings = [each for each in second.values() if each["kind"] == "ClusterRoleBinding"]
+    assert [subject["namespace"] for each in bindings for subject in each["subjects"]] == ["second", "second"]
