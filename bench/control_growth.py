@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import gc
 import importlib
 import json
@@ -34,6 +35,8 @@ from penstock_wire.control.report import EndpointReport, RouterReport, TenantRep
 Harness: Any = importlib.import_module("tests.support.worlds.operator_harness").Harness
 BACKENDS_OF_A_NAMESPACE = 2.5
 CHANGES = 100
+COUNTED = 20
+"""Further changes, whose Python calls are counted: their number is the same on a busy machine."""
 HOME = "penstock-system"
 
 
@@ -107,6 +110,13 @@ async def measure(backends: int) -> dict[str, float]:
         if made is not None:
             sent.append(len(made.since(before)))
         changes.append(time.process_time() - began)
+    calls = cProfile.Profile()
+    for number in range(COUNTED):
+        at = number * backends // COUNTED
+        calls.enable()
+        harness.apply(endpoint(spaces[at % count], f"b-{at}", f"model-{at}", "9s"))
+        await harness.run()
+        calls.disable()
     return {
         "backends": backends,
         "cold, ms an object": cold / objects * 1e3,
@@ -114,6 +124,7 @@ async def measure(backends: int) -> dict[str, float]:
         "a report, µs an endpoint": again / backends / 2 * 1e6,
         "a change, ms": statistics.median(changes) * 1e3,
         "a change, p95, ms": sorted(changes)[len(changes) * 95 // 100] * 1e3,
+        "a change, Python calls": sum(each.callcount for each in calls.getstats()) / COUNTED,
         "a change, bytes to a router": statistics.median(sent),
         "memory, MB": rss_mb(os.getpid()),
     }

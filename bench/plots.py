@@ -202,6 +202,7 @@ def control_growth(results: Results, axes: Any) -> bool:
     any_drawn = False
     for name, label, color, marker in (
         ("a change, ms", "a changed endpoint, until all that follows is written", "#0072B2", "o"),
+        ("a change, Python calls", "the same in Python calls", "#56B4E9", "*"),
         ("cold, ms an object", "the objects of a resource, when the operator makes all", "#D55E00", "s"),
         ("slices, ms an endpoint", "the EndpointSlice of an endpoint", "#009E73", "^"),
         ("a change, bytes to a router", "bytes to a shared router for a changed endpoint", "#555555", "x"),
