@@ -3,7 +3,8 @@
 A short body is received whole before a pod is asked, and can be sent any number of times. A longer body, or
 one of unknown length, goes to the pod as it arrives; its beginning is kept, so the request can be sent to
 another pod as long as no more than that was read from the client. While no pod reads a body, hardly more of
-it is read than that, and a client that asks first (`Expect: 100-continue`) gets no answer to that.
+it is received than that, until it stands still (`H1Front._read_on`), and a client that asks first
+(`Expect: 100-continue`) gets no answer to that.
 
 The router asks each pod first, in the same way: if the pod refuses the request by its head alone (a full
 queue, a drain), none of the body has been sent, and another pod can get it, however long it is.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import random
 import re
 import socket
@@ -128,6 +129,30 @@ async def test_more_than_may_wait_are_refused_with_retry_after(router: Any) -> N
     for task in asking:
         task.cancel()
     await held(process, 0)
+
+
+async def test_clients_that_leave_make_room_though_their_bodies_are_unread(
+    upstream: Any, router: Any
+) -> None:
+    """Nothing is read of such a body while it waits, so the end behind it does not come by itself."""
+    cold = {"timeoutMs": 120_000, "maxPending": 21}
+    process = await router().start(endpoint("e", backend("b"), coldStart=cold))
+    body = bytes(1_500_000)
+    host, _, port = process.data.removeprefix("http://").partition(":")
+    leaving = [await asyncio.open_connection(host, int(port)) for _ in range(20)]
+    for _, writer in leaving:
+        writer.write(b"POST /e/x HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    staying = asyncio.create_task(process.ask(data=io.BytesIO(body)))
+    await held(process, 21)
+    assert (await process.ask()).document["reason"] == "cold_start_full"
+    for _, writer in leaving:
+        writer.transport.abort()
+    await held(process, 1)
+    server = await upstream(echo)
+    process.settle(endpoint("e", backend("b", server.target), coldStart=cold))
+    assert (await staying).status == 200
+    (seen,) = server.seen
+    assert seen.body == body
 
 
 async def test_nobody_waits_longer_than_the_cold_start_timeout_or_the_clients_own(router: Any) -> None:

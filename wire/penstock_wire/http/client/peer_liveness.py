@@ -31,6 +31,7 @@ _UNACKNOWLEDGED_AT, _LAST_ACK_AT = 24, 56
 """Offsets of the two in `struct tcp_info` (linux/tcp.h)."""
 _CLOSED = 7
 """TCP_CLOSE (linux/tcp_states.h), the state after a reset."""
+_POLLRDHUP = getattr(select, "POLLRDHUP", 0)
 _READ_BYTES = 256 * 1024
 _ABLE = all(hasattr(socket, name) for name in ("TCP_INFO", "TCP_KEEPIDLE"))
 
@@ -98,13 +99,33 @@ def nothing_waits(transport: asyncio.BaseTransport) -> bool:
     NB: False for a closed transport. If its making was cancelled, uvloop closes it, calls no
     `connection_lost`, and `is_closing` is False.
     """
+    return _poll(transport, select.POLLIN) == 0
+
+
+def has_left(transport: asyncio.BaseTransport, *, half: bool) -> bool:
+    """Whether the peer's end has come, though bytes before it are unread.
+
+    NB: its orderly end does not come while its kernel still has to send and the window is closed.
+
+    Args:
+        transport: of TCP; on a system that does not show it, only a reset is seen.
+        half: the peer may end its half and go on listening; only a reset counts.
+    """
+    ends = select.POLLERR if half else select.POLLERR | _POLLRDHUP
+    events = _poll(transport, _POLLRDHUP)
+    return events is not None and events & ends != 0
+
+
+def _poll(transport: asyncio.BaseTransport, events: int) -> int | None:
+    """What the kernel shows of some events, and of an error; None for a closed transport."""
     of: socket.socket | None = transport.get_extra_info("socket")  # none, where TLS has just ended
     descriptor = -1 if of is None else of.fileno()
     if descriptor < 0:
-        return False
+        return None
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return not poll.poll(0)
+    poll.register(descriptor, events)
+    shown = poll.poll(0)
+    return shown[0][1] if shown else 0
 
 
 def ended_early(where: str, *, unread: bool) -> ConnectionLost:

@@ -19,7 +19,7 @@ from penstock_wire.addresses import unmapped
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.headers import Headers
 from penstock_wire.http import ClientGone, Response, Tunnel, UpstreamError
-from penstock_wire.http.client.peer_liveness import nothing_waits
+from penstock_wire.http.client.peer_liveness import has_left, nothing_waits
 from penstock_wire.http.memory import CONNECTION_BYTES, Keeper, no_room
 from penstock_wire.http.messages import NO_BODY_STATUS
 from penstock_wire.http.server import head as heads
@@ -434,7 +434,11 @@ class H1Connection(Owner):
         reader = self._reader
         if self._writer.paused:
             return self._writer.overdue(now)
-        if reader.tunnel is not None or reader.holders or reader.undecided is not None:
+        if reader.tunnel is not None:
+            return reader.holders > 0 and has_left(self._transport, half=True)
+        if reader.holders:  # what would be read does not show it
+            return reader.holders != NOT_ITS_TURN and has_left(self._transport, half=False)
+        if reader.undecided is not None:
             return False
         if self.current is not None and (reader.inbound is None or reader.wants_continue):
             return False  # the client waits for the service
@@ -446,6 +450,8 @@ class H1Connection(Owner):
         """Close because the peer is late; answer 408 if it was in the middle of a request."""
         if self._writer.paused or self._lingering:
             self._writer.cut()
+        elif self._reader.holders:  # it has left
+            self._transport.abort()
         elif self._reader.phase == PLAIN:
             if nothing_waits(self._transport):
                 self._transport.close()

@@ -33,6 +33,7 @@ class Server(Protocol):
         pipelining: accept requests behind an unanswered one.
         http2: makes the object that serves a connection which begins with HTTP/2's preface, if one does.
         turns: of its connections, if they take turns.
+        unread: the readers that pause since much of a stream or tunnel is unread.
     """
 
     accepted: int
@@ -51,6 +52,7 @@ class Server(Protocol):
     pipelining: bool
     http2: Successor | None
     turns: Turns | None
+    unread: set[Any]
 
 
 class ListenerState(Protocol):

@@ -20,6 +20,11 @@ BUFFER_BYTES = 256 * 1024
 The same for the requests that wait behind the one under way."""
 UNREAD_BYTES = 64 * 1024
 """The same for a body that is not being read yet: its request waits."""
+FURTHER_BYTES = 1024 * 1024
+"""By how much a body is read on if nothing of it was read for a while: its client may have left. That shows
+behind the bytes that the client's kernel still has to send, which can be 4 MiB (`tcp_wmem`)."""
+MOST_FURTHER_BYTES = 8 * FURTHER_BYTES
+"""Received and unread bytes of a body beyond which it is not read on."""
 DRAIN_BYTES = 256 * 1024
 """Most bytes of an unwanted body that are read and dropped to keep the connection."""
 
@@ -27,6 +32,8 @@ HEAD_SECONDS = 15.0
 """From a request's first byte to the end of its head."""
 BODY_SECONDS = 60.0
 """From the end of the head to the end of a body; with a stream, between two pieces of it."""
+STILL_SECONDS = 2.0
+"""From when a body's reading paused until it is read on, to see whether its client has left."""
 IDLE_SECONDS = 75.0
 PING_SECONDS = 30.0
 """How long a connection of HTTP/2 with streams under way is silent before it is asked for a sign of life, and

@@ -228,9 +228,11 @@ class RequestReader(TakesTurns):
     # -- calls from streams (`streams.Carrier`), and 100 Continue ------------------------------------------
 
     def hold(self, source: streams.Inbound) -> None:
+        self._front.unread.add(self)
         self.pause(_STREAM_IS_FULL)
 
     def release(self, source: streams.Inbound) -> None:
+        self._front.unread.discard(self)
         self.since = self._front.now
         self.resume(_STREAM_IS_FULL)
 

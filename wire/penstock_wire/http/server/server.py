@@ -1,8 +1,8 @@
 """A `Front` on httptools: one protocol object per connection, no framework in between.
 
 Slow clients are disconnected: one sweep a second closes connections whose head, body or next request is
-overdue, or whose client accepts nothing. `close_keepalive` ends idle connections at once and each other one
-with its current answer.
+overdue, or whose client accepts nothing, or has left while reading was paused. `close_keepalive` ends idle
+connections at once and each other one with its current answer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import operator
 import os
 import socket
 import ssl
@@ -29,6 +30,7 @@ from penstock_wire.http.server.exchange import H1Exchange
 from penstock_wire.http.server.head import AnswerHead
 from penstock_wire.http.server.interfaces import ServedConnection, Successor
 from penstock_wire.http.server.local_clients import local_only
+from penstock_wire.http.server.reader import RequestReader
 from penstock_wire.http.server.turns import Turns
 
 TURNS = 3
@@ -87,6 +89,7 @@ class H1Front:
         self.unfinished_bytes = 0
         self.closing = False
         self.connections: set[ServedConnection] = set()
+        self.unread: set[RequestReader] = set()
         self.connected = -math.inf
         self.accepted = 0
         """Connections that were accepted, until its user sets it back."""
@@ -205,6 +208,24 @@ class H1Front:
         self.heads.tick()
         for connection in [each for each in self.connections if each.overdue(now)]:
             connection.expire()
+        if self.unread:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read bodies on that stand still, the least first: behind what is unread, the client may have left.
+
+        A sweep takes an eighth of the bounded memory, while half of that is free.
+        """
+        if not self.memory.fits(self.memory.most // 2):
+            return
+        room = self.memory.most // 8
+        bodies = [(each.inbound.kept(), each) for each in self.unread if each.inbound is not None]
+        for size, reader in sorted(bodies, key=operator.itemgetter(0)):
+            if room < limits.FURTHER_BYTES or size >= limits.MOST_FURTHER_BYTES:
+                break
+            if reader.inbound is not None and self.now - reader.since > limits.STILL_SECONDS:
+                room -= limits.FURTHER_BYTES
+                reader.inbound.read_on()
 
     async def _sweep(self) -> None:
         while True:

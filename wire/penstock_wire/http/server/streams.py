@@ -74,11 +74,23 @@ class Beyond(Protocol):
 class Inbound:
     """Bytes that were received and not yet read; a `BodyReader`."""
 
-    __slots__ = ("_begun", "_carrier", "_error", "_pieces", "_size", "_waiter", "beyond", "ended", "held")
+    __slots__ = (
+        "_begun",
+        "_carrier",
+        "_error",
+        "_most",
+        "_pieces",
+        "_size",
+        "_waiter",
+        "beyond",
+        "ended",
+        "held",
+    )
 
     def __init__(self, carrier: Carrier) -> None:
         self._begun = False
         self._carrier = carrier
+        self._most = 0  # that may be unread since it was read on
         self._pieces: collections.deque[bytes] = collections.deque()
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -101,9 +113,14 @@ class Inbound:
         self._size += len(data)
         self._wake()
         most = limits.BUFFER_BYTES if self._begun else limits.UNREAD_BYTES
-        if self._size > most and not self.held:
+        if self._size > max(most, self._most) and not self.held:
             self.held = True
             self._carrier.hold(self)
+
+    def read_on(self) -> None:
+        """Let more bytes come, though much is unread."""
+        self._most = self._size + limits.FURTHER_BYTES
+        self._resume()
 
     def finish(self) -> None:
         """Mark the end of the body."""
@@ -142,6 +159,7 @@ class Inbound:
                 self._waiter = None
         piece = next_piece(self._pieces)
         self._size -= len(piece)
+        self._most = 0
         if self.held and self._size <= limits.BUFFER_BYTES // 4:
             self._resume()
         return piece
