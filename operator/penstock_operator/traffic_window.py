@@ -70,9 +70,9 @@ class TrafficWindow:
         counts = {
             (endpoint, backend, reason): count
             for endpoint, counters in report.endpoints.items()
-            for names in [counters.backends if asked is None else asked(endpoint)]
             for backend, totals in counters.backends.items()
-            if backend in names or (endpoint, backend, "") in known
+            # NB: a namespace can have thousands of endpoints, and most of their backends are known.
+            if (endpoint, backend, "") in known or asked is None or backend in asked(endpoint)
             for reason, count in _counters(totals)
         }
         # NB: a backend without requests is not in the report; its counters continue when it is back.

@@ -88,9 +88,11 @@ def router_objects(
         idle: whether it serves no endpoint now: then it has no pods. (An autoscaler leaves a Deployment of
             0 replicas alone.)
     """
+    # NB: a namespace can have thousands of owners, which all of its objects name.
+    common = objects.metadata("", namespace, labels.of_router(), owners, controller=False)
 
     def metadata(child: str) -> Object:
-        return objects.metadata(child, namespace, labels.of_router(), owners, controller=False)
+        return common | {"name": child}
 
     routers = _RouterSet(
         name=names.ROUTER,
@@ -106,19 +108,20 @@ def router_objects(
         objects.service_account(metadata(names.ROUTER)),
         _role_binding(metadata(names.ROUTER), namespace, config),
         settings.configmap(metadata(names.ROUTER_SETTINGS), document, config.authorities),
-        front_door(namespace, owners),
+        _front_door(metadata(names.ROUTER)),
         *_pods_objects(metadata, routers, config),
     ]
 
 
 def front_door(namespace: str, owners: Sequence[ModelEndpoint]) -> Object:
     """The Service that is the front door of a namespace."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": objects.metadata(names.ROUTER, namespace, labels.of_router(), owners, controller=False),
-        "spec": service.spec(labels.router_selector(), DATA_PORT),
-    }
+    meta = objects.metadata(names.ROUTER, namespace, labels.of_router(), owners, controller=False)
+    return _front_door(meta)
+
+
+def _front_door(meta: Object) -> Object:
+    spec = service.spec(labels.router_selector(), DATA_PORT)
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
 def shared_objects(

@@ -314,45 +314,50 @@ def router_endpoints(
 
     Args:
         ports: port by endpoint name; an endpoint without one is left out.
-        closed: by backend, the paths of its model that no client may call.
+        closed: as for `router_endpoint`.
     """
     return tuple(
-        router_settings.Endpoint(
-            name=endpoint.name,
-            port=ports[endpoint.name],
-            route=plan.endpoints[endpoint.name].route,
-            methods=endpoint.spec.methods,
-            timeout_ms=durations.parse_ms(endpoint.spec.timeout),
-            timeouts=_timeouts(endpoint.spec.timeouts),
-            max_body_bytes=None
-            if endpoint.spec.max_body_bytes is None
-            else bytes_of(endpoint.spec.max_body_bytes),
-            retries=endpoint.spec.retries,
-            cold_start=router_settings.ColdStart(
-                timeout_ms=durations.parse_ms(endpoint.spec.cold_start.timeout),
-                max_pending=endpoint.spec.cold_start.max_pending,
-            ),
-            cors=_cors(endpoint.spec.cors),
-            backends=tuple(
-                router_settings.WeightedBackend(
-                    name=share.name, weight=share.weight, match=match.settings(share.match)
-                )
-                for share in plan.endpoints[endpoint.name].backends
-            ),
-            on_missing=plan.endpoints[endpoint.name].on_missing,
-            session_affinity=_affinity(endpoint.spec.session_affinity),
-            access_log_percent=endpoint.spec.access_log_percent,
-            static=tuple(
-                traffic_rules.StaticAnswer(path=answer.path, status=answer.status, body=answer.body)
-                for answer in endpoint.spec.static
-            ),
-            closed=tuple(
-                sorted(
-                    {path for name in plan.endpoints[endpoint.name].asked for path in closed.get(name, ())}
-                )
-            ),
-            mirrors=plan.endpoints[endpoint.name].mirrors,
-        )
+        router_endpoint(endpoint, plan.endpoints[endpoint.name], ports[endpoint.name], closed)
         for endpoint in sorted(endpoints, key=lambda endpoint: endpoint.name)
         if endpoint.name in plan.endpoints and endpoint.name in ports
+    )
+
+
+def router_endpoint(
+    endpoint: ModelEndpoint, plan: EndpointPlan, port: int, closed: Mapping[str, Sequence[str]]
+) -> router_settings.Endpoint:
+    """Make an endpoint of a router's settings.
+
+    Args:
+        closed: by backend, the paths of its model that no client may call.
+    """
+    spec = endpoint.spec
+    return router_settings.Endpoint(
+        name=endpoint.name,
+        port=port,
+        route=plan.route,
+        methods=spec.methods,
+        timeout_ms=durations.parse_ms(spec.timeout),
+        timeouts=_timeouts(spec.timeouts),
+        max_body_bytes=None if spec.max_body_bytes is None else bytes_of(spec.max_body_bytes),
+        retries=spec.retries,
+        cold_start=router_settings.ColdStart(
+            timeout_ms=durations.parse_ms(spec.cold_start.timeout), max_pending=spec.cold_start.max_pending
+        ),
+        cors=_cors(spec.cors),
+        backends=tuple(
+            router_settings.WeightedBackend(
+                name=share.name, weight=share.weight, match=match.settings(share.match)
+            )
+            for share in plan.backends
+        ),
+        on_missing=plan.on_missing,
+        session_affinity=_affinity(spec.session_affinity),
+        access_log_percent=spec.access_log_percent,
+        static=tuple(
+            traffic_rules.StaticAnswer(path=answer.path, status=answer.status, body=answer.body)
+            for answer in spec.static
+        ),
+        closed=tuple(sorted({path for name in plan.asked for path in closed.get(name, ())})),
+        mirrors=plan.mirrors,
     )

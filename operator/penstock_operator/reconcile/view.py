@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -92,12 +92,40 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    signature: tuple[Any, ...]
+    """The traffic of a namespace.
+
+    Args:
+        endpoints: as they were when they last changed in what a plan depends on.
+        shared: those that the namespace's router serves.
+    """
+
     backends: Backends
     plan: traffic.TrafficPlan
     endpoints: tuple[ModelEndpoint, ...]
-    ports: dict[str, int]
     releases: dict[str, list[TrafficSplit]]
+    ports: Mapping[str, int] = field(default_factory=dict)
+    shared: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The objects of a kind in a namespace, and each as its resource; None: it counts as absent."""
+
+    epoch: int
+    stored: list[Obj]
+    read: Sequence[Resource | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    """An endpoint of a router's settings, and what it was made from."""
+
+    endpoint: ModelEndpoint
+    plan: traffic.EndpointPlan
+    port: int
+    leaving: bool
+    shut: tuple[Sequence[str] | None, ...]
+    made: router_settings.Endpoint
 
 
 _Written = tuple[_Planned, settings.Versioned | Obj | None, frozenset[str], settings.Versioned | None]
@@ -115,11 +143,14 @@ class View:
         self.store = store
         self._shared = shared
         self._parsed: dict[ObjectKey, tuple[Obj, Resource | ResourceError]] = {}
-        self._plans: dict[str, _Planned] = {}
+        self._lists: dict[tuple[str, str], _Listed] = {}
+        self._plans: dict[str, tuple[tuple[int, ...], _Planned]] = {}
+        """By namespace, and the epochs of its endpoints, splits and Services."""
         self._backends: dict[str, tuple[tuple[int, ...], Backends]] = {}
         self._seen: dict[str, dict[str, _Seen]] = {}  # by namespace and backend
         # By namespace, then by endpoint with a router of its own ("" for the namespace's router).
         self._written: dict[str, dict[str, _Written]] = {}
+        self._rendered: dict[str, dict[str, _Rendered]] = {}  # by namespace and endpoint
         self._parts: dict[str, tuple[_Planned, Mapping[str, int], Collection[str], bytes]] = {}
 
     def read(self, stored: Obj) -> Resource:
@@ -143,11 +174,15 @@ class View:
         self._parsed.pop(key, None)
         if key.kind == ENDPOINT.kind:
             self._written.get(key.namespace, {}).pop(key.name, None)
+            self._rendered.get(key.namespace, {}).pop(key.name, None)
         if not any(self.store.all(kind, key.namespace) for kind in (BACKEND, ENDPOINT, SPLIT)):
+            for kind in _MODELS:
+                self._lists.pop((kind, key.namespace), None)
             self._plans.pop(key.namespace, None)
             self._backends.pop(key.namespace, None)
             self._seen.pop(key.namespace, None)
             self._written.pop(key.namespace, None)
+            self._rendered.pop(key.namespace, None)
             self._parts.pop(key.namespace, None)
 
     def backend(self, namespace: str, name: str) -> ModelBackend | None:
@@ -315,7 +350,7 @@ class View:
         """Return the accepted splits that have a backend as the stable or candidate of a release."""
         return self._planned(namespace).releases.get(backend, ())
 
-    def ports(self, namespace: str) -> dict[str, int]:
+    def ports(self, namespace: str) -> Mapping[str, int]:
         """Return the port of each endpoint of a namespace."""
         return self._planned(namespace).ports
 
@@ -328,25 +363,44 @@ class View:
             lingering: endpoints that the namespace's router still serves, beside their own.
         """
         planned = self._planned(namespace)
-        closed = planned.backends.closed_paths
-        served = [
-            planned_endpoint
-            for planned_endpoint in planned.endpoints
+        served: list[tuple[ModelEndpoint, bool]] = []
+        for each in planned.endpoints:
+            if endpoint:
+                if each.name == endpoint:
+                    served.append((each, False))
+            elif (here := each.name in planned.shared) or each.name in lingering:
+                # Those that routers of their own serve by now leave: their clients are to go there.
+                served.append((each, not here))
+        return settings.for_router(self._render(planned, namespace, served))
+
+    def _render(
+        self, planned: _Planned, namespace: str, served: Iterable[tuple[ModelEndpoint, bool]]
+    ) -> tuple[router_settings.Endpoint, ...]:
+        """Return the endpoints of a router's settings; those that nothing has changed are the last ones.
+
+        Args:
+            served: sorted by name; of each, whether it is leaving.
+        """
+        last, closed = self._rendered.get(namespace, {}), planned.backends.closed_paths
+        now: dict[str, _Rendered] = {}
+        for endpoint, leaving in served:
+            name = endpoint.name
+            plan, port = planned.plan.endpoints[name], planned.ports.get(name)
+            if port is None:
+                continue
+            shut = tuple(map(closed.get, plan.asked)) if closed else ()
+            known = last.get(name)
             if (
-                planned_endpoint.name == endpoint
-                if endpoint
-                else planned_endpoint.name in lingering or self.is_shared(planned_endpoint)
-            )
-        ]
-        endpoints = traffic.router_endpoints(served, planned.plan, planned.ports, closed)
-        # Those that routers of their own serve by now: their clients are to go there.
-        leaving = {each.name for each in served if not endpoint and not self.is_shared(each)}
-        return settings.for_router(
-            tuple(
-                msgspec.structs.replace(each, leaving=True) if each.name in leaving else each
-                for each in endpoints
-            )
-        )
+                known is None
+                or known.endpoint is not endpoint
+                or (known.port, known.leaving, known.shut, known.plan) != (port, leaving, shut, plan)
+            ):
+                made = traffic.router_endpoint(endpoint, plan, port, closed)
+                made = msgspec.structs.replace(made, leaving=True) if leaving else made
+                known = _Rendered(endpoint, plan, port, leaving, shut, made)
+            now[name] = known
+        self._rendered[namespace] = last | now
+        return tuple(each.made for each in now.values())
 
     def is_shared(self, endpoint: ModelEndpoint) -> bool:
         """Whether the namespace's router serves an endpoint, also one on its way to or from its own."""
@@ -413,20 +467,18 @@ class View:
 
     def _planned(self, namespace: str) -> _Planned:
         backends = self.backends_seen(namespace)
-        signature = (
-            self.store.epoch(ENDPOINT, namespace),
-            self.store.epoch(SPLIT, namespace),
-            self.store.epoch(SERVICE, namespace),
-            id(backends),
-        )
-        known = self._plans.get(namespace)
-        if known is None or known.signature != signature:
-            endpoints = self.endpoints(namespace)
-            services = [
-                service
-                for service in self.store.all(SERVICE, namespace)
-                if labels.ENDPOINT in (service["metadata"].get("labels") or {})
-            ]
+        epochs = tuple(self.store.epoch(kind, namespace) for kind in (ENDPOINT, SPLIT, SERVICE))
+        seen, planned = self._plans.get(namespace, ((), None))
+        if planned is not None and planned.backends is backends and seen == epochs:
+            return planned
+        endpoints = tuple(self.endpoints(namespace))
+        last = planned
+        if (
+            planned is None
+            or planned.backends is not backends
+            or seen[1] != epochs[1]
+            or not _plan_alike(planned.endpoints, endpoints)
+        ):
             splits = self.splits(namespace)
             plan = traffic.plan(endpoints, splits, backends.ready, backends.untried, backends.priorities)
             releases: dict[str, list[TrafficSplit]] = {}
@@ -435,21 +487,26 @@ class View:
                 if strategy is not None and plan.splits[split.name].accepted:
                     for name in (strategy.stable, strategy.candidate):
                         releases.setdefault(name, []).append(split)
-            known = _Planned(
-                signature,
-                backends,  # held, so that no other result gets its id
-                plan,
-                tuple(endpoints),
-                ports.allocate([endpoint.name for endpoint in endpoints], services),
-                releases,
-            )
-            self._plans[namespace] = known
-        return known
+            planned = _Planned(backends, plan, endpoints, releases)
+        if planned is not last or seen[2] != epochs[2]:
+            services = [
+                service
+                for service in self.store.all(SERVICE, namespace)
+                if labels.ENDPOINT in (service["metadata"].get("labels") or {})
+            ]
+            given = ports.allocate([endpoint.name for endpoint in endpoints], services)
+            shared = frozenset(each.name for each in endpoints if self.is_shared(each))
+            # NB: what nothing has changed keeps its identity, by which all that is made from it is cached.
+            if (planned.ports, planned.shared) != (given, shared):
+                planned = replace(planned, ports=given, shared=shared)
+        self._plans[namespace] = (epochs, planned)
+        return planned
 
     def _one(self, model: type[R], kind: Kind, namespace: str, name: str) -> R | None:
         stored = self.store.get(kind, namespace, name)
-        if stored is None:
-            return None
+        return None if stored is None else self._taken(model, stored)
+
+    def _taken(self, model: type[R], stored: Obj) -> R | None:
         try:
             parsed = self.read(stored)
         except ResourceError:
@@ -457,11 +514,34 @@ class View:
         return parsed if isinstance(parsed, model) and not parsed.deleting else None
 
     def _all(self, model: type[R], kind: Kind, namespace: str) -> list[R]:
-        parsed = [
-            self._one(model, kind, namespace, stored["metadata"]["name"])
-            for stored in self.store.all(kind, namespace)
-        ]
-        return [resource for resource in parsed if resource is not None]
+        at, epoch = (kind.kind, namespace), self.store.epoch(kind, namespace)
+        known = self._lists.get(at)
+        if known is None or known.epoch != epoch:
+            # NB: a namespace can have thousands, and each change of one comes here.
+            before = {} if known is None else dict(zip(map(id, known.stored), known.read, strict=True))
+            stored = self.store.all(kind, namespace)
+            read = [before[id(each)] if id(each) in before else self._taken(model, each) for each in stored]
+            known = _Listed(epoch, stored, read)
+            if stored:
+                self._lists[at] = known
+            else:
+                self._lists.pop(at, None)
+        return [each for each in known.read if isinstance(each, model)]
+
+
+def _plan_alike(before: Sequence[ModelEndpoint], now: Sequence[ModelEndpoint]) -> bool:
+    """Whether a plan of these endpoints, sorted by name, is that of the ones before."""
+    return len(before) == len(now) and all(
+        old is new or (_planned_by(old) == _planned_by(new) and old.spec == new.spec)
+        for old, new in zip(before, now, strict=True)
+    )
+
+
+def _planned_by(endpoint: ModelEndpoint) -> tuple[object, ...]:
+    """Return what a plan depends on beside an endpoint's spec."""
+    last = endpoint.status.backends
+    others = any(share.name != endpoint.spec.backend for share in last)  # its own one alone is no fallback
+    return endpoint.metadata.uid, endpoint.age_key, last if others else ()
 
 
 def _parsed(stored: Obj) -> Resource | ResourceError:

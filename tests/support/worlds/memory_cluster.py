@@ -452,8 +452,9 @@ def _merge(into: Any, wanted: Any, field: Any = "") -> None:
         if isinstance(value, dict) and isinstance(into.get(name), dict) and value:
             _merge(into[name], value, name)
         elif isinstance(value, list) and (keys := _keys(name, value)) and isinstance(into.get(name), list):
+            known = {_element(old, keys): old for old in reversed(into[name])}
             for item in value:
-                there = next((old for old in into[name] if _element(old, keys) == _element(item, keys)), None)
+                there = known.get(_element(item, keys))
                 if there is None:
                     into[name].append(_copied(item))
                 else:
