@@ -28,9 +28,25 @@ TIMEOUT_SECONDS = 5.0
 CONNECT_SECONDS = 2.0
 """Includes the handshake. Short: after a change of leader the first tries can go to a pod that is gone."""
 LONGEST_RETRY_SECONDS = 2.0
+"""The longest wait after a failure, if the operator asked for no longer interval."""
+FIRST_RETRY_SECONDS = 10.0
+"""The same until a first report was taken: the operator may be busy with thousands of others."""
 IDLE_SECONDS = 70.0
 """How long an idle connection is kept: beyond the longest interval, so that a report costs no handshake."""
 UNTRUSTED = "the operator's certificate is not trusted"
+
+
+def retry_after(failures: int, interval: float) -> float:
+    """The seconds until the next try, before they are spread.
+
+    A pod whose reports fail must not ask more often than one whose reports are taken: where a busy operator
+    takes some too late, the retries would keep it busy for good.
+
+    Args:
+        failures: in a row, the last one included.
+        interval: seconds between reports, as the operator last asked.
+    """
+    return min(max(LONGEST_RETRY_SECONDS, interval), INTERVAL_SECONDS * 1.25 ** min(failures, 20))
 
 
 class Reporter:
@@ -95,6 +111,7 @@ class Reporter:
         self._sequence = 0
         self._logged_error = ""
         self._failures = 0
+        self._interval = FIRST_RETRY_SECONDS
 
     def report_now(self) -> None:
         """Report at once, after the first arrival since idleness or a change of state."""
@@ -128,11 +145,10 @@ class Reporter:
             # Spread the retries: all reporters lost the same operator at the same moment, and each handshake
             # delays the next one more than a report does.
             self._failures += 1
-            seconds = min(LONGEST_RETRY_SECONDS, INTERVAL_SECONDS * 1.25**self._failures)
-            return seconds * random.uniform(0.6, 1.2)  # noqa: S311 - jitter
+            return retry_after(self._failures, self._interval) * random.uniform(0.6, 1.2)  # noqa: S311 - jitter
         if self._logged_error:
             log("reports are taken again")
-        self._logged_error, self._failures = "", 0
+        self._logged_error, self._failures, self._interval = "", 0, interval
         return interval
 
     async def _report(self) -> float:
