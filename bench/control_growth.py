@@ -5,6 +5,9 @@ apiserver's, a watch's or TLS'. Each backend has two endpoints; namespaces of fi
 router. Costs are CPU time, each size in a process of its own, with the memory's copies of objects included.
 `--backends 200 1000` takes less than a minute, the default some eight on a quiet core. `--plot` draws
 `docs/pictures/control-growth.svg`.
+
+`--own 300 1200` measures a namespace with a router of its own and so many endpoints instead: all in all, what
+it costs to make them, and then each change of one.
 """
 
 from __future__ import annotations
@@ -130,6 +133,54 @@ async def measure(backends: int) -> dict[str, float]:
     }
 
 
+async def own_router(endpoints: int) -> dict[str, float]:
+    """Costs in a namespace that has its own router and so many endpoints, of a tenth as many backends."""
+    harness, space, models = Harness(), "tenant-0000", max(1, endpoints // 10)
+    for number in range(models):
+        harness.apply(backend(f"model-{number}", space))
+    for number in range(endpoints):
+        harness.apply(endpoint(space, f"a-{number}", f"model-{number % models}"))
+    gc.collect()
+    gc.freeze()
+    began = time.process_time()
+    await harness.run(limit=10**9)
+    cold = time.process_time() - began
+    pods = harness.pods_ready(names.ROUTER, 2, space)
+    changes, calls = [], cProfile.Profile()
+
+    async def change(turn: int) -> None:
+        at = turn * endpoints // (2 * COUNTED)
+        if turn:  # the first turn is of the routers' first reports alone
+            harness.apply(endpoint(space, f"a-{at}", f"model-{at % models}", "7s"))
+        await harness.run(limit=10**9)
+        made = harness.ctx.memory.made[space, names.ROUTER_SETTINGS]
+        served = {f"a-{each}": EndpointReport(listening=True) for each in range(endpoints)}
+        for pod in pods:
+            sent = RouterReport(
+                pod=pod, uid=harness.uid(POD, pod, space), seq=turn + 1, state="ready", door=True,
+                settings_version=made.version, settings_digest=made.digest, endpoints=served,
+            )  # fmt: skip
+            news = harness.ctx.reports.router(space, sent)
+            harness.manager.reported(space, "", notable=news.notable)
+        await harness.run(limit=10**9)
+
+    await change(0)
+    for turn in range(1, 1 + COUNTED):
+        began = time.process_time()
+        await change(turn)
+        changes.append(time.process_time() - began)
+    for turn in range(1 + COUNTED, 2 * COUNTED):
+        calls.enable()
+        await change(turn)
+        calls.disable()
+    return {
+        "endpoints": endpoints,
+        "cold, ms an endpoint": cold / endpoints * 1e3,
+        "a change, ms": statistics.median(changes) * 1e3,
+        "a change, Python calls": sum(each.callcount for each in calls.getstats()) / (COUNTED - 1),
+    }
+
+
 def main() -> int:
     """Print the costs of each size, and how much each is of the first one's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -137,13 +188,14 @@ def main() -> int:
         "--backends", type=int, nargs="+", default=[1000, 2000, 3000, 4000, 5000], help="sizes"
     )
     parser.add_argument("--plot", action="store_true", help="draw them")
+    parser.add_argument("--own", type=int, nargs="+", help="sizes of a namespace with its own router")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one is not None:
         print(json.dumps(asyncio.run(measure(arguments.one))))
         return 0
-    rows: list[dict[str, float]] = []
-    for backends in arguments.backends:
+    rows = [asyncio.run(own_router(endpoints)) for endpoints in arguments.own or ()]
+    for backends in () if arguments.own else arguments.backends:
         command = [sys.executable, "-m", "bench.control_growth", "--one", str(backends)]
         rows.append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
     for name, first in rows[0].items():
