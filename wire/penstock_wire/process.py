@@ -7,12 +7,14 @@ import asyncio
 import datetime
 import gc
 import json
+import logging
 import os
 import re
 import resource
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -135,9 +137,22 @@ def raise_file_limit() -> None:
             log("open files stay limited", level="warning", limit=soft, error=str(error))
 
 
+class _LibraryLog(logging.Handler):
+    """Writes what libraries log as JSON lines too, such as asyncio on an exception that nobody handles."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line; of a connection that ended amid its handshake, as debug."""
+        error = record.exc_info[1] if record.exc_info else None
+        usual = isinstance(error, RuntimeError) and "the handler is closed" in str(error)
+        level = "debug" if usual else "error" if record.levelno >= logging.ERROR else "warning"
+        fields = {} if error is None else {"traceback": "".join(traceback.format_exception(error))}
+        log("library log", level=level, logger=record.name, text=record.getMessage(), **fields)
+
+
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a coroutine on uvloop, with the limit of open files raised; return its exit code."""
     raise_file_limit()
+    logging.basicConfig(handlers=[_LibraryLog()], level=logging.WARNING, force=True)
     import uvloop
 
     return uvloop.run(main())

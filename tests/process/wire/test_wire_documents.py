@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
+
+
+def test_what_a_loop_logs_is_a_json_line() -> None:
+    code = (
+        "import asyncio\nfrom penstock_wire import process\n"
+        "async def main():\n"
+        "    async def fails():\n        raise ValueError('of nobody')\n"
+        "    asyncio.create_task(fails())\n    await asyncio.sleep(0)\n    return 0\n"
+        "process.run(main)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert (line["message"], line["logger"], line["level"]) == ("library log", "asyncio", "error")
+    assert "ValueError: of nobody" in line["traceback"]
 
 
 class TestOpenFiles:
