@@ -123,7 +123,6 @@ class _Rendered:
     endpoint: ModelEndpoint
     plan: traffic.EndpointPlan
     port: int
-    leaving: bool
     shut: tuple[Sequence[str] | None, ...]
     made: router_settings.Endpoint
 
@@ -144,13 +143,14 @@ class View:
         self._shared = shared
         self._parsed: dict[ObjectKey, tuple[Obj, Resource | ResourceError]] = {}
         self._lists: dict[tuple[str, str], _Listed] = {}
-        self._plans: dict[str, tuple[tuple[int, ...], _Planned]] = {}
-        """By namespace, and the epochs of its endpoints, splits and Services."""
+        self._plans: dict[str, tuple[tuple[int, ...], Sequence[ModelEndpoint], _Planned]] = {}
+        """By namespace, with the epochs of its endpoints, splits and Services, and these endpoints."""
         self._backends: dict[str, tuple[tuple[int, ...], Backends]] = {}
         self._seen: dict[str, dict[str, _Seen]] = {}  # by namespace and backend
         # By namespace, then by endpoint with a router of its own ("" for the namespace's router).
         self._written: dict[str, dict[str, _Written]] = {}
-        self._rendered: dict[str, dict[str, _Rendered]] = {}  # by namespace and endpoint
+        # By namespace, endpoint, and whether it is leaving.
+        self._rendered: dict[str, dict[tuple[str, bool], _Rendered]] = {}
         self._parts: dict[str, tuple[_Planned, Mapping[str, int], Collection[str], bytes]] = {}
 
     def read(self, stored: Obj) -> Resource:
@@ -174,7 +174,8 @@ class View:
         self._parsed.pop(key, None)
         if key.kind == ENDPOINT.kind:
             self._written.get(key.namespace, {}).pop(key.name, None)
-            self._rendered.get(key.namespace, {}).pop(key.name, None)
+            for leaving in (True, False):
+                self._rendered.get(key.namespace, {}).pop((key.name, leaving), None)
         if not any(self.store.all(kind, key.namespace) for kind in (BACKEND, ENDPOINT, SPLIT)):
             for kind in _MODELS:
                 self._lists.pop((kind, key.namespace), None)
@@ -382,23 +383,23 @@ class View:
             served: sorted by name; of each, whether it is leaving.
         """
         last, closed = self._rendered.get(namespace, {}), planned.backends.closed_paths
-        now: dict[str, _Rendered] = {}
+        now: dict[tuple[str, bool], _Rendered] = {}
         for endpoint, leaving in served:
             name = endpoint.name
             plan, port = planned.plan.endpoints[name], planned.ports.get(name)
             if port is None:
                 continue
             shut = tuple(map(closed.get, plan.asked)) if closed else ()
-            known = last.get(name)
+            known = last.get((name, leaving))
             if (
                 known is None
                 or known.endpoint is not endpoint
-                or (known.port, known.leaving, known.shut, known.plan) != (port, leaving, shut, plan)
+                or (known.port, known.shut, known.plan) != (port, shut, plan)
             ):
                 made = traffic.router_endpoint(endpoint, plan, port, closed)
                 made = msgspec.structs.replace(made, leaving=True) if leaving else made
-                known = _Rendered(endpoint, plan, port, leaving, shut, made)
-            now[name] = known
+                known = _Rendered(endpoint, plan, port, shut, made)
+            now[name, leaving] = known
         self._rendered[namespace] = last | now
         return tuple(each.made for each in now.values())
 
@@ -468,7 +469,7 @@ class View:
     def _planned(self, namespace: str) -> _Planned:
         backends = self.backends_seen(namespace)
         epochs = tuple(self.store.epoch(kind, namespace) for kind in (ENDPOINT, SPLIT, SERVICE))
-        seen, planned = self._plans.get(namespace, ((), None))
+        seen, looked, planned = self._plans.get(namespace, ((), (), None))
         if planned is not None and planned.backends is backends and seen == epochs:
             return planned
         endpoints = tuple(self.endpoints(namespace))
@@ -477,7 +478,7 @@ class View:
             planned is None
             or planned.backends is not backends
             or seen[1] != epochs[1]
-            or not _plan_alike(planned.endpoints, endpoints)
+            or not _plan_alike(looked, endpoints)
         ):
             splits = self.splits(namespace)
             plan = traffic.plan(endpoints, splits, backends.ready, backends.untried, backends.priorities)
@@ -499,7 +500,7 @@ class View:
             # NB: what nothing has changed keeps its identity, by which all that is made from it is cached.
             if (planned.ports, planned.shared) != (given, shared):
                 planned = replace(planned, ports=given, shared=shared)
-        self._plans[namespace] = (epochs, planned)
+        self._plans[namespace] = (epochs, endpoints, planned)
         return planned
 
     def _one(self, model: type[R], kind: Kind, namespace: str, name: str) -> R | None:

@@ -237,6 +237,8 @@ def _mirroring(view: View, namespace: str, backends: set[str]) -> Iterator[Objec
 def _of_port(view: View, namespace: str) -> Iterator[ObjectKey]:
     """Yield the keys that depend on a Service's recorded port: the router, and endpoints that must move."""
     yield router_key(namespace)
+    if not view.store.count(ENDPOINT, namespace):
+        return  # NB: before anything is cached for the namespace, which may be gone
     for name, port in view.ports(namespace).items():
         live = view.store.get(SERVICE, namespace, names.endpoint(name))
         if live is not None and recorded_port(live) != port:

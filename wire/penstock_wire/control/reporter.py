@@ -28,9 +28,10 @@ TIMEOUT_SECONDS = 5.0
 CONNECT_SECONDS = 2.0
 """Includes the handshake. Short: after a change of leader the first tries can go to a pod that is gone."""
 LONGEST_RETRY_SECONDS = 2.0
-"""The longest wait after a failure, if the operator asked for no longer interval."""
-FIRST_RETRY_SECONDS = 10.0
-"""The same until a first report was taken: the operator may be busy with thousands of others."""
+"""The longest wait after a failure, before it is spread, where the operator asks for reports as often."""
+BUSY_RETRY_SECONDS = 6.0
+"""The same where it asks for them more seldom, or has not taken any yet. Spread, it is shorter than the time for
+which an operator that starts waits for reports (`SETTLE_SECONDS`)."""
 IDLE_SECONDS = 70.0
 """How long an idle connection is kept: beyond the longest interval, so that a report costs no handshake."""
 UNTRUSTED = "the operator's certificate is not trusted"
@@ -39,14 +40,15 @@ UNTRUSTED = "the operator's certificate is not trusted"
 def retry_after(failures: int, interval: float) -> float:
     """The seconds until the next try, before they are spread.
 
-    A pod whose reports fail must not ask more often than one whose reports are taken: where a busy operator
-    takes some too late, the retries would keep it busy for good.
+    A busy operator asks for reports more seldom. Where it takes some too late all the same, retries as
+    frequent as those to an idle one would keep it busy for good.
 
     Args:
         failures: in a row, the last one included.
         interval: seconds between reports, as the operator last asked.
     """
-    return min(max(LONGEST_RETRY_SECONDS, interval), INTERVAL_SECONDS * 1.25 ** min(failures, 20))
+    longest = max(LONGEST_RETRY_SECONDS, min(interval, BUSY_RETRY_SECONDS))
+    return min(longest, INTERVAL_SECONDS * 1.25 ** min(failures, 20))
 
 
 class Reporter:
@@ -111,7 +113,7 @@ class Reporter:
         self._sequence = 0
         self._logged_error = ""
         self._failures = 0
-        self._interval = FIRST_RETRY_SECONDS
+        self._interval = BUSY_RETRY_SECONDS
 
     def report_now(self) -> None:
         """Report at once, after the first arrival since idleness or a change of state."""
