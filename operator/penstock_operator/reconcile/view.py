@@ -542,7 +542,7 @@ def _planned_by(endpoint: ModelEndpoint) -> tuple[object, ...]:
     """Return what a plan depends on beside an endpoint's spec."""
     last = endpoint.status.backends
     others = any(share.name != endpoint.spec.backend for share in last)  # its own one alone is no fallback
-    return endpoint.metadata.uid, endpoint.age_key, last if others else ()
+    return endpoint.metadata.uid, last if others else ()
 
 
 def _parsed(stored: Obj) -> Resource | ResourceError:
