@@ -107,6 +107,11 @@ class WorkQueue(Generic[K]):
         return not len(self) and not self._processing
 
     @property
+    def hurried(self) -> bool:
+        """Whether urgent keys wait."""
+        return bool(len(self._urgent))
+
+    @property
     def delayed(self) -> int:
         """How many keys are delayed."""
         return len(self._timers)

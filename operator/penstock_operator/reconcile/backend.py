@@ -60,7 +60,8 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     held: tuple[str, ...] = ()
     of = (uid, backend.metadata.generation, versioned.document, ctx.render)
     settled = ctx.memory.settled.get(key)
-    if settled is None or settled.of != of or settled.children != _versions(ctx.store.owned(uid)):
+    changed = settled is None or settled.of != of
+    if settled is None or changed or settled.children != _versions(ctx.store.owned(uid)):
         ctx.memory.settled.pop(key, None)
         pinned = deployment.pinned_template(
             backend, config=ctx.render, new_secret=ctx.draw_secret(), live=live
@@ -75,6 +76,9 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
             # NB: of what a watch has brought meanwhile, nothing was compared.
             if not problems.any and children == _versions(ctx.store.owned(uid)):
                 ctx.memory.settled[key] = replace(settled, children=children)
+                if changed and ctx.hurried():
+                    ctx.enqueue(key, 0.0)  # what users have changed is in effect first, then statuses follow
+                    return None
     wait = await _write_status(
         ctx, key, backend, versioned, problems, held, upgrade_pending=settled.upgrade_pending
     )

@@ -214,6 +214,7 @@ class ReconcileContext:
     Args:
         enqueue: queues a key, after so many seconds.
         changed: called with each change in the answer to one of our own writes; set by the manager.
+        hurried: whether what users have changed waits for a worker; set by the manager.
         home: the operator's namespace, where the router is that namespaces share.
         emit: queues Events to be sent in the background; if None, each is sent at once.
     """
@@ -230,6 +231,7 @@ class ReconcileContext:
     enqueue: Callable[[ObjectKey, float], None]
     failures: Callable[[ObjectKey], int] = lambda _key: 0
     changed: Callable[[Change], None] = lambda _change: None
+    hurried: Callable[[], bool] = lambda: False
     identity: str = "penstock-operator"
     home: str = "penstock-system"
     emit: Callable[[Obj], Awaitable[None]] | None = None
