@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from penstock_operator.api import Resource
 from penstock_operator.desired import labels
 
@@ -38,7 +40,13 @@ def desired_hash(desired: Object) -> str:
         rest = {key: value for key, value in annotations.items() if key != labels.DESIRED_HASH}
         bare = {key: value for key, value in desired["metadata"].items() if key != "annotations"}
         desired = desired | {"metadata": bare | ({"annotations": rest} if rest else {})}
-    return digest(desired)
+    # NB: the same text as `digest` hashes, but for rare numbers, in a fifteenth of its time: each object of
+    # each reconcile is hashed. Where it differs, an object is written once more.
+    try:
+        text = msgspec.json.encode(desired, order="sorted")
+    except (UnicodeEncodeError, OverflowError):  # half a character, or a number of more than 64 bits
+        return digest(desired)
+    return hashlib.sha256(text).hexdigest()[:16] if text.isascii() else digest(desired)
 
 
 def digest(value: object) -> str:

@@ -284,6 +284,20 @@ def test_the_hash_tells_what_was_desired() -> None:
     assert objects.desired_hash(noted) != objects.desired_hash(deployment)
 
 
+_TEXT = st.text(st.characters(exclude_characters="\x7f", exclude_categories=()))
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from([0.25, 1.5, -3.0]) | _TEXT,
+    lambda each: st.lists(each) | st.dictionaries(_TEXT, each),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(_TEXT.filter(lambda name: name != "metadata"), _JSON))
+def test_the_hash_is_what_versions_before_wrote(spec: dict[str, Any]) -> None:
+    """Otherwise an upgrade would write each object of a cluster."""
+    assert objects.desired_hash({"spec": spec}) == objects.digest({"spec": spec})
+
+
 # --- ports -----------------------------------------------------------------------------------------------
 
 
