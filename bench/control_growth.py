@@ -200,7 +200,7 @@ def main() -> int:
         rows.append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
     for name, first in rows[0].items():
         print(f"{name:30}", *[f"{row[name]:10.2f} ({row[name] / first:5.2f})" for row in rows])
-    if arguments.plot:
+    if arguments.plot and not arguments.own:
         _plot(rows)
     return 0
 

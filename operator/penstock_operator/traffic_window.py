@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -67,11 +68,12 @@ class TrafficWindow:
         """
         before = self._last.get(report.uid)
         known = before or {}
+        # NB: a namespace can have thousands of endpoints, and most of their backends are known.
+        asked = None if asked is None else functools.cache(asked)
         counts = {
             (endpoint, backend, reason): count
             for endpoint, counters in report.endpoints.items()
             for backend, totals in counters.backends.items()
-            # NB: a namespace can have thousands of endpoints, and most of their backends are known.
             if (endpoint, backend, "") in known or asked is None or backend in asked(endpoint)
             for reason, count in _counters(totals)
         }

@@ -107,7 +107,7 @@ class WorkQueue(Generic[K]):
         return not len(self) and not self._processing
 
     @property
-    def hurried(self) -> bool:
+    def has_urgent(self) -> bool:
         """Whether urgent keys wait."""
         return bool(len(self._urgent))
 

@@ -50,6 +50,7 @@ with needs("penstock-router", "router"):
         duration,
         keep_what_is_here,
         log,
+        log_libraries,
         on_signal,
         ready,
         run,
@@ -340,6 +341,7 @@ def main() -> int:
             "expected --settings FILE or --report-to URL: a router alone serves what its settings say"
         )
     set_log_level(arguments.log_level)
+    log_libraries()
 
     async def serve() -> int:
         return await Process(arguments).serve()

@@ -17,6 +17,7 @@ def main() -> int:
     """Run a sidecar; returns the exit code."""
     parsed = config.parse()
     process.set_log_level(parsed.log_level)
+    process.log_libraries()
 
     async def serve() -> int:
         return await Sidecar(parsed).run()

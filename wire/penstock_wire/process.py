@@ -21,6 +21,7 @@ from typing import Any
 from penstock_wire.addresses import join
 from penstock_wire.durations import parse_ms
 from penstock_wire.version import ShowVersion
+from penstock_wire.words import cut
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _ADDRESS = re.compile(r"^(?P<host>\[[0-9a-fA-F:]+\]|[^:\[\]]+):(?P<port>[0-9]{1,5})$")
@@ -140,19 +141,31 @@ def raise_file_limit() -> None:
 class _LibraryLog(logging.Handler):
     """Writes what libraries log as JSON lines too, such as asyncio on an exception that nobody handles."""
 
+    def __init__(self) -> None:
+        super().__init__(level=logging.WARNING)
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line; of a connection that ended amid its handshake, as debug."""
         error = record.exc_info[1] if record.exc_info else None
-        usual = isinstance(error, RuntimeError) and "the handler is closed" in str(error)
-        level = "debug" if usual else "error" if record.levelno >= logging.ERROR else "warning"
-        fields = {} if error is None else {"traceback": "".join(traceback.format_exception(error))}
-        log("library log", level=level, logger=record.name, text=record.getMessage(), **fields)
+        ended = record.name == "asyncio" and "the handler is closed" in str(error)
+        level = "debug" if ended else "error" if record.levelno >= logging.ERROR else "warning"
+        try:
+            fields = {"logger": record.name, "text": cut(record.getMessage(), 2000)}
+            if error is not None:
+                fields["traceback"] = "".join(traceback.format_exception(error))[-4000:]
+            log("library log", level=level, **fields)
+        except Exception:  # a message that does not fit its arguments
+            self.handleError(record)
+
+
+def log_libraries() -> None:
+    """Write what libraries log from now on as lines of our own: for a process that is all ours."""
+    logging.basicConfig(handlers=[_LibraryLog()], level=logging.WARNING, force=True)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a coroutine on uvloop, with the limit of open files raised; return its exit code."""
     raise_file_limit()
-    logging.basicConfig(handlers=[_LibraryLog()], level=logging.WARNING, force=True)
     import uvloop
 
     return uvloop.run(main())

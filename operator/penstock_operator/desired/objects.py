@@ -40,8 +40,8 @@ def desired_hash(desired: Object) -> str:
         rest = {key: value for key, value in annotations.items() if key != labels.DESIRED_HASH}
         bare = {key: value for key, value in desired["metadata"].items() if key != "annotations"}
         desired = desired | {"metadata": bare | ({"annotations": rest} if rest else {})}
-    # NB: the same text as `digest` hashes, but for rare numbers, in a fifteenth of its time: each object of
-    # each reconcile is hashed. Where it differs, an object is written once more.
+    # NB: the same text as `digest` hashes, but for rare numbers and DEL, in a fifteenth of its time: each
+    # reconcile hashes each object. Where it differs, an object is written once more.
     try:
         text = msgspec.json.encode(desired, order="sorted")
     except (UnicodeEncodeError, OverflowError):  # half a character, or a number of more than 64 bits

@@ -60,8 +60,9 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     held: tuple[str, ...] = ()
     of = (uid, backend.metadata.generation, versioned.document, ctx.render)
     settled = ctx.memory.settled.get(key)
-    changed = settled is None or settled.of != of
-    if settled is None or changed or settled.children != _versions(ctx.store.owned(uid)):
+    # NB: not twice in a row: otherwise it would wait for as long as one change follows the other.
+    may_wait = settled is not None and settled.of != of and not settled.status_waits
+    if settled is None or settled.of != of or settled.children != _versions(ctx.store.owned(uid)):
         ctx.memory.settled.pop(key, None)
         pinned = deployment.pinned_template(
             backend, config=ctx.render, new_secret=ctx.draw_secret(), live=live
@@ -75,10 +76,13 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
                 return requeue_after(problems)
             # NB: of what a watch has brought meanwhile, nothing was compared.
             if not problems.any and children == _versions(ctx.store.owned(uid)):
-                ctx.memory.settled[key] = replace(settled, children=children)
-                if changed and ctx.hurried():
+                settled = replace(settled, children=children, status_waits=may_wait and ctx.hurried())
+                ctx.memory.settled[key] = settled
+                if settled.status_waits:
                     ctx.enqueue(key, 0.0)  # what users have changed is in effect first, then statuses follow
                     return None
+    if settled.status_waits:
+        ctx.memory.settled[key] = replace(settled, status_waits=False)
     wait = await _write_status(
         ctx, key, backend, versioned, problems, held, upgrade_pending=settled.upgrade_pending
     )

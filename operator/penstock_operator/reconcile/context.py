@@ -200,11 +200,13 @@ class Settled:
             document, the configuration.
         children: a hash of their keys and versions.
         upgrade_pending: as `PinnedTemplate` has it.
+        status_waits: whether the status is still to be written, in the turn of other work.
     """
 
     of: tuple[str, int, bytes, RenderConfig]
     children: int
     upgrade_pending: bool
+    status_waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

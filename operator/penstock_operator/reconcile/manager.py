@@ -104,7 +104,7 @@ class Manager:
         *,
         namespace: str | None = None,
     ) -> None:
-        self.ctx = ctx = replace(ctx, changed=self._changed, hurried=lambda: queue.hurried)
+        self.ctx = ctx = replace(ctx, changed=self._changed, hurried=lambda: queue.has_urgent)
         self._namespace = namespace
         self.queue = queue
         self.scale_queue = scale_queue

@@ -400,7 +400,7 @@ class View:
                 made = msgspec.structs.replace(made, leaving=True) if leaving else made
                 known = _Rendered(endpoint, plan, port, shut, made)
             now[name, leaving] = known
-        self._rendered[namespace] = last | now
+        self._rendered.setdefault(namespace, {}).update(now)
         return tuple(each.made for each in now.values())
 
     def is_shared(self, endpoint: ModelEndpoint) -> bool:

@@ -15,7 +15,7 @@ def test_what_a_loop_logs_is_a_json_line() -> None:
         "async def main():\n"
         "    async def fails():\n        raise ValueError('of nobody')\n"
         "    asyncio.create_task(fails())\n    await asyncio.sleep(0)\n    return 0\n"
-        "process.run(main)"
+        "process.log_libraries()\nprocess.run(main)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     (line,) = map(json.loads, done.stderr.splitlines())

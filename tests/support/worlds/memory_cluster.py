@@ -456,7 +456,8 @@ def _merge(into: Any, wanted: Any, field: Any = "") -> None:
             for item in value:
                 there = known.get(_element(item, keys))
                 if there is None:
-                    into[name].append(_copied(item))
+                    known[_element(item, keys)] = _copied(item)
+                    into[name].append(known[_element(item, keys)])
                 else:
                     _merge(there, item)
         else:

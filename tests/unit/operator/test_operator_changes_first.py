@@ -36,3 +36,18 @@ async def test_a_status_waits_for_no_more_than_three_changes_of_others() -> None
         await harness.step(harness.manager.queue, harness.manager.reconcile)
     stored = harness.cluster.find(BACKEND, "n", NAMES[0])
     assert stored["status"]["observedGeneration"] == 2
+
+
+async def test_the_status_of_what_changes_again_and_again_is_written() -> None:
+    harness = await Harness().applied(*(backend(name) for name in NAMES))
+    shown = set()
+    for turn in range(24):
+        for name in NAMES:
+            harness.apply(backend(name, batching={"maxBatchSize": 8 + turn}))
+        await harness.step(harness.manager.queue, harness.manager.reconcile)
+        shown |= {
+            (name, generation)
+            for name in NAMES
+            if (generation := harness.cluster.find(BACKEND, "n", name)["status"]["observedGeneration"]) > 1
+        }
+    assert {name for name, _ in shown} == set(NAMES)

@@ -30,8 +30,7 @@ CONNECT_SECONDS = 2.0
 LONGEST_RETRY_SECONDS = 2.0
 """The longest wait after a failure, before it is spread, where the operator asks for reports as often."""
 BUSY_RETRY_SECONDS = 6.0
-"""The same where it asks for them more seldom, or has not taken any yet. Spread, it is shorter than the time
-for which an operator that starts waits for reports (`SETTLE_SECONDS`)."""
+"""The same where it asks for them more seldom, or has not taken any yet."""
 IDLE_SECONDS = 70.0
 """How long an idle connection is kept: beyond the longest interval, so that a report costs no handshake."""
 UNTRUSTED = "the operator's certificate is not trusted"
