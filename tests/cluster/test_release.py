@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import threading
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
@@ -79,7 +80,10 @@ class Audit:
 def stored(namespace: Namespace) -> dict[str, Any]:
     """The status' release of the split `s`; empty where there is none. Not by kubectl, which takes a core."""
     path = f"/apis/penstock.dev/v1alpha1/namespaces/{namespace.name}/trafficsplits/s"
-    _, answer = namespace.cluster.api().request("GET", path)
+    code, answer = namespace.cluster.api().request("GET", path)
+    if code == HTTPStatus.NOT_FOUND:
+        return {}
+    assert code == HTTPStatus.OK, answer
     release: dict[str, Any] = (answer.get("status") or {}).get("release") or {}
     heard("release", release)
     return release

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -56,3 +56,20 @@ class Status(Part):
         Field(description="The metadata.generation that this status was computed from."),
     ] = None
     conditions: Conditions = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the status as the API spells it, without members that are None or empty.
+
+        The API server stores a map or list whose members an apply takes away as null, and then refuses that
+        null (https://github.com/kubernetes-sigs/structured-merge-diff/issues/305).
+        """
+        filled: dict[str, Any] = without_empty(super().document())
+        return filled
+
+
+def without_empty(value: Any) -> Any:
+    """Return what JSON can say without the members of its objects that are empty objects or lists."""
+    if isinstance(value, dict):
+        filled = {name: without_empty(member) for name, member in value.items()}
+        return {name: member for name, member in filled.items() if member not in ({}, [])}
+    return [without_empty(item) for item in value] if isinstance(value, list) else value

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
+from penstock_operator.api.conditions import without_empty
 from penstock_operator.clock import rfc3339_micro
 from penstock_operator.errors import Conflict, NotFound
 from penstock_operator.kinds import EVENT, kind_of
@@ -109,8 +110,8 @@ async def _write(
 
 
 def same_status(status: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two statuses are the same, up to the order of keyed lists and sets."""
-    return bool(status == other or _unordered(status) == _unordered(other))
+    """Whether two statuses are the same, up to the order of keyed lists and sets, and empty members."""
+    return bool(status == other or _unordered(without_empty(status)) == _unordered(without_empty(other)))
 
 
 def _unordered(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from penstock_operator.desired.drift import LIST_KEYS
 from penstock_operator.errors import ClusterError, Conflict, NotFound, Rejected, Unavailable
-from penstock_operator.kinds import BY_KIND, Kind
+from penstock_operator.kinds import BY_KIND, PARENTS, Kind
 
 Obj = dict[str, Any]
 Path = tuple[Any, ...]
@@ -271,6 +271,10 @@ class MemoryCluster:
             if path not in others and not any(other[: len(path)] == path for other in others | mine):
                 _drop(merged, path)
         _merge(merged, wanted)
+        for path, value in _paths(wanted).items():
+            # What an apply empties is stored as null, which a schema of Penstock's refuses.
+            if kind in PARENTS and value in ({}, []) and _at(live, path) not in (_MISSING, value):
+                raise Rejected(422, f"{'.'.join(map(str, path))}: Invalid value: null")
         if live.get("immutable") and merged != live:
             raise Rejected(422, "data: field is immutable when `immutable` is set")
         if live.get("addressType") != merged.get("addressType"):

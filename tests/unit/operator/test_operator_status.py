@@ -10,6 +10,7 @@ import pytest
 
 from penstock_operator import status
 from penstock_operator.api import ModelBackend
+from penstock_operator.api.backendstatus import LoadStatus
 from penstock_operator.status import BackendObserved, refusal
 from tests.support.worlds.observed import (
     BETWEEN,
@@ -90,10 +91,17 @@ def test_a_backend_that_is_well() -> None:
         "selector": "app.kubernetes.io/name=penstock-backend,penstock.dev/backend=b",
         "desiredReplicas": 1,
         "model": {"state": "Loaded"},
-        "scaling": [],
         "usedBy": ["ModelEndpoint/e"],
         "settingsVersion": 3,
     }
+
+
+def test_what_became_empty_is_left_out() -> None:
+    """The API server would store null where there were users or errors, and refuse that."""
+    result = status.backend_status(backend(), replace(WELL, used_by=(), load=LoadStatus(errors={})), now=NOW)
+    assert "usedBy" not in result
+    assert "errors" not in result["load"]
+    assert result["load"]["failedPerMinute"] == 0
 
 
 def test_a_second_look_writes_nothing() -> None:
