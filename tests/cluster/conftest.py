@@ -49,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fight-seconds", default="40", help="how long scalers disagree: tests/support/ledger/fight.py"
     )
     parser.addoption("--loss-rounds", default="1", help="how often test_zero_loss.py makes all its changes")
+    parser.addoption("--loss-rate", default="60", help="requests a second; 0: what the machine bears")
     parser.addoption("--weights-rate", default="100", help="requests a second while weights change")
     parser.addoption("--pictures", default="", help="folder for test_ui.py's pictures, such as docs/pictures")
     parser.addoption("--loss-results", default="", help="JSON file for what the tests of losses found")

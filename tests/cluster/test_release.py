@@ -95,6 +95,13 @@ def wait_release(namespace: Namespace, candidate: str, seconds: float = 180, **m
     wait_for(f"a release with {wanted}", lambda: wanted.items() <= stored(namespace).items(), seconds=seconds)
 
 
+def errors_of(namespace: Namespace, backend: str) -> dict[str, int]:
+    """The errors of a backend within the last minute, by reason."""
+    status = (namespace.get("modelbackend", backend) or {})["status"]
+    errors: dict[str, int] = status["load"].get("errors") or {}
+    return errors
+
+
 def released(candidate: str) -> dict[str, Any]:
     """The split `s` with a release of a candidate."""
     made = split("s", "e", {"stable": 100, candidate: 0})
@@ -156,6 +163,8 @@ def test_a_bad_version_is_taken_back_and_a_good_one_promoted(
         wait_release(namespace, "good", phase="Promoted", weight=100)
         said, _ = watching.communicate(timeout=60)
         wait_settled(namespace, REPLICAS, "penstock.dev/backend=good")
+        # The API server makes null of an object that an apply empties, and refuses that.
+        wait_for("the last error to leave the status", lambda: not errors_of(namespace, "bad"))
     summary = load.stop()
     with capsys.disabled():
         print(f"\n{table(summary)}\n{audit.looks}")

@@ -58,18 +58,18 @@ class Status(Part):
     conditions: Conditions = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the status as the API spells it, without members that are None or empty.
+        """Return the status as the API spells it, without members that are None or empty objects.
 
-        The API server stores a map or list whose members an apply takes away as null, and then refuses that
-        null (https://github.com/kubernetes-sigs/structured-merge-diff/issues/305).
+        The API server makes null of an object that an apply empties, and then refuses that null
+        (https://github.com/kubernetes-sigs/structured-merge-diff/issues/305). It keeps emptied lists.
         """
-        filled: dict[str, Any] = without_empty(super().document())
+        filled: dict[str, Any] = _filled(super().document())
         return filled
 
 
-def without_empty(value: Any) -> Any:
-    """Return what JSON can say without the members of its objects that are empty objects or lists."""
+def _filled(value: Any) -> Any:
+    """Return what JSON can say without the members of its objects that are empty objects."""
     if isinstance(value, dict):
-        filled = {name: without_empty(member) for name, member in value.items()}
-        return {name: member for name, member in filled.items() if member not in ({}, [])}
-    return [without_empty(item) for item in value] if isinstance(value, list) else value
+        filled = {name: _filled(member) for name, member in value.items()}
+        return {name: member for name, member in filled.items() if member != {}}
+    return [_filled(item) for item in value] if isinstance(value, list) else value

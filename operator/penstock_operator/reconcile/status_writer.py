@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
-from penstock_operator.api.conditions import without_empty
 from penstock_operator.clock import rfc3339_micro
 from penstock_operator.errors import Conflict, NotFound
 from penstock_operator.kinds import EVENT, kind_of
@@ -110,14 +109,14 @@ async def _write(
 
 
 def same_status(status: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two statuses are the same, up to the order of keyed lists and sets, and empty members."""
-    return bool(status == other or _unordered(without_empty(status)) == _unordered(without_empty(other)))
+    """Whether two statuses are the same, up to the order of keyed lists and sets, and empty objects."""
+    return bool(status == other or _unordered(status) == _unordered(other))
 
 
 def _unordered(value: Any) -> Any:
     """Return the status with keyed lists and sets sorted: the apiserver merges them in its own order."""
     if isinstance(value, dict):
-        return {name: _unordered(member) for name, member in value.items()}
+        return {name: _unordered(member) for name, member in value.items() if member != {}}
     if isinstance(value, list):
         members = [_unordered(member) for member in value]
         for key in ("type", "name"):

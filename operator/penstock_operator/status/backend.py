@@ -184,7 +184,7 @@ def by_cost(reports: Collection[SidecarReport]) -> ByCostStatus | None:
     """What batches are where items differ in cost: of the class and the pod with the most; None elsewhere."""
     fits = [fit for report in reports for fit in report.fit.values()]
     fit = max(fits, key=lambda each: each.n, default=None)
-    if fit is None or fit.batch is UNSET or not fit.work:  # UNSET is false, too
+    if fit is None or fit.batch is UNSET or fit.work is UNSET:
         return None
     a_ms, b_ms = fit.bounded()
     return ByCostStatus(

@@ -17,7 +17,7 @@ from tests.support.cluster.k8s import Load, Namespace, endpoint, ledger_backend,
 BACKEND = "penstock.dev/backend=b"
 ROUTERS = "app.kubernetes.io/name=penstock-router"
 MOST_RATE = 1000.0
-"""Requests a second at most."""
+"""Requests a second at most, where the rate is what the machine bears."""
 LEAST_RATE = 50.0
 SHARE = 0.5
 """The part of what the machine can do while pods start that is asked of it: other work comes and goes."""

@@ -272,8 +272,8 @@ class MemoryCluster:
                 _drop(merged, path)
         _merge(merged, wanted)
         for path, value in _paths(wanted).items():
-            # What an apply empties is stored as null, which a schema of Penstock's refuses.
-            if kind in PARENTS and value in ({}, []) and _at(live, path) not in (_MISSING, value):
+            # An object that an apply empties becomes null, which a schema of Penstock's refuses; lists stay.
+            if kind in PARENTS and value == {} and _at(live, path) not in (_MISSING, {}):
                 raise Rejected(422, f"{'.'.join(map(str, path))}: Invalid value: null")
         if live.get("immutable") and merged != live:
             raise Rejected(422, "data: field is immutable when `immutable` is set")

@@ -91,15 +91,15 @@ def test_a_backend_that_is_well() -> None:
         "selector": "app.kubernetes.io/name=penstock-backend,penstock.dev/backend=b",
         "desiredReplicas": 1,
         "model": {"state": "Loaded"},
+        "scaling": [],
         "usedBy": ["ModelEndpoint/e"],
         "settingsVersion": 3,
     }
 
 
-def test_what_became_empty_is_left_out() -> None:
-    """The API server would store null where there were users or errors, and refuse that."""
-    result = status.backend_status(backend(), replace(WELL, used_by=(), load=LoadStatus(errors={})), now=NOW)
-    assert "usedBy" not in result
+def test_an_object_that_became_empty_is_left_out() -> None:
+    """The API server would make null of it, and refuse that."""
+    result = status.backend_status(backend(), replace(WELL, load=LoadStatus(errors={})), now=NOW)
     assert "errors" not in result["load"]
     assert result["load"]["failedPerMinute"] == 0
 

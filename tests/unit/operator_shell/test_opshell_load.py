@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock_operator.kinds import BACKEND
 from penstock_operator.reconcile.context import LOAD_SETTLES
 from penstock_operator.reconcile.load_turns import BURST, LASTS, PER_SECOND, LoadTurns
 from penstock_operator.store import ObjectKey
+from penstock_wire.control.report import BackendTotals, EndpointReport, RouterReport
 from tests.support.clocks.hand_clock import HandClock
 from tests.support.worlds.operator_harness import Harness, backend, serving, settings
 
@@ -98,6 +101,28 @@ async def test_a_load_is_shown_within_three_seconds_and_written_only_where_it_mo
         assert await seconds(20, load) == 0
     assert await seconds(20, 190) == 0
     assert shown(harness) == 200
+
+
+async def test_the_last_error_leaves_the_status_after_a_minute() -> None:
+    """The API server refuses the null that an emptied object becomes."""
+    harness = await serving()
+    version = settings(harness)["version"]
+
+    async def seconds(count: int, errors: int) -> Any:
+        for _ in range(count):
+            counts = BackendTotals(requests=100 + errors, reasons={"model_answer": errors})
+            sent = RouterReport(pod="r", uid="u", seq=next(numbers), state="ready")
+            ends = {"e": EndpointReport(backends={"m": counts})}
+            harness.ctx.reports.router("n", msgspec.structs.replace(sent, endpoints=ends))
+            harness.report("m", "m-backend-0", version=version)
+            await harness.turn(1)
+        return harness.cluster.find(BACKEND, "n", "m")["status"]["load"]
+
+    numbers = itertools.count(1)
+    await seconds(1, 0)
+    assert (await seconds(10, 5))["errors"] == {"model_answer": 5}
+    load = await seconds(80, 5)
+    assert (load["failedPerMinute"], load.get("errors")) == (0, None)
 
 
 async def test_what_is_written_anyway_shows_the_load_and_a_new_operator_waits_for_reports() -> None:
