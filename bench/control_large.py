@@ -87,13 +87,21 @@ class World:
         """ConfigMaps as they are written, and when."""
         self.made: dict[str, float] = {}
         """When Deployments were made."""
+        self._gone: set[str] = set()
+        """Uids of parents."""
         self.cluster.watchers.append(self._event)
         self.cluster.answer["TokenReview"] = reviewed
 
     def _event(self, event: str, obj: Obj) -> None:
         if obj["kind"] == CONFIG_MAP.kind and event == "MODIFIED":
             self.settled.append((obj["metadata"]["name"], time.monotonic()))
-        if obj["kind"] == DEPLOYMENT.kind and event == "ADDED":
+        if event == "ADDED" and set() < _owners(obj) <= self._gone:
+            # Its apply was on the way while its parent was deleted: the garbage collector's.
+            asyncio.get_running_loop().call_soon(
+                self.cluster._remove,  # noqa: SLF001
+                (obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]),
+            )
+        elif obj["kind"] == DEPLOYMENT.kind and event == "ADDED":
             self.made[obj["metadata"]["name"]] = time.monotonic()
             asyncio.get_running_loop().call_soon(self._run, obj)
 
@@ -126,6 +134,7 @@ class World:
         pods = {f"model-{number:04}-backend-{each}" for each in range(PODS_OF_A_BACKEND)}
         for key in own + [(POD.kind, where, name) for name in pods]:
             self.cluster._remove(key)  # noqa: SLF001 - without a search for orphans among all objects
+        self._gone |= gone
 
     def make(self, where: str, number: int) -> None:
         """Make a backend and two endpoints."""
