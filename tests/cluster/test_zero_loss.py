@@ -301,6 +301,11 @@ def test_from_zero_and_back_loses_nothing(namespace: Namespace, load: Load) -> N
     assert max(to for _, to in changes) == 2, scaling
     assert changes[-1] == (1, 0), scaling
     assert sum(decision["inputs"]["held"] for decision in scaling if decision["from"] == 0) >= 1
+    operator = Namespace(namespace.cluster, INSTALLED_IN).kubectl(
+        "logs", "--selector=app.kubernetes.io/name=penstock-operator", "--tail=-1"
+    )
+    # The API server answers so where the autoscaler applies what nobody owns, as after a 0.
+    assert not [line for line in operator.splitlines() if namespace.name in line and "autoscaling/v1" in line]
     # A 0 that somebody writes is another: the API server does not say whose it is.
     for replicas, reason in ((1, "ForeignScaler"), (0, "ScalingDisabled")):
         namespace.kubectl("scale", "modelbackend", "b", f"--replicas={replicas}")

@@ -196,8 +196,9 @@ class KubernetesCluster:
             raise cluster_error(409, f"{kind.plural} {name!r} is another one by now: its uid differs")
         if (live.get("spec") or {}).get("replicas", 0) != replicas:
             # NB: an apply that changes a custom resource's scale is answered 500 (Kubernetes 1.36: "request
-            # to convert CR to an invalid group/version: autoscaling/v1"); one that changes nothing works, and
-            # makes us an owner. So we apply for the ownership and patch for the change.
+            # to convert CR to an invalid group/version: autoscaling/v1"), and so is one where nobody owns the
+            # replicas; one that changes nothing of what others own works, and makes us an owner, too. So we
+            # apply for the ownership and patch for the change.
             return await self._call(
                 "PATCH",
                 path,

@@ -36,6 +36,11 @@ def owns_replicas(stored: Obj) -> bool:
     return any(entry.get("manager") == SCALE_MANAGER for entry in owners_of_replicas(stored))
 
 
+def owned_by_others(stored: Obj) -> bool:
+    """Whether others own ``spec.replicas``, and the autoscaler does not."""
+    return bool(owners_of_replicas(stored)) and not owns_replicas(stored)
+
+
 def foreign_scaler(stored: Obj) -> str | None:
     """The manager that owns ``spec.replicas`` through ``/scale``; None if the autoscaler is an owner."""
     return _owner(stored, subresource="scale")
@@ -134,6 +139,8 @@ class OtherScalers:
             self._mark, self._since = (manager, current), now
         self._ended = self._since + self._stands
         stands = current == 0 or now - self._since < self._stands
+        if not stands:
+            self._nameless = False  # the autoscaler's from now on, also where it leaves it as it is
         return OtherScaler(manager=manager, applies=applies, stands=self._stands) if stands else None
 
     def _is_nameless(self, stored: Obj, current: int, *, asked: bool) -> bool:

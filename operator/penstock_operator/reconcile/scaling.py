@@ -24,7 +24,7 @@ from penstock_operator.kinds import BACKEND
 from penstock_operator.kube.cluster import Obj
 from penstock_operator.reconcile import release, router
 from penstock_operator.reconcile.context import ReconcileContext, Scaled
-from penstock_operator.reconcile.scale_owners import OtherScalers, owns_replicas
+from penstock_operator.reconcile.scale_owners import OtherScalers, owned_by_others, owns_replicas
 from penstock_operator.status import HISTORY, refusal
 from penstock_operator.status.endpoint import router_ready
 from penstock_operator.status.pods import is_ready, living
@@ -104,11 +104,11 @@ class Scaler:
         if (
             not external
             and scaled.foreign is None
-            and (recommendation.replicas != current or (current > 0 and not owns_replicas(stored)))
+            and (recommendation.replicas != current or (current > 0 and owned_by_others(stored)))
         ):
             # The first write of the current value makes us a co-owner: a client that then removes `replicas`
-            # from its manifest does not throw the backend back to the default. NB: an apply of 0 is answered
-            # 500, as one that changes the scale (see `kube.cluster`).
+            # from its manifest does not throw the backend back to the default. NB: an apply of 0, or of what
+            # nobody owns, is answered 500, as one that changes the scale (see `kube.cluster`).
             asked = self._ask(key, recommendation, current)
             try:
                 await ctx.cluster.apply_scale(

@@ -60,7 +60,7 @@ async def test_the_client_reads_and_writes(server: TinyApiserver, cluster: Kuber
     assert len(await cluster.list(CONFIG_MAP, keep=dict, labels="a=b")) == 1
     assert "data" not in (await cluster.list(CONFIG_MAP, keep=dict, metadata_only=True))[0]
     assert await cluster.get(CONFIG_MAP, "n", "zzz") is None
-    server.cluster.user_applies(backend())
+    server.cluster.user_applies(backend(replicas=1))
     body = {"metadata": {"namespace": "n", "name": "m"}, "status": {"replicas": 2}}
     assert (await cluster.apply_status(BACKEND, body))["status"] == {"replicas": 2}
     for replicas in (3, 3, 0):  # one that changes the scale, one that only owns it

@@ -19,6 +19,7 @@ from penstock_operator.kinds import BY_KIND, PARENTS, Kind
 
 Obj = dict[str, Any]
 Path = tuple[Any, ...]
+REPLICAS: Path = ("spec", "replicas")
 T = TypeVar("T")
 Watcher = Callable[[str, Obj], None]
 _MISSING = object()
@@ -79,6 +80,13 @@ class MemoryCluster:
             "metadata": {"namespace": namespace, "name": name},
             "spec": {"replicas": replicas},
         }
+        owners = self._owned.get((kind.kind, namespace, name), {}).values()
+        if (
+            stored
+            and stored["spec"]["replicas"] == replicas
+            and not any(REPLICAS in paths for paths in owners)
+        ):
+            raise failing(500, "request to convert CR to an invalid group/version: autoscaling/v1")
         live = self._apply("scale", kind, body, "penstock-autoscaler", only=("spec",))
         return {
             "apiVersion": "autoscaling/v1",
@@ -263,7 +271,7 @@ class MemoryCluster:
         wanted = {field: obj[field] for field in only if field in obj} if only else _mine(obj, ("status",))
         merged = _copied(live)
         owned = self._owned[key]
-        before = any(("spec", "replicas") in paths for paths in owned.values())
+        before = any(REPLICAS in paths for paths in owned.values())
         mine = set(_paths(wanted))
         left = sorted(owned.get(manager, set()) - mine, key=len)
         others = {path for who, paths in owned.items() if who != manager for path in paths} if left else set()
@@ -282,7 +290,7 @@ class MemoryCluster:
         owned[manager] = mine
         if verb == "scale" and _leaves_no_owner(live, wanted, before):
             for paths in owned.values():
-                paths.discard(("spec", "replicas"))
+                paths.discard(REPLICAS)
         for who, paths in owned.items():
             if who != manager:
                 taken = {path for path in paths & mine if not _same(live, merged, path)}
@@ -325,7 +333,7 @@ class MemoryCluster:
         """The part of managedFields that the autoscaler reads: the owner of spec.replicas."""
         if key[0] != "ModelBackend":
             return
-        owners = [who for who, paths in sorted(self._owned[key].items()) if ("spec", "replicas") in paths]
+        owners = [who for who, paths in sorted(self._owned[key].items()) if REPLICAS in paths]
         before = {entry["manager"]: entry for entry in obj["metadata"].get("managedFields", [])}
         obj["metadata"]["managedFields"] = [
             before.get(who)
@@ -358,8 +366,8 @@ class MemoryCluster:
 def _leaves_no_owner(live: Obj, scale: Obj, owned: bool) -> bool:
     """Whether nobody owns the replicas after a write of a Scale, as with Kubernetes 1.36.
 
-    A Scale leaves out a 0, and with it who wrote it; and an update is not tracked of what has no owner, only
-    an apply, which the autoscaler makes of the number that is there (`KubernetesCluster.apply_scale`).
+    A Scale leaves out a 0, and with it who wrote it; and an update is not tracked of what has no owner, while
+    an apply of the number that is there is answered 500 then (`KubernetesCluster.apply_scale`).
 
     Args:
         owned: whether anybody owned them before.

@@ -149,7 +149,7 @@ async def test_a_refused_number_is_told() -> None:
     """The autoscaler's write is refused: ScalingActive says by whom, and is True again once it passes."""
     harness = Harness()
     harness.cluster.fail = refusing(DENIED, "scale", "ModelBackend", "m")
-    await harness.applied(backend(autoscaling={"targetLoad": 10, "maxReplicas": 5}))
+    await harness.applied(backend(autoscaling={"targetLoad": 10, "maxReplicas": 5}, replicas=1))
     assert harness.condition(BACKEND, "m", "ScalingActive") == ("False", "WebhookDenied")
     harness.cluster.fail = lambda *_: None
     await tries(harness, 31)

@@ -105,7 +105,7 @@ async def test_to_zero_and_awake_with_the_first_held_request() -> None:
     await operator.run()  # the clock stands still
     assert world_.replicas == 1
     assert operator.cluster.find(DEPLOYMENT, "n", "m-backend")["spec"]["replicas"] == 1
-    assert writes(operator) == ["scale", "scale"]  # the number, and what makes us its owner
+    assert writes(operator) == ["scale"]  # what has been 0 nobody owns, and an apply would be answered 500
     operator.pods_ready("m-backend", 0)
     await operator.run()
     assert operator.condition(BACKEND, "m", "Ready") == ("False", "RollingOut")  # it has none yet

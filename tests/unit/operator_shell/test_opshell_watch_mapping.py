@@ -43,7 +43,7 @@ async def test_a_change_that_our_own_write_brought_back_is_acted_on(written: str
     """The answer to a write may hold a user's newer change; the watch then brings nothing new."""
     harness = Late()
     scaling = {"targetLoad": 10} if written == "scale" else None
-    more = {"autoscaling": scaling} if scaling else {}
+    more = {"autoscaling": scaling, "replicas": 1} if scaling else {}
     harness.apply(backend(**more))
     changed = backend(**more)
     changed["spec"]["model"]["container"]["image"] = "model:2"
