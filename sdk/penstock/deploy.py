@@ -133,6 +133,7 @@ class Kubectl:
     """
 
     def __init__(self, *, context: str | None, namespace: str | None) -> None:
+        self.context = context
         self._command = ["kubectl"]
         self._command += [f"--context={context}"] if context else []
         self._command += [f"--namespace={namespace}"] if namespace else []
@@ -204,7 +205,13 @@ def deploy(documents: Sequence[Mapping[str, Any]], cluster: Kubectl, *, seconds:
     print(f"{front} serves after {time.monotonic() - began:.1f} s")
     namespace = code.get("namespace")
     print(f"  in the cluster  http://{front}{'' if namespace is None else f'.{namespace}'}")
-    print(f"  from here       {cluster.shown} port-forward service/{front} 8080:80")
+    port = _shared_port(cluster, front)
+    if port is None:
+        print(f"  from here       {cluster.shown} port-forward service/{front} 8080:80")
+        return
+    routers = Kubectl(context=cluster.context, namespace="penstock-system").shown
+    print(f"  from here       {routers} port-forward deploy/penstock-shared-router 8080:{port}")
+    print("                  (namespaces share that router; without rights there, call from a pod)")
 
 
 def stay(documents: Sequence[Mapping[str, Any]], cluster: Kubectl) -> None:
@@ -280,6 +287,19 @@ def _still(cluster: Kubectl, name: str, code: str) -> Any:
     if found != code:
         raise ReplacedError(f"{name}: expected code {code}, found {found}: another deploy came after this")
     return backend
+
+
+def _shared_port(cluster: Kubectl, front: str) -> int | None:
+    """Return an endpoint's port on the routers that namespaces share; None if it uses none, or nobody knows.
+
+    Its Service selects no pod then, and kubectl forwards to selected pods only.
+    """
+    ours = "endpointslice.kubernetes.io/managed-by=penstock"
+    try:
+        slices = cluster.get("endpointslices", f"--selector=kubernetes.io/service-name={front},{ours}")
+        return next((each["ports"][0]["port"] for each in slices["items"] if each["endpoints"]), None)
+    except ClusterError:  # such as without the right to list them
+        return None
 
 
 def _delete_unused(cluster: Kubectl, front: str, *, keep: str) -> None:

@@ -177,6 +177,31 @@ def test_what_a_backend_waits_for_is_shown_once_however_often_a_container_restar
     assert capsys.readouterr().err == "m: ContainerCrashed: exited, restarts: 1; its last words: no\n"
 
 
+def test_where_namespaces_share_a_router_the_way_from_here_is_a_port_of_its(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Their Services select no pod, so `port-forward` to one fails. Who may not look gets the usual line."""
+    usual = "  from here       kubectl port-forward service/m 8080:80\n"
+    shared = (
+        "  from here       kubectl --namespace=penstock-system port-forward deploy/penstock-shared-router "
+        "8080:12345\n"
+        "                  (namespaces share that router; without rights there, call from a pod)\n"
+    )
+    cluster = Cluster()
+    for there, way in (([], usual), ([{"addresses": ["10.0.0.1"]}], shared)):
+        slice_ = {"kind": "EndpointSlice", "metadata": {"name": "s"}, "ports": [{"port": 12345}]}
+        cluster("apply", document={"items": [{**slice_, "endpoints": there}]})
+        deploy(documents("a"), cluster, seconds=1)
+        assert capsys.readouterr().out.partition("\n")[2] == f"  in the cluster  http://m\n{way}"
+
+    def forbidden(command: tuple[str, ...]) -> None:
+        if "endpointslices" in command:
+            raise ClusterError("Error from server (Forbidden)")
+
+    deploy(documents("a"), Cluster(forbidden), seconds=1)
+    assert capsys.readouterr().out.endswith(usual)
+
+
 def test_unused_code_goes() -> None:
     """But for what a ReplicaSet names, to which a rollback leads."""
     cluster = Cluster()
