@@ -105,6 +105,7 @@ class Operator:
             failures=queue.failures,
             identity=config.identity,
             home=config.operator_namespace,
+            everywhere=not config.namespace,
             emit=recorder.put,
             prometheus=Prometheus(config.prometheus_url, config.prometheus_credentials),
         )

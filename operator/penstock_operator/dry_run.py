@@ -79,6 +79,7 @@ async def dry_run(
         enqueue=lambda key, _seconds: queue.add(key),
         draw_secret=lambda: DRAWN,
         home=home,
+        everywhere=namespace is None,
     )
     manager = Manager(context, queue, scale_queue, namespace=namespace)
     await manager.sync()

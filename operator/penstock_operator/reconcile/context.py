@@ -218,6 +218,7 @@ class ReconcileContext:
         changed: called with each change in the answer to one of our own writes; set by the manager.
         hurried: whether what users have changed waits for a worker; set by the manager.
         home: the operator's namespace, where the router is that namespaces share.
+        everywhere: whether all namespaces are watched.
         emit: queues Events to be sent in the background; if None, each is sent at once.
     """
 
@@ -236,6 +237,7 @@ class ReconcileContext:
     hurried: Callable[[], bool] = lambda: False
     identity: str = "penstock-operator"
     home: str = "penstock-system"
+    everywhere: bool = True
     emit: Callable[[Obj], Awaitable[None]] | None = None
     draw_secret: Callable[[], str] = lambda: secrets.token_hex(16)
     prometheus: Prometheus = field(default_factory=Prometheus)

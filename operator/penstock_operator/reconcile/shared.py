@@ -69,6 +69,8 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
 
     It looks at those alone whose part may be another one by now, and at all after the operator's start.
     """
+    if not ctx.everywhere:
+        return None  # who else uses it is not seen here
     memory, now = ctx.memory.shared, ctx.clock.time()
     for namespace, ends in list(memory.left.items()):
         for name in [name for name, at in ends.items() if now - at >= LINGER_SECONDS]:

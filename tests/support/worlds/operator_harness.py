@@ -62,6 +62,7 @@ class Harness:
         emit: takes Events; None has each sent at once.
         fenced: what the operator writes through; None for the cluster itself.
         shared: whether namespaces without a label use the shared router.
+        everywhere: whether it is an operator of all namespaces.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Harness:
         fenced: Cluster | None = None,
         *,
         shared: bool = False,
+        everywhere: bool = True,
     ) -> None:
         self.cluster = cluster or MemoryCluster()
         self.clock = clock or HandClock()
@@ -96,6 +98,7 @@ class Harness:
             log=lambda message, **fields: self.log.append((message, fields)),
             observer=_Ignore(),
             enqueue=queue.add_after,
+            everywhere=everywhere,
             failures=queue.failures,
             emit=emit,
         )

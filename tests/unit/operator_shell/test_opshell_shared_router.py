@@ -248,6 +248,25 @@ async def test_a_namespace_moves_to_the_shared_router_and_back_with_an_old_one_t
     assert harness.cluster.names(DEPLOYMENT, HOME) == [], "nobody uses it"
 
 
+async def test_an_operator_of_one_namespace_leaves_the_shared_router_to_those_that_it_does_not_see() -> None:
+    """`operator.watchNamespace`: its namespace gets a router of its own, and no other loses anything."""
+    harness = await sharing("a", "n")
+    await harness.applied(backend(), endpoint())
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    before = harness.cluster.find(DEPLOYMENT, HOME, NAME), tenants(harness)
+    assert before[1] == {"a": ["e"], "n": ["e"]}
+    harness.stop()
+    alone = Harness(harness.cluster, harness.clock, harness.ctx.render, everywhere=False)
+    await alone.manager.sync()
+    await alone.run()
+    for pod in alone.pods_ready(OWN, 2):
+        await alone.run()
+        alone.router_report(pod, ["e"], version=settings(alone, OWN_SETTINGS)["version"])
+    await alone.run()
+    assert leads_to(alone, "n") == leads_to(alone, "n", OWN) == []
+    assert (alone.cluster.find(DEPLOYMENT, HOME, NAME), tenants(alone)) == before
+
+
 async def test_what_it_holds_wakes_the_backend_of_that_namespace_alone() -> None:
     harness = Harness()
     asleep = {"minReplicas": 0, "maxReplicas": 1, "targetLoad": 4}
