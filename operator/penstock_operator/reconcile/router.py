@@ -9,6 +9,7 @@ leads to the new ones once all of them listen, and the old ones serve until node
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from penstock_operator.api import ModelEndpoint
 from penstock_operator.api.defaults import is_dedicated
@@ -23,7 +24,7 @@ from penstock_operator.desired.labels import (
     MODE_SHARED,
     ROUTER_MODE,
 )
-from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT
+from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT, SERVICE
 from penstock_operator.kinds import ENDPOINT as ENDPOINT_KIND
 from penstock_operator.kinds import SPLIT as SPLIT_KIND
 from penstock_operator.kube.cluster import Obj
@@ -144,6 +145,8 @@ def _serves(ctx: ReconcileContext, namespace: str, endpoint: str | None, routers
         routers: as `endpoint` of `observed`.
     """
     seen = observed(ctx, namespace, routers, of=endpoint or "")
+    # NB: a stranger's front door leads to no routers of ours, and is not to keep endpoints where they are.
+    seen = replace(seen, taken=[each for each in seen.taken if each != f"{SERVICE.kind}/{names.ROUTER}"])
     asked = ((seen.deployment or {}).get("spec") or {}).get("replicas") or 1
     return len(pods_status.ready(seen.pods)) >= asked and router_ready(endpoint, seen).status == "True"
 

@@ -313,6 +313,27 @@ async def test_a_strangers_service_keeps_no_namespace_from_moving_to_the_shared_
     assert (ENDPOINT_SLICE.kind, "a", f"{service}-shared-router") not in harness.cluster.objects
 
 
+async def test_a_strangers_front_door_keeps_no_namespace_on_the_shared_router() -> None:
+    """A label that asks for routers of its own is followed once they listen, as it is elsewhere."""
+    harness = await sharing("b")
+    label(harness, "a", "shared")
+    harness.apply(strangers(SERVICE, "a", OWN))
+    await harness.applied(of("a", backend()), of("a", endpoint()))
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert len(leads_to(harness, "a")) == 2
+    harness.clock.turn(1)
+    label(harness, "a", "own")
+    await harness.run()
+    document = json.loads(harness.cluster.find(CONFIG_MAP, "a", OWN_SETTINGS)["data"]["settings.json"])
+    for pod in harness.pods_ready(OWN, 2, "a"):
+        await harness.run()
+        assert len(leads_to(harness, "a")) == 2
+        harness.router_report(pod, ["e"], version=document["version"], namespace="a")
+    await harness.run()
+    assert leads_to(harness, "a") == []
+    assert says(harness, "a").startswith("not ours, so not touched: Service/penstock-router")
+
+
 async def test_a_service_that_cannot_be_made_gets_no_slice() -> None:
     """A stranger's could be made in its place before the next look."""
     harness = await sharing("a")
@@ -439,6 +460,9 @@ async def test_an_autoscaler_decides_how_many_shared_routers_there_are() -> None
 async def test_nothing_of_a_deleted_namespace_stays_in_memory() -> None:
     """Whoever makes and deletes namespaces in a loop costs the operator what is there, not what was."""
     harness = Harness(shared=True)
+    label(harness, GOES, "none-such")
+    for service in ("e", OWN):
+        harness.apply(strangers(SERVICE, GOES, service))
     for namespace in ("b", GOES):
         await harness.applied(of(namespace, backend()), of(namespace, endpoint()))
     harness.pods_ready(NAME, 2, HOME)
@@ -449,6 +473,9 @@ async def test_nothing_of_a_deleted_namespace_stays_in_memory() -> None:
         if namespace == GOES and (kind, namespace, name) in harness.cluster.objects:
             harness.cluster.remove(KINDS_BY_NAME[kind], namespace, name)
             await harness.run()
+    labelled = harness.ctx.store.get(kinds.NAMESPACE, "", GOES)
+    assert labelled is not None
+    harness.manager.remove(labelled)
     await report(harness, f"{NAME}-0", f"{NAME}-1")
     await harness.turn(max(QUARANTINE_SECONDS, LINGER_SECONDS) + 1)
     await report(harness, f"{NAME}-0", f"{NAME}-1")
