@@ -469,7 +469,7 @@ async def test_nothing_of_a_deleted_namespace_stays_in_memory() -> None:
     await harness.run()
     await report(harness, f"{NAME}-0", f"{NAME}-1")
     assert GOES in texts_in(harness)
-    for kind, namespace, name in list(harness.cluster.objects):
+    for kind, namespace, name in sorted(harness.cluster.objects, key=lambda each: each[0] == SERVICE.kind):
         if namespace == GOES and (kind, namespace, name) in harness.cluster.objects:
             harness.cluster.remove(KINDS_BY_NAME[kind], namespace, name)
             await harness.run()
