@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from penstock_operator.desired.labels import SLICE_SERVICE
 from penstock_operator.errors import ClusterError, NameTaken, Rejected
 from penstock_operator.kinds import ENDPOINT_SLICE, SERVICE, kind_of
 from penstock_operator.kube.cluster import Obj
@@ -34,6 +35,9 @@ async def apply_children(
 ) -> Problems:
     """Apply what differs and delete what is no longer desired; return what cannot be written.
 
+    An EndpointSlice comes after its Service, and only beside one that is ours: nodes would send a part of
+    the requests for a stranger's Service to its addresses.
+
     Args:
         owners: uids; one of them must own a live object for it to be ours.
         candidates: returns the existing objects of this key; called after the applies.
@@ -44,6 +48,8 @@ async def apply_children(
         Outdated: the parent is gone; nothing more was written.
     """
     problems = Problems()
+    without_service: set[str] = set()
+    left_out: set[ObjectKey] = set()
     sure = False
 
     async def once() -> None:
@@ -52,22 +58,32 @@ async def apply_children(
             await confirm()
             sure = True
 
+    def lacking(key: ObjectKey, ours: Obj | None) -> None:
+        if key.kind == SERVICE.kind and ours is None:
+            without_service.add(key.name)
+
     for child in desired:
         key = key_of(child)
+        if (child["metadata"].get("labels") or {}).get(SLICE_SERVICE) in without_service:
+            left_out.add(key)
+            continue
         before = ctx.store.get(kind_of(child), key.namespace, key.name)
         try:
             live = await ctx.applier.ensure(child, owners=owners, shared=shared, looked=looked, confirm=once)
         except NameTaken as error:
             problems.taken.append(f"{error.kind}/{error.name}")
             ctx.log("name taken", level="warning", child=str(key), error=str(error))
+            lacking(key, None)
         except Rejected as error:
             if error.status == 403 and _TERMINATING in error.message:
                 break  # the namespace is being deleted, with everything in it
             _note(ctx, problems, of, key, error)
+            lacking(key, before)
         except ClusterError as error:
             _note(ctx, problems, of, key, error)
             if error.status not in _OF_ONE_CHILD:
                 return problems  # it is not about this child: spare the apiserver the rest
+            lacking(key, before)
         else:
             if found is not None:
                 found[key] = live
@@ -78,7 +94,7 @@ async def apply_children(
             if matters:
                 ctx.changed(Change(before, live))
     try:
-        await ctx.applier.prune(candidates(), [key_of(child) for child in desired])
+        await ctx.applier.prune(candidates(), {key_of(child) for child in desired} - left_out)
     except ClusterError as error:
         _note(ctx, problems, of, of, error)
     return problems

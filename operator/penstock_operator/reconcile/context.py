@@ -136,6 +136,8 @@ class SharedRouter:
             if EndpointSlices do not matter.
         served: what has its ports, by namespace.
         looked: what its objects were last compared with, if nothing was wrong then.
+        foreign: the Services that are somebody else's, by namespace and as in `ports`: none leads here.
+        unknown_modes: labels of namespaces that are logged as unknown, by namespace.
     """
 
     made: TenantSettings | None = None
@@ -150,6 +152,8 @@ class SharedRouter:
     tenants: dict[str, tuple[tuple[object, ...], int | None, Tenant | None]] = field(default_factory=dict)
     served: dict[str, Tenant] = field(default_factory=dict)
     looked: tuple[object, ...] | None = None
+    foreign: dict[str, set[str]] = field(default_factory=dict)
+    unknown_modes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)

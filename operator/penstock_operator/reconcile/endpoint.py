@@ -7,7 +7,7 @@ from penstock_operator.desired import names
 from penstock_operator.desired import router as rendering
 from penstock_operator.kinds import ENDPOINT, SERVICE
 from penstock_operator.kube.cluster import Obj
-from penstock_operator.reconcile import parent_check, router
+from penstock_operator.reconcile import parent_check, router, shared
 from penstock_operator.reconcile.children import apply_children, requeue_after
 from penstock_operator.reconcile.context import Problems, ReconcileContext
 from penstock_operator.reconcile.parent import forget, load_parent
@@ -43,6 +43,7 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
             looked=looked,
             confirm=lambda: parent_check.confirm_own(ctx, parent),
         )
+        shared.note_foreign(ctx, namespace, name, problems)
     for refusal in (problems, own):
         if refusal.unpublished:
             return requeue_after(refusal)
@@ -63,7 +64,7 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
         asleep=backends.asleep,
         default_timeouts=backends.default_timeouts,
         port=port,
-        taken=bool(problems.taken),
+        taken=problems.taken,
         refused=problems.refused,
     )
     await write_status(ctx, stored, endpoint_status(endpoint, seen, now=ctx.now()))
@@ -78,5 +79,6 @@ def _is_own(child: Obj) -> bool:
 
 def _forget(ctx: ReconcileContext, key: ObjectKey) -> None:
     router.forget_dedicated(ctx, key)
+    shared.note_foreign(ctx, key.namespace, key.name, Problems())
     ctx.memory.switched.pop(key, None)
     forget(ctx, key)

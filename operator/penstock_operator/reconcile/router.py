@@ -9,13 +9,22 @@ leads to the new ones once all of them listen, and the old ones serve until node
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from penstock_operator.api import ModelEndpoint
 from penstock_operator.api.defaults import is_dedicated
 from penstock_operator.desired import names, settings
 from penstock_operator.desired import router as rendering
-from penstock_operator.desired.labels import APP_DEDICATED_ROUTER, APP_NAME, APP_ROUTER, ENDPOINT
-from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT
+from penstock_operator.desired.labels import (
+    APP_DEDICATED_ROUTER,
+    APP_NAME,
+    APP_ROUTER,
+    ENDPOINT,
+    MODE_OWN,
+    MODE_SHARED,
+    ROUTER_MODE,
+)
+from penstock_operator.kinds import CHILDREN, CONFIG_MAP, DEPLOYMENT, SERVICE
 from penstock_operator.kinds import ENDPOINT as ENDPOINT_KIND
 from penstock_operator.kinds import SPLIT as SPLIT_KIND
 from penstock_operator.kube.cluster import Obj
@@ -41,6 +50,7 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     """Bring a namespace's router to what its endpoints ask for (see `backend.reconcile`)."""
     namespace = key.namespace
     endpoints = ctx.view.endpoints(namespace)
+    _log_unknown_mode(ctx, namespace, used=bool(endpoints))
     if not shared.part_is_current(ctx, namespace):
         ctx.memory.shared.stale.add(namespace)
         ctx.enqueue(shared.KEY, 0.0)
@@ -49,6 +59,7 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
         ctx.memory.router_problems.pop(namespace, None)
         ctx.memory.made.pop((namespace, names.ROUTER_SETTINGS), None)
         ctx.memory.shared.moved.pop(namespace, None)
+        ctx.memory.shared.foreign.pop(namespace, None)
         return None
     uses_shared = ctx.view.uses_shared(namespace)
     away, leaves = _moved_away(ctx, namespace, endpoints) if uses_shared else (False, None)
@@ -80,6 +91,7 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
         ctx, key, desired, owners=owners, shared=True, candidates=lambda: _shared(ctx, namespace),
         looked=looked, confirm=lambda: _confirm(ctx, namespace),
     )  # fmt: skip
+    shared.note_foreign(ctx, namespace, "", problems)
     before = ctx.memory.router_problems.get(namespace)
     ctx.memory.router_problems[namespace] = problems
     if problems != (before or Problems()):
@@ -89,18 +101,35 @@ async def reconcile(ctx: ReconcileContext, key: ObjectKey) -> float | None:
     return requeue_after(problems) or again
 
 
+def _log_unknown_mode(ctx: ReconcileContext, namespace: str, *, used: bool) -> None:
+    """Log once that a namespace's label is ignored."""
+    known, asked = ctx.memory.shared.unknown_modes, ctx.view.unknown_router_mode(namespace)
+    if asked is None or not used:
+        known.pop(namespace, None)
+    elif known.get(namespace) != asked:
+        known[namespace] = asked
+        ctx.log(
+            "a namespace's label is ignored",
+            level="warning",
+            namespace=namespace,
+            label=f"{ROUTER_MODE}={asked}",
+            known=[MODE_SHARED, MODE_OWN],
+        )
+
+
 def _moved_away(
     ctx: ReconcileContext, namespace: str, endpoints: list[ModelEndpoint]
 ) -> tuple[bool, float | None]:
     """Whether a namespace that uses the shared router needs its own no longer; else after how many seconds.
 
-    Its own serves until all Services have led to the shared one for a while.
+    Its own serves until all Services of Penstock's have led to the shared one for a while.
     """
     live, moved = ctx.store.get(DEPLOYMENT, namespace, names.ROUTER), ctx.memory.shared.moved
     if live is None or not (live.get("spec") or {}).get("replicas"):
         moved.pop(namespace, None)
         return True, None
-    here = ["", *[each.name for each in endpoints if not is_dedicated(each)]]
+    here = {"", *[each.name for each in endpoints if not is_dedicated(each)]}
+    here -= ctx.memory.shared.foreign.get(namespace, set())
     if not all(shared.leads_here(ctx, namespace, name) for name in here):
         moved.pop(namespace, None)
         return False, None
@@ -116,6 +145,8 @@ def _serves(ctx: ReconcileContext, namespace: str, endpoint: str | None, routers
         routers: as `endpoint` of `observed`.
     """
     seen = observed(ctx, namespace, routers, of=endpoint or "")
+    # NB: a stranger's front door leads to no routers of ours, and is not to keep endpoints where they are.
+    seen = replace(seen, taken=[each for each in seen.taken if each != f"{SERVICE.kind}/{names.ROUTER}"])
     asked = ((seen.deployment or {}).get("spec") or {}).get("replicas") or 1
     return len(pods_status.ready(seen.pods)) >= asked and router_ready(endpoint, seen).status == "True"
 
@@ -309,6 +340,8 @@ def observed(ctx: ReconcileContext, namespace: str, endpoint: str = "", *, of: s
         unmade=bool(pods_status.ready(pods)) and current is None,
         taken=problems.taken,
         refused=problems.refused,
+        sort="dedicated" if endpoint else "",
+        unknown_mode=ctx.view.unknown_router_mode(namespace),
     )
 
 

@@ -301,6 +301,22 @@ def leads_here(ctx: ReconcileContext, namespace: str, endpoint: str) -> bool:
     return bool(rendering.slice_addresses(live_slice(ctx, namespace, endpoint)))
 
 
+def note_foreign(ctx: ReconcileContext, namespace: str, endpoint: str, problems: Problems) -> None:
+    """Remember whether a Service is somebody else's (`endpoint` as in `desired_slice`)."""
+    known = ctx.memory.shared.foreign
+    service = names.endpoint(endpoint) if endpoint else names.ROUTER
+    foreign = f"{SERVICE.kind}/{service}" in problems.taken
+    if foreign == (endpoint in known.get(namespace, ())):
+        return
+    if foreign:
+        known.setdefault(namespace, set()).add(endpoint)
+    else:
+        known[namespace].discard(endpoint)
+        if not known[namespace]:
+            del known[namespace]
+    ctx.enqueue(ObjectKey(ROUTER_KIND, namespace, names.ROUTER), 0.0)
+
+
 def desired_slice(
     ctx: ReconcileContext,
     namespace: str,
@@ -372,6 +388,7 @@ def _listening(
 def observed(ctx: ReconcileContext, namespace: str, endpoint: str) -> RouterObserved:
     """Return what is known of the shared router, for the statuses of an endpoint and its splits."""
     problems = ctx.memory.router_problems.get(KEY) or Problems()
+    door = ctx.memory.router_problems.get(namespace) or Problems()
     pods = _pods(ctx)
     current = part_is_current(ctx, namespace)
     since = ctx.reports.shared_since.get(namespace, 0)
@@ -384,4 +401,9 @@ def observed(ctx: ReconcileContext, namespace: str, endpoint: str) -> RouterObse
         unmade=bool(pods_status.ready(pods)) and not current,
         taken=problems.taken,
         refused=problems.refused,
+        sort="shared",
+        home=ctx.home,
+        door_taken=door.taken,
+        door_refused=door.refused,
+        unknown_mode=ctx.view.unknown_router_mode(namespace),
     )

@@ -410,9 +410,18 @@ class View:
 
     def uses_shared(self, namespace: str) -> bool:
         """Whether a namespace is to use the router that namespaces share."""
-        live = self.store.get(NAMESPACE, "", namespace)
-        asked = ((live or {}).get("metadata", {}).get("labels") or {}).get(labels.ROUTER_MODE)
+        asked = self._router_mode(namespace)
         return asked == labels.MODE_SHARED or (self._shared and asked != labels.MODE_OWN)
+
+    def unknown_router_mode(self, namespace: str) -> str | None:
+        """Return what a namespace's label asks for, if there are no such routers."""
+        asked = self._router_mode(namespace)
+        return None if asked in (labels.MODE_SHARED, labels.MODE_OWN) else asked
+
+    def _router_mode(self, namespace: str) -> str | None:
+        live = self.store.get(NAMESPACE, "", namespace)
+        asked: str | None = ((live or {}).get("metadata", {}).get("labels") or {}).get(labels.ROUTER_MODE)
+        return asked
 
     def tenant_part(self, namespace: str, leaving: Collection[str], at: Mapping[str, int]) -> bytes:
         """Return what the settings of the shared router have for a namespace.

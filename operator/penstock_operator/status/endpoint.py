@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from penstock_operator.api import Condition, ModelEndpoint
 from penstock_operator.api.defaults import route, url
 from penstock_operator.api.modelendpoint import ModelEndpointStatus, ServingBackend
-from penstock_operator.desired import names
+from penstock_operator.desired import labels, names
 from penstock_operator.desired.objects import Object
 from penstock_operator.desired.settings import lacks
 from penstock_operator.desired.traffic import EndpointPlan
@@ -29,6 +29,11 @@ class RouterObserved:
         alike: the digests of earlier settings that are the same for the endpoint for which it is observed.
         unmade: whether the settings that they should have are not made yet: no report can show them.
         taken: its objects with names that are taken by others' objects, as `Service/penstock-router`.
+        sort: "shared" by namespaces, "dedicated" to the endpoint; empty for the namespace's own.
+        home: the namespace where they are, if that is another one.
+        door_taken: as `taken`, of the namespace's front door, where they serve the endpoint without it.
+        door_refused: likewise, why the apiserver refused an object of the front door.
+        unknown_mode: the label penstock.dev/router of the namespace, if it asks for routers of no known sort.
     """
 
     deployment: Object | None = None
@@ -40,6 +45,11 @@ class RouterObserved:
     unmade: bool = False
     taken: Sequence[str] = ()
     refused: Refusal | None = None
+    sort: Literal["", "shared", "dedicated"] = ""
+    home: str = ""
+    door_taken: Sequence[str] = ()
+    door_refused: Refusal | None = None
+    unknown_mode: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +62,14 @@ class EndpointObserved:
         asleep: backends that the autoscaler has scaled to 0, until a pod is ready again; the first
             held request wakes them.
         default_timeouts: by backend, the most milliseconds that its sidecars give a request.
+        taken: its objects with names that are taken by others' objects, as `Service/NAME`.
     """
 
     plan: EndpointPlan
     router: RouterObserved
     backends: Mapping[str, bool]
     port: int | None
-    taken: bool = False
+    taken: Sequence[str] = ()
     refused: Refusal | None = None
     without_service: Collection[str] = ()
     asleep: Collection[str] = ()
@@ -155,7 +166,7 @@ def unreachable_timeout(endpoint: ModelEndpoint, seen: EndpointObserved) -> str 
 
 def _accepted(endpoint: ModelEndpoint, seen: EndpointObserved) -> Condition:
     if seen.taken:
-        text = f"Service {endpoint.name} is not ours, so not touched; choose another name or delete it"
+        text = f"not ours, so not touched: {conditions.some(seen.taken)}; choose another name or delete it"
         return condition("Accepted", "False", "NameTaken", text)
     if seen.refused is not None:
         return condition("Accepted", "False", seen.refused.reason, seen.refused.message)
@@ -205,9 +216,30 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
     Args:
         endpoint: the endpoint; None checks the settings alone.
     """
+    found = _router_ready(endpoint, router)
+    text = "; ".join((found.message, *_beside(router)))
+    return condition(found.type, found.status, found.reason, text)
+
+
+def _beside(router: RouterObserved) -> Iterator[str]:
+    """Yield, in words, what is wrong around an endpoint's routers and keeps nothing from being served."""
+    if router.door_taken:
+        taken = conditions.some(router.door_taken)
+        yield f"of the namespace's front door, not ours, so not touched: {taken}; delete it"
+    if router.door_refused is not None:
+        yield f"of the namespace's front door, refused: {router.door_refused.message}"
+    if router.unknown_mode is not None:
+        label = f"{labels.ROUTER_MODE}={router.unknown_mode}"
+        known = f"neither {labels.MODE_SHARED} nor {labels.MODE_OWN}"
+        yield f"the namespace's label {label} is {known}, and is ignored"
+
+
+def _router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
     kind, version = "RouterReady", router.settings_version
+    where = f", in {router.home}" if router.home else ""
+    sort = f"{router.sort} router".lstrip()
     if router.taken:
-        text = f"not ours, so not touched: {conditions.some(router.taken)}; delete it"
+        text = f"not ours, so not touched: {conditions.some(router.taken)}{where}; delete it"
         return condition(kind, "False", "NameTaken", text)
     if router.refused is not None:
         return condition(kind, "False", router.refused.reason, router.refused.message)
@@ -216,7 +248,7 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
         wrong = pods.refused(router.deployment) or pods.trouble(router.pods)
         if wrong is not None:
             return condition(kind, "False", wrong.reason, wrong.message)
-        return condition(kind, "False", "RouterStarting", "no router pod is ready")
+        return condition(kind, "False", "RouterStarting", f"no {sort} pod is ready{where}")
     if router.unmade:
         return condition(kind, "False", "Waiting", f"the settings after version {version} are being made")
     reports = {name: router.reports[name] for name in ready if name in router.reports}
@@ -226,7 +258,8 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
         if lacks(report, version, router.settings_digest) and report.settings_digest not in router.alike
     ]
     silent = [name for name in ready if name not in reports]
-    count = f"{len(reports) - len(behind)} of {len(ready)} ready routers have settings version {version}"
+    current = len(reports) - len(behind)
+    count = f"{current} of {len(ready)} ready {sort}s{where and f'{where},'} have settings version {version}"
     if behind:
         return condition(kind, "False", "Waiting", f"{count}; behind: {conditions.some(behind)}")
     if endpoint is not None:
@@ -241,7 +274,8 @@ def router_ready(endpoint: str | None, router: RouterObserved) -> Condition:
     if silent:
         return condition(kind, "Unknown", "NoReports", f"{count}; silent: {conditions.some(silent)}")
     # NB: without the version: the next operator would give another to what a shared router serves.
-    return condition(kind, "True", "Listening", f"all {len(ready)} ready routers")
+    every = f"the only ready {sort}" if len(ready) == 1 else f"all {len(ready)} ready {sort}s"
+    return condition(kind, "True", "Listening", f"{every}{where}")
 
 
 def _listens(report: RouterReport, endpoint: str) -> bool:

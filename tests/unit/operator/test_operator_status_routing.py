@@ -89,6 +89,7 @@ def of_next_generation(resource: Any) -> Any:
     return resource.model_copy(update={"metadata": metadata})
 
 
+IGNORED = "is neither shared nor own, and is ignored"
 HIDDEN = "pods are ready, but no router finds them, of"
 
 
@@ -100,10 +101,10 @@ def routers(**more: Any) -> dict[str, Any]:
     ("change", "kind", "reason", "text"),
     [
         (
-            {"taken": True},
+            {"taken": ["EndpointSlice/e-shared-router"]},
             "Accepted",
             "NameTaken",
-            "Service e is not ours, so not touched; choose another name or delete it",
+            "not ours, so not touched: EndpointSlice/e-shared-router; choose another name or delete it",
         ),
         ({"refused": refusal("Service e", 422, "no")}, "Accepted", "WriteRejected", "Service e: no"),
         ({"port": None}, "Accepted", "NoPort", "all 10000 ports of the namespace's router are taken"),
@@ -181,6 +182,43 @@ def test_an_endpoint_that_is_not(change: dict[str, Any], kind: str, reason: str,
     waits = reason in ("BackendNotReady", "NoService", "RouterStarting", "Waiting")
     assert ("Reconciling" in by_type(result)) == waits
     assert ("Stalled" in by_type(result)) == (not waits)
+
+
+@pytest.mark.parametrize(
+    ("count", "more", "text"),
+    [
+        (1, {}, "the only ready router"),
+        (2, {}, "all 2 ready routers"),
+        (1, {"sort": "dedicated"}, "the only ready dedicated router"),
+        (2, {"sort": "shared", "home": "h"}, "all 2 ready shared routers, in h"),
+        (
+            1,
+            {"door_refused": refusal("Service r", 422, "no")},
+            "the only ready router; of the namespace's front door, refused: Service r: no",
+        ),
+        (
+            1,
+            {"unknown_mode": ""},
+            f"the only ready router; the namespace's label penstock.dev/router= {IGNORED}",
+        ),
+    ],
+)
+def test_an_endpoint_says_which_routers_serve_it(count: int, more: dict[str, Any], text: str) -> None:
+    """And what is wrong around them; it is ready all the same."""
+    names = [f"r{number}" for number in range(count)]
+    reports = {name: router_report(e=LISTENS) for name in names}
+    change = routers(pods=[pod(name) for name in names], reports=reports, **more)
+    result = status.endpoint_status(endpoint(), replace(SEEN, **change), now=NOW)
+    assert by_type(result)["Ready"] == ("True", "Serving")
+    assert message(result, "RouterReady") == text
+
+
+def test_shared_routers_that_are_behind_are_said_to_be_in_their_namespace() -> None:
+    change = routers(settings_version=6, sort="shared", home="h")
+    result = status.endpoint_status(endpoint(), replace(SEEN, **change), now=NOW)
+    assert (
+        message(result, "Ready") == "0 of 1 ready shared routers, in h, have settings version 6; behind: r1"
+    )
 
 
 def test_silent_routers_leave_the_summary_as_it_was() -> None:

@@ -15,6 +15,7 @@ from penstock_operator.desired import ports
 from penstock_operator.desired.config import RouterAutoscaling
 from penstock_operator.desired.labels import ENDPOINT as ENDPOINT_LABEL
 from penstock_operator.desired.labels import ROUTER_MODE
+from penstock_operator.errors import Rejected
 from penstock_operator.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -102,6 +103,26 @@ def leads_to(harness: Harness, namespace: str, service: str = "e") -> list[str]:
     key = (ENDPOINT_SLICE.kind, namespace, f"{service}-shared-router")
     live = harness.cluster.objects.get(key)
     return [] if live is None else [each["addresses"][0] for each in live["endpoints"]]
+
+
+def says(harness: Harness, namespace: str, name: str = "e", condition: str = "RouterReady") -> str:
+    """The message of an endpoint's condition."""
+    (found,) = [
+        each["message"]
+        for each in harness.cluster.find(ENDPOINT, namespace, name)["status"]["conditions"]
+        if each["type"] == condition
+    ]
+    return str(found)
+
+
+def strangers(kind: kinds.Kind, namespace: str, name: str) -> dict[str, Any]:
+    """An object that a user has made without Penstock."""
+    metadata = {"namespace": namespace, "name": name}
+    if kind is SERVICE:
+        spec = {"selector": {"app": "theirs"}, "ports": [{"name": "http", "port": 80}]}
+        return {"apiVersion": "v1", "kind": kind.kind, "metadata": metadata, "spec": spec}
+    group = {"apiVersion": "discovery.k8s.io/v1", "kind": kind.kind, "metadata": metadata}
+    return {**group, "addressType": "IPv4", "endpoints": [], "ports": []}
 
 
 async def report(harness: Harness, *pods: str, held: dict[str, int] | None = None) -> None:
@@ -267,6 +288,153 @@ async def test_an_operator_of_one_namespace_leaves_the_shared_router_to_those_th
     assert (alone.cluster.find(DEPLOYMENT, HOME, NAME), tenants(alone)) == before
 
 
+@pytest.mark.parametrize("service", ["e", OWN])
+async def test_no_slice_leads_from_a_strangers_service_here(service: str) -> None:
+    """Nodes would send a part of its requests here, whether it was there first or took the place of ours."""
+    slice_ = (ENDPOINT_SLICE.kind, "a", f"{service}-shared-router")
+    harness = Harness()
+    label(harness, "a", "shared")
+    theirs = harness.apply(strangers(SERVICE, "a", service))["spec"]
+    await harness.applied(of("a", backend()), of("a", endpoint()), of("a", endpoint("other")))
+    harness.pods_ready(NAME, 2, HOME)
+    await harness.run()
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert slice_ not in harness.cluster.objects
+    assert harness.cluster.find(SERVICE, "a", service)["spec"] == theirs
+    assert len(leads_to(harness, "a", "other")) == 2
+    harness.cluster.remove(SERVICE, "a", service)
+    await harness.turn(31)
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert len(leads_to(harness, "a", service)) == 2
+    harness.cluster.remove(SERVICE, "a", service)
+    harness.apply(strangers(SERVICE, "a", service))
+    await harness.run()
+    assert slice_ not in harness.cluster.objects
+    assert harness.cluster.find(SERVICE, "a", service)["spec"] == theirs
+    fresh = await harness.restart()
+    label(fresh, "a", "shared")
+    await fresh.run()
+    assert slice_ not in fresh.cluster.objects
+
+
+@pytest.mark.parametrize("service", ["e", OWN])
+async def test_a_strangers_service_keeps_no_namespace_from_moving_to_the_shared_router(service: str) -> None:
+    harness = await sharing("b")
+    harness.apply(strangers(SERVICE, "a", service))
+    await harness.applied(of("a", backend()), of("a", endpoint()), of("a", endpoint("other")))
+    harness.pods_ready(OWN, 2, "a")
+    label(harness, "a", "shared")
+    await harness.run()
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert len(leads_to(harness, "a", "other")) == 2
+    await harness.turn(LINGER_SECONDS + 1)
+    assert harness.cluster.names(DEPLOYMENT, "a") == ["m-backend"]
+    assert (ENDPOINT_SLICE.kind, "a", f"{service}-shared-router") not in harness.cluster.objects
+
+
+async def test_a_strangers_front_door_keeps_no_namespace_on_the_shared_router() -> None:
+    """A label that asks for routers of its own is followed once they listen, as it is elsewhere."""
+    harness = await sharing("b")
+    label(harness, "a", "shared")
+    harness.apply(strangers(SERVICE, "a", OWN))
+    await harness.applied(of("a", backend()), of("a", endpoint()))
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert len(leads_to(harness, "a")) == 2
+    harness.clock.turn(1)
+    label(harness, "a", "own")
+    await harness.run()
+    document = json.loads(harness.cluster.find(CONFIG_MAP, "a", OWN_SETTINGS)["data"]["settings.json"])
+    for pod in harness.pods_ready(OWN, 2, "a"):
+        await harness.run()
+        assert len(leads_to(harness, "a")) == 2
+        harness.router_report(pod, ["e"], version=document["version"], namespace="a")
+    await harness.run()
+    assert leads_to(harness, "a") == []
+    assert says(harness, "a").startswith("not ours, so not touched: Service/penstock-router")
+
+
+async def test_a_service_that_cannot_be_made_gets_no_slice() -> None:
+    """A stranger's could be made in its place before the next look."""
+    harness = await sharing("a")
+
+    def refuse(verb: str, kind: str, _namespace: str, name: str) -> None:
+        if (verb, kind, name) == ("apply", SERVICE.kind, "e"):
+            raise Rejected(403, "no")
+
+    harness.cluster.fail = refuse
+    harness.cluster.remove(SERVICE, "a", "e")
+    await harness.run()
+    assert (ENDPOINT_SLICE.kind, "a", "e-shared-router") not in harness.cluster.objects
+    harness.cluster.fail = lambda *_: None
+    await harness.turn(31)
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert len(leads_to(harness, "a")) == 2
+
+
+@pytest.mark.parametrize("kind", [SERVICE, ENDPOINT_SLICE], ids=lambda kind: kind.kind)
+async def test_endpoints_on_shared_routers_say_that_the_front_door_is_a_strangers(kind: kinds.Kind) -> None:
+    """They are served all the same."""
+    name = OWN if kind is SERVICE else f"{OWN}-shared-router"
+    harness = Harness()
+    label(harness, "a", "shared")
+    harness.apply(strangers(kind, "a", name))
+    await harness.applied(of("a", backend()), of("a", endpoint()))
+    harness.pods_ready(NAME, 2, HOME)
+    await harness.run()
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert harness.condition(ENDPOINT, "e", "RouterReady", "a") == ("True", "Listening")
+    assert says(harness, "a") == (
+        f"all 2 ready shared routers, in {HOME}; of the namespace's front door, not ours, so not touched: "
+        f"{kind.kind}/{name}; delete it"
+    )
+    harness.cluster.remove(kind, "a", name)
+    await harness.turn(31)
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert says(harness, "a") == f"all 2 ready shared routers, in {HOME}"
+
+
+@pytest.mark.parametrize("kind", [SERVICE, ENDPOINT_SLICE], ids=lambda kind: kind.kind)
+async def test_an_endpoint_names_the_strangers_object_that_has_its_name(kind: kinds.Kind) -> None:
+    name = "e" if kind is SERVICE else "e-shared-router"
+    harness = await sharing("b")
+    label(harness, "a", "shared")
+    harness.apply(strangers(kind, "a", name))
+    await harness.applied(of("a", backend()), of("a", endpoint()))
+    await report(harness, f"{NAME}-0", f"{NAME}-1")
+    assert harness.condition(ENDPOINT, "e", "Accepted", "a") == ("False", "NameTaken")
+    assert says(harness, "a", condition="Accepted") == (
+        f"not ours, so not touched: {kind.kind}/{name}; choose another name or delete it"
+    )
+
+
+async def test_an_endpoint_says_on_which_routers_it_is() -> None:
+    harness = await sharing("a")
+    assert says(harness, "a") == f"all 2 ready shared routers, in {HOME}"
+    harness.pods_ready(NAME, 1, HOME)
+    await harness.run()
+    assert says(harness, "a") == f"the only ready shared router, in {HOME}"
+    harness.pods_ready(NAME, 0, HOME)
+    await harness.run()
+    assert says(harness, "a") == f"no shared router pod is ready, in {HOME}"
+
+
+async def test_a_label_that_asks_for_no_known_routers_is_named_and_logged_once() -> None:
+    """It changes nothing else, and is of no matter once it is a known one."""
+    harness = Harness()
+    label(harness, "n", "Shared")
+    await harness.applied(backend(), endpoint())
+    await harness.applied(endpoint(timeout="7s"))
+    assert "penstock-router" in harness.cluster.names(DEPLOYMENT, "n")
+    note = "the namespace's label penstock.dev/router=Shared is neither shared nor own, and is ignored"
+    assert says(harness, "n").endswith(f"; {note}")
+    logged = [fields for message, fields in harness.log if message == "a namespace's label is ignored"]
+    assert [(each["namespace"], each["label"]) for each in logged] == [("n", "penstock.dev/router=Shared")]
+    harness.clock.turn(1)
+    label(harness, "n", "own")
+    await harness.run()
+    assert "label" not in says(harness, "n")
+
+
 async def test_what_it_holds_wakes_the_backend_of_that_namespace_alone() -> None:
     harness = Harness()
     asleep = {"minReplicas": 0, "maxReplicas": 1, "targetLoad": 4}
@@ -311,16 +479,22 @@ async def test_an_autoscaler_decides_how_many_shared_routers_there_are() -> None
 async def test_nothing_of_a_deleted_namespace_stays_in_memory() -> None:
     """Whoever makes and deletes namespaces in a loop costs the operator what is there, not what was."""
     harness = Harness(shared=True)
+    label(harness, GOES, "none-such")
+    for service in ("e", OWN):
+        harness.apply(strangers(SERVICE, GOES, service))
     for namespace in ("b", GOES):
         await harness.applied(of(namespace, backend()), of(namespace, endpoint()))
     harness.pods_ready(NAME, 2, HOME)
     await harness.run()
     await report(harness, f"{NAME}-0", f"{NAME}-1")
     assert GOES in texts_in(harness)
-    for kind, namespace, name in list(harness.cluster.objects):
+    for kind, namespace, name in sorted(harness.cluster.objects, key=lambda each: each[0] == SERVICE.kind):
         if namespace == GOES and (kind, namespace, name) in harness.cluster.objects:
             harness.cluster.remove(KINDS_BY_NAME[kind], namespace, name)
             await harness.run()
+    labelled = harness.ctx.store.get(kinds.NAMESPACE, "", GOES)
+    assert labelled is not None
+    harness.manager.remove(labelled)
     await report(harness, f"{NAME}-0", f"{NAME}-1")
     await harness.turn(max(QUARANTINE_SECONDS, LINGER_SECONDS) + 1)
     await report(harness, f"{NAME}-0", f"{NAME}-1")
