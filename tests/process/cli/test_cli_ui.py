@@ -105,8 +105,15 @@ async def page(tmp_path: Path) -> AsyncIterator[Page]:
     harness.apply(split(busy=90, idle=10))
     await harness.run()
     await harness.turn(1)
+    async with paged(harness, tmp_path) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def paged(harness: Harness, folder: Path) -> AsyncIterator[Page]:
+    """The page of a world, which ends with it."""
     async with TinyApiserver(harness.cluster) as server, aiohttp.ClientSession() as session:
-        path = tmp_path / "kubeconfig"
+        path = folder / "kubeconfig"
         path.write_text(server.kubeconfig())
         cluster = Cluster.connect(str(path), None, "n")
         front, store = H1Front(), Store()
