@@ -531,13 +531,14 @@ async def bare(folder: Path, url: str) -> dict[str, float]:
         elif key.kind == ENDPOINT.kind:
             end, service = ModelEndpoint.parse(obj), names.endpoint(key.name)
             there = live.get(ObjectKey(ENDPOINT_SLICE.kind, key.namespace, names.shared_slice(service))) or {}
-            addresses = router.slice_addresses(there)
+            targets = [each["targetRef"] for each in there.get("endpoints") or ()]
+            pods = dict(zip(router.slice_addresses(there), (each["name"] for each in targets), strict=True))
             port = live.get(ObjectKey(SERVICE.kind, key.namespace, service)) or {"spec": {"ports": [{}]}}
             children.append(router.endpoint_service(end, port["spec"]["ports"][0].get("targetPort", 1)))
             children.append(
                 router.shared_slice(
                     service, [end], endpoint=key.name, port=(there.get("ports") or [{}])[0].get("port", 1),
-                    addresses=addresses, family="IPv4",
+                    pods=pods, home=targets[0]["namespace"] if targets else "", family="IPv4",
                 )
             )  # fmt: skip
     different = 0

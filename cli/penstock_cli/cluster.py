@@ -229,11 +229,22 @@ class Cluster:
             NotFoundError: it is not there.
             CommandError: it cannot be read.
         """
+        return self._read("Deployment", "/apis/apps/v1", name)
+
+    def endpoint_slice(self, name: str) -> Resource:
+        """Return an EndpointSlice of the namespace; as `deployment`.
+
+        Args:
+            name: its name.
+        """
+        return self._read("EndpointSlice", "/apis/discovery.k8s.io/v1", name)
+
+    def _read(self, kind: str, group: str, name: str) -> Resource:
         try:
-            path = self.path(f"deployments/{quote(name, safe='')}", "/apis/apps/v1")
+            path = self.path(f"{kind.lower()}s/{quote(name, safe='')}", group)
             found: Resource = json.loads(self.call(path).data)
         except (ApiException, HTTPError, OSError) as error:
-            raise _failed(f"cannot read Deployment {self.namespace}/{name}", error) from error
+            raise _failed(f"cannot read {kind} {self.namespace}/{name}", error) from error
         return found
 
     def get(self, kind: str, name: str) -> Resource:

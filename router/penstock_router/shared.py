@@ -293,20 +293,37 @@ class SharedRouter:
 
 
 class SharedMetrics:
-    """The metrics of all namespaces."""
+    """The metrics of all namespaces, or of one.
 
-    def __init__(self, router: SharedRouter, memory: MemoryBound) -> None:
+    Args:
+        router: whose.
+        memory: the memory that all connections keep.
+        only: the namespace; empty for all.
+    """
+
+    def __init__(self, router: SharedRouter, memory: MemoryBound, only: str = "") -> None:
         self._router = router
         self._memory = memory
+        self._only = only
+
+    def of(self, namespace: str) -> SharedMetrics:
+        """Those of one namespace, for who shows that alone: a router may have series of a thousand.
+
+        Args:
+            namespace: its name.
+        """
+        return SharedMetrics(self._router, self._memory, namespace)
 
     def collect(self) -> Iterator[Any]:
         """Yield all metrics, for `prometheus_client`."""
-        scopes: dict[str, Metrics] = {name: each.metrics for name, each in self._router.tenants.items()}
+        scopes: dict[str, Metrics] = {
+            name: each.metrics for name, each in self._router.tenants.items() if self._only in ("", name)
+        }
         yield from collect(scopes, self._memory)
         connections = core.GaugeMetricFamily(
             "penstock_router_connections", "Open connections of clients.", labels=["namespace"]
         )
         for name, front in self._router.front_of.items():
-            if front.connections:
+            if front.connections and self._only in ("", name):
                 connections.add_metric([name], len(front.connections))
         yield connections

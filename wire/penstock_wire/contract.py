@@ -33,6 +33,10 @@ MODEL_PORT: Final = 8080
 
 ROUTER_SERVICE: Final = "penstock-router"
 """Name of a namespace's router: of its Service, which clients use, and of all else of it but its settings."""
+SHARED_ROUTER: Final = "penstock-shared-router"
+"""Name of the router that namespaces share, with which its pods' names begin; also its `APP_LABEL`."""
+SHARED_SUFFIX: Final = "-shared-router"
+"""Suffix of the EndpointSlice by which a Service leads to that router, after the Service's name."""
 BACKEND_SUFFIX: Final = "-backend"
 """Suffix of a backend's Service after its name; a router ignores EndpointSlices of other Services."""
 

@@ -41,12 +41,14 @@ class Target:
         pod: its name.
         port: of its metrics.
         prefix: of the names of the metrics that are kept.
+        of: the namespace whose series are asked for, of a pod that serves many; empty for all series.
     """
 
     namespace: str
     pod: str
     port: int
     prefix: str
+    of: str = ""
 
 
 class Scrapes:
@@ -123,7 +125,8 @@ class Scrapes:
 
     def _scrape(self, target: Target, scraped: Scraped) -> None:
         of = dataclasses.replace(self._cluster, namespace=target.namespace)
-        answer = of.call(of.path(f"pods/{target.pod}:{target.port}/proxy/metrics"), seconds=SECONDS)
+        path, query = f"pods/{target.pod}:{target.port}/proxy/metrics", {"namespace": target.of}
+        answer = of.call(of.path(path), query if target.of else {}, seconds=SECONDS)
         text, whole = body(answer, most=MOST_BYTES, seconds=SECONDS)
         if not whole:
             raise ValueError(f"expected all metrics within {MOST_BYTES} bytes and {SECONDS:g} s")

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import io
 import json
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -23,8 +24,9 @@ from penstock_cli import remedies
 from penstock_cli.cluster import GROUP, PLURALS, Cluster, CommandError, Resource, body, cause
 from penstock_cli.commands import Command, abort, pause, promote
 from penstock_cli.text import Screen
-from penstock_cli.ui import views
+from penstock_cli.ui import shared, views
 from penstock_cli.ui.scrapes import Scrapes
+from penstock_cli.ui.shared import Shared
 from penstock_cli.ui.store import KINDS, Key, Store, plural
 from penstock_wire.errors import PenstockError, Reason
 from penstock_wire.http import Request
@@ -34,6 +36,7 @@ POLL_SECONDS = 20.0
 TRY_SECONDS, TRY_BYTES = 60.0, 1024 * 1024
 """The longest call of an endpoint, and the most of its answer that is shown."""
 EVENTS_SECONDS = 3.0
+SHARED_SECONDS = 5.0
 RIGHTS_SECONDS = 60.0
 REMEMBERED = 1000
 GONE = 10_000
@@ -160,7 +163,7 @@ class Server:
             case "ModelBackend":
                 made = functools.partial(views.backend, store, key, scraped, now)
             case "ModelEndpoint":
-                made = functools.partial(views.endpoint, store, key, scraped)
+                made = functools.partial(views.endpoint, store, key, scraped, self._shared(key))
             case "TrafficSplit":
                 made = functools.partial(
                     views.split, store, key, self._events(key), self._forbidden(key), now
@@ -187,6 +190,12 @@ class Server:
                 return error
 
         return self._remembered(("events", *key), EVENTS_SECONDS, read)
+
+    def _shared(self, key: Key) -> Shared:
+        def read() -> Shared:
+            return shared.read(dataclasses.replace(self._cluster, namespace=key[1]), key[2])
+
+        return self._remembered(("shared", *key), SHARED_SECONDS, read)
 
     def _forbidden(self, key: Key) -> str:
         """Why the user may not steer a release; empty if it is allowed."""
@@ -244,7 +253,10 @@ class Server:
         return {"said": said.getvalue().strip()}
 
     def _call(self, namespace: str, name: str, asked: dict[str, Any]) -> views.View:
-        """Call an endpoint through the API server's proxy (the right `services/proxy`)."""
+        """Call an endpoint through the API server's proxy (the right `services/proxy`).
+
+        NB: that leads to no pod of another namespace: a shared router is called itself (`pods/proxy` there).
+        """
         method, path = asked.get("method", "POST"), asked.get("path", "/")
         served = isinstance(path, str) and path.startswith("/")
         served = served and ".." not in unquote(path.split("?")[0]).split("/")
@@ -257,11 +269,14 @@ class Server:
         with self._store.lock:
             if ("ModelEndpoint", namespace, name) not in self._store.resources:
                 raise PenstockError(Reason.NO_ROUTE, f"there is no ModelEndpoint {namespace}/{name}")
-        client = self._cluster.api.api_client
-        service = f"/api/v1/namespaces/{quote(namespace, safe='')}/services/{quote(name, safe='')}:80/proxy"
+        client, found = self._cluster.api.api_client, self._shared(("ModelEndpoint", namespace, name))
+        at, called = namespace, f"services/{quote(name, safe='')}:80"
+        if found.pods:
+            at, pod = random.choice(found.pods)  # noqa: S311 - not a secret
+            called = f"pods/{pod}:{found.port}"
         _, url, headers, *_ = client.param_serialize(
             method,
-            service,
+            dataclasses.replace(self._cluster, namespace=at).path(f"{called}/proxy"),
             header_params={"Content-Type": "application/json"},
             auth_settings=["BearerToken"],
         )
@@ -280,6 +295,15 @@ class Server:
             said, whole = body(answer, most=TRY_BYTES, seconds=TRY_SECONDS)
         except (HTTPError, OSError) as error:
             raise PenstockError(Reason.MODEL_UNREACHABLE, f"cannot call it: {cause(error)}") from error
+        if (refusal := _refusal(answer.status, said)) is not None:
+            if answer.status == 403:
+                where = f"its routers are shared, in namespace {at}: " if found.pods else ""
+                raise PenstockError(Reason.FORBIDDEN, f"you may not call it: {where}{refusal}")
+            if found.problem:
+                raise PenstockError(
+                    Reason.MODEL_UNREACHABLE,
+                    f"cannot call it: {refusal}; if its routers are shared: {found.problem}",
+                )
         return {
             "status": answer.status,
             "type": answer.headers.get("content-type", ""),
@@ -288,6 +312,21 @@ class Server:
             "body": said.decode(errors="replace"),
             "whole": whole,
         }
+
+
+def _refusal(status: int, said: bytes) -> str | None:
+    """What the API server itself says if it has not passed a call on; None if the answer is an endpoint's."""
+    if status not in (403, 503):
+        return None
+    try:
+        document = json.loads(said)
+        return (
+            str(document["message"])
+            if (document["kind"], document["apiVersion"]) == ("Status", "v1")
+            else None
+        )
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _problems(problems: dict[str, str]) -> list[str]:

@@ -19,6 +19,7 @@ from penstock_cli.commands import abort, pause, promote, rollout, status, why
 from penstock_cli.release import PAUSED, ROLLED_BACK, Release
 from penstock_cli.text import when
 from penstock_cli.ui.scrapes import Target
+from penstock_cli.ui.shared import Shared
 from penstock_cli.ui.store import INJECTED, POD, Key, Store
 from penstock_wire import contract
 from penstock_wire.page import measures
@@ -182,20 +183,23 @@ def _released(store: Store, key: Key, state: Mapping[str, Any]) -> str:
     return ""
 
 
-def endpoint(store: Store, key: Key, scraped: Callable[[Iterable[Target]], Pods]) -> View:
+def endpoint(store: Store, key: Key, scraped: Callable[[Iterable[Target]], Pods], shared: Shared) -> View:
     """A ModelEndpoint; as `backend`.
 
     Args:
         store: all resources.
         key: which.
         scraped: gives what is known of pods, which are scraped from now on.
+        shared: the routers that it shares with other namespaces.
     """
     resource = store.resources[key]
     state, name = resource.get("status") or {}, key[2]
     everyone = list(store.of(POD, key[1]))
     own = _of_app(everyone, _DEDICATED, {"penstock.dev/endpoint": name})
     routers = own or _of_app(everyone, contract.ROUTER_SERVICE, {})
-    known = scraped(_targets(routers, contract.ROUTER_ADMIN_PORT, _ROUTER))
+    targets = list(_targets(routers, contract.ROUTER_ADMIN_PORT, _ROUTER))
+    targets += [Target(*pod, contract.ROUTER_ADMIN_PORT, _ROUTER, key[1]) for pod in shared.pods]
+    known = scraped(targets)
     split = next(
         (
             each
@@ -237,7 +241,9 @@ def endpoint(store: Store, key: Key, scraped: Callable[[Iterable[Target]], Pods]
         "flows": flows,
         "none": _answers(known.values(), name, ""),
         "window": measures.window(known.values()),
-        "routers": [_pod(pod, known.get(pod["metadata"]["name"])) for pod in routers],
+        "routers": [_pod(pod, known.get(pod["metadata"]["name"])) for pod in routers]
+        + [_shared_pod(*pod, known[pod[1]]) for pod in shared.pods],
+        "routersProblem": "" if routers else shared.problem,
     }
 
 
@@ -446,6 +452,16 @@ def _pod(pod: Resource, scraped: Scraped | None) -> View:
         "ongoing": total(latest, f"{_SIDECAR}ongoing_items", {}),
         "answers": scraped.rate(f"{_SIDECAR}requests_total"),
         "size": items / batches if batches and items is not None else None,
+    }
+
+
+def _shared_pod(namespace: str, name: str, scraped: Scraped) -> View:
+    """A pod of a shared router, of which nothing is read but its metrics: only ready ones are known."""
+    return {
+        "name": f"{namespace}/{name}",
+        "ready": True,
+        "state": "Ready, shared by namespaces",
+        "problem": scraped.problem,
     }
 
 

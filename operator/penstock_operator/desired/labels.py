@@ -47,7 +47,7 @@ APP_BACKEND = contract.BACKEND_APP
 APP_ROUTER = contract.ROUTER_SERVICE
 APP_DEDICATED_ROUTER = "penstock-dedicated-router"
 """APP_NAME of an endpoint's own routers, so that the selector of the namespace's router omits them."""
-APP_SHARED_ROUTER = "penstock-shared-router"
+APP_SHARED_ROUTER = contract.SHARED_ROUTER
 """APP_NAME of the router that namespaces share."""
 APP_OPERATOR = "penstock-operator"
 """APP_NAME of the operator's own pods, which the chart sets."""

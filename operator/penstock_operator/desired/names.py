@@ -11,7 +11,7 @@ ROUTER = contract.ROUTER_SERVICE
 ROUTER_SETTINGS = "penstock-router-settings"
 """Name of the ConfigMap of a namespace's router."""
 
-SHARED_ROUTER = "penstock-shared-router"
+SHARED_ROUTER = contract.SHARED_ROUTER
 """Name of all objects of the router that namespaces share, except its settings."""
 
 SHARED_ROUTER_SETTINGS = "penstock-shared-router-settings"
@@ -58,7 +58,7 @@ def dedicated_router_settings(endpoint: str) -> str:
 
 def shared_slice(service: str) -> str:
     """Return the name of the EndpointSlice by which a Service leads to the shared router."""
-    return f"{service}-shared-router"
+    return f"{service}{contract.SHARED_SUFFIX}"
 
 
 def endpoint(name: str) -> str:

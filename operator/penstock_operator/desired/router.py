@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,17 +165,21 @@ def shared_slice(
     *,
     endpoint: str,
     port: int,
-    addresses: Sequence[str],
+    pods: Mapping[str, str],
+    home: str,
     family: str = "IPv4",
 ) -> Object:
     """The EndpointSlice by which a Service leads to the shared router, beside those of its own selector.
+
+    It names the pods, so that who may not list those of the operator's namespace can ask for their metrics.
 
     Args:
         owners: the endpoints that own the Service; at least one.
         endpoint: the endpoint that the Service is of; empty for a front door.
         port: the port on the shared router.
-        addresses: of the router's pods; may be none.
-        family: of these, IPv4 or IPv6: the first of the Service.
+        pods: names of the router's pods by address; may be none.
+        home: their namespace.
+        family: of the addresses, IPv4 or IPv6: the first of the Service.
     """
     own = labels.of_endpoint(endpoint) if endpoint else labels.of_router()
     slice_labels = {**own, labels.SLICE_SERVICE: service_name, labels.SLICE_MANAGED_BY: labels.MANAGED}
@@ -187,7 +191,14 @@ def shared_slice(
             name, owners[0].namespace, slice_labels, owners, controller=bool(endpoint)
         ),
         "addressType": family,
-        "endpoints": [{"addresses": [each], "conditions": {"ready": True}} for each in addresses],
+        "endpoints": [
+            {
+                "addresses": [address],
+                "conditions": {"ready": True},
+                "targetRef": {"kind": "Pod", "namespace": home, "name": pod},
+            }
+            for address, pod in pods.items()
+        ],
         "ports": [{"name": "http", "port": port, "protocol": "TCP", "appProtocol": "http"}],
     }
 

@@ -353,16 +353,18 @@ def desired_slice(
     spec = (ctx.store.get(SERVICE, namespace, service) or {}).get("spec") or {}
     family = next(iter(spec.get("ipFamilies") or ()), "")
     found = _listening(ctx, namespace, endpoint, before, family)
-    family = family or rendering.family_of("".join(found[:1]))
+    family = family or rendering.family_of(next(iter(found), ""))
     return [
-        rendering.shared_slice(service, owners, endpoint=endpoint, port=port, addresses=found, family=family)
+        rendering.shared_slice(
+            service, owners, endpoint=endpoint, port=port, pods=found, home=ctx.home, family=family
+        )
     ]
 
 
 def _listening(
     ctx: ReconcileContext, namespace: str, endpoint: str, before: Sequence[str], family: str
-) -> list[str]:
-    """Return the addresses of the pods that listen: those that say so, and those that did and are ready.
+) -> dict[str, str]:
+    """Return the pods that listen, by address: those that say so, and those that did and are ready.
 
     Args:
         family: of the addresses; empty if the Service is not there yet.
@@ -377,12 +379,13 @@ def _listening(
             return report.door
         return endpoint in report.endpoints and report.endpoints[endpoint].listening
 
-    return sorted(
-        address
+    found = {
+        address: pods_status.name(pod)
         for pod in _ready(ctx)
         if (address := _address(pod, family))
         and (address in before or listens(reports.get(pods_status.name(pod))))
-    )
+    }
+    return dict(sorted(found.items()))
 
 
 def observed(ctx: ReconcileContext, namespace: str, endpoint: str) -> RouterObserved:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qs, urlsplit
+
+from penstock_router.metrics import Metrics
 from penstock_router.router import JSON, Router
-from penstock_router.shared import SharedRouter
+from penstock_router.shared import SharedMetrics, SharedRouter
 from penstock_wire.contract import LIVE_PATH, READY_PATH
 from penstock_wire.control import router_settings
 from penstock_wire.control.router_settings import RouterSettings
@@ -51,8 +54,14 @@ class Admin:
                 headers=((b"allow", b"GET, HEAD"),),
             ).response()
         if request.path == "/metrics":
-            return exposition(self._router.metrics, request.headers)
+            return exposition(self._metrics(request), request.headers)
         if request.path == "/settings":
             settings = self._router.settings or RouterSettings(endpoints=())
             return Response(status=200, headers=JSON, body=router_settings.encode(settings))
         return PenstockError(Reason.NO_ROUTE, "the admin port has no such path").response()
+
+    def _metrics(self, request: Request) -> Metrics | SharedMetrics:
+        """All metrics; of a router that namespaces share only those of one, with `?namespace=NAME`."""
+        metrics = self._router.metrics
+        namespace = parse_qs(urlsplit(request.target).query).get("namespace")
+        return metrics.of(namespace[0]) if namespace and isinstance(metrics, SharedMetrics) else metrics

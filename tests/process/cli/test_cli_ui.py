@@ -105,8 +105,15 @@ async def page(tmp_path: Path) -> AsyncIterator[Page]:
     harness.apply(split(busy=90, idle=10))
     await harness.run()
     await harness.turn(1)
+    async with paged(harness, tmp_path) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def paged(harness: Harness, folder: Path) -> AsyncIterator[Page]:
+    """The page of a world, which ends with it."""
     async with TinyApiserver(harness.cluster) as server, aiohttp.ClientSession() as session:
-        path = tmp_path / "kubeconfig"
+        path = folder / "kubeconfig"
         path.write_text(server.kubeconfig())
         cluster = Cluster.connect(str(path), None, "n")
         front, store = H1Front(), Store()
@@ -422,9 +429,11 @@ async def test_what_a_browser_shows(page: Page, tmp_path: Path) -> None:
     location.hash = "#/reasons/Serving";
     await until(() => document.querySelector("tr.wanted"));
     const get = fetch;
+    // With another token the next look would be refused, and show that.
+    const kept = JSON.stringify({token: sessionStorage.getItem("token")});
     let late = null;
     window.fetch = (path, more) => !["/api/reasons", "/api/token"].includes(path) ? get(path, more)
-      : new Promise(done => { late = () => done(new Response("[]")); });
+      : new Promise(done => { late = () => done(new Response(path === "/api/reasons" ? "[]" : kept)); });
     location.hash = "#/reasons/Unschedulable";
     await until(() => late);
     location.hash = "#/BatchPolicy/n/p";

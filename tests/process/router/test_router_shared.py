@@ -75,6 +75,10 @@ async def test_namespaces_share_no_name_and_one_that_goes_leaves_the_others_alon
         counted = f'requests_total{{backend="m",code="200",endpoint="e",namespace="{name}",reason=""}} 2.0'
         assert counted in metrics
     assert 'penstock_router_connections{namespace="a"} 2.0' in metrics
+    one = (await process.ask("/metrics?namespace=a", method="GET", base=process.admin)).body.decode()
+    assert [line for line in metrics.splitlines() if 'namespace="a"' in line] == [
+        line for line in one.splitlines() if "namespace=" in line
+    ]
     gone = tenants.pop("a")
     settle(process, tenants)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Self
 
 import msgspec
@@ -37,6 +38,7 @@ class TinyApiserver:
         token: where it is not empty, calls with another one get 401.
         gate: while it is not set, every call but those about a Lease waits.
         spelled: what is sent in place of some text, for values that Python cannot write.
+        proxies: by the begin of a path, that of a pod's or Service's proxy: what answers there.
     """
 
     def __init__(self, cluster: MemoryCluster | None = None) -> None:
@@ -47,6 +49,7 @@ class TinyApiserver:
         self.url = self.token = ""
         self.watches = 0
         self.spelled: dict[str, str] = {}
+        self.proxies: dict[str, Callable[[web.Request], web.Response]] = {}
         self.gate = asyncio.Event()
         self.gate.set()
         self._open: set[asyncio.Queue[bytes | None]] = set()
@@ -130,6 +133,9 @@ class TinyApiserver:
             await self.gate.wait()
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return _status(401, "Unauthorized")
+        for begin, answers in self.proxies.items():
+            if path.startswith(begin):
+                return answers(request)
         document = self._discovery(path)
         if document is not None:
             return web.json_response(document)

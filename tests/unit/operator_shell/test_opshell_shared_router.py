@@ -193,6 +193,9 @@ async def test_namespaces_share_a_router_and_have_no_pod_and_no_router_of_their_
     assert [leads_to(harness, each) for each in ("a", "b", "n")] == [["10.0.0.1", "10.0.0.2"]] * 2 + [[]]
     slice_ = harness.cluster.find(ENDPOINT_SLICE, "b", "e-shared-router")
     assert slice_["ports"][0]["port"] == made["b"]["endpoints"][0]["port"]
+    assert [each["targetRef"] for each in slice_["endpoints"]] == [
+        {"kind": "Pod", "namespace": HOME, "name": f"{NAME}-{number}"} for number in range(2)
+    ]
     assert harness.condition(ENDPOINT, "e", "RouterReady", "b") == ("True", "Listening")
     harness.pods_ready(NAME, 1, HOME)
     await harness.run()

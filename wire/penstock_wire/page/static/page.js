@@ -240,12 +240,12 @@ const conditions = list => el("details", {}, el("summary", {"data-key": "conditi
   table(["CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"], list.map(each =>
     [each.type, each.status, cause(each.reason), each.lastTransitionTime ? since(each.lastTransitionTime) : "-", each.message])));
 
-function pods(list, load) {
-  if (!list.length) return el("p", {class: "quiet"}, unread.includes("Pod") ? "Pods cannot be read." : "There are no pods.");
+function pods(list, load, unknown = "") {
+  if (!list.length) return el("p", {class: "quiet"}, unknown ? `Routers cannot be read: ${unknown}` : unread.includes("Pod") ? "Pods cannot be read." : "There are no pods.");
   const names = ["POD", "STATE", "AGE", "RESTARTS", "NODE", ...load ? ["QUEUED", "ONGOING", "ANSWERS/S", "ITEMS A BATCH"] : []];
   const problem = list.find(each => each.problem)?.problem;
   return [table(names, list.map(each => [each.name, el("span", {class: each.ready ? "good" : "wait"}, each.state),
-    since(each.created), `${each.restarts}`, each.node || "-", ...load ? ["queued", "ongoing", "answers", "size"].map(name =>
+    each.created ? since(each.created) : "-", `${each.restarts ?? "-"}`, each.node || "-", ...load ? ["queued", "ongoing", "answers", "size"].map(name =>
       each[name] == null ? "-" : short(each[name])) : []]), [3, 5, 6, 7, 8]),
     problem ? el("p", {class: "quiet"}, `Metrics of pods cannot be read: ${problem}`) : null].filter(Boolean);
 }
@@ -334,7 +334,7 @@ const VIEWS = {
       ["MIRROR", "COPIES OF", "RATE", "DIFFER", "WHAT CAME OF THEM", "FIRST DIFFERENCE"], list.map(each => [
         link("ModelBackend", view.namespace, each.name), each.percent == null ? "-" : `${each.percent} %`,
         rate(each.rate), differ(each.differ), rest(each.summary, each.difference), each.difference || "none"]), [1, 2, 3])]);
-    panel(place, "pods", "Routers", view.routers, list => pods(list, false));
+    panel(place, "pods", "Routers", [view.routers, view.routersProblem], ([list, problem]) => pods(list, false, problem));
   },
 
   TrafficSplit(view, place) {
@@ -502,7 +502,7 @@ function tryIt({namespace, name}) {
     paths.append(...[...bodies.keys()].map(at => el("option", {value: at}, `POST ${at}`)));
     paths.onchange = () => { path.value = paths.value; body.value = bodies.get(paths.value); };
     paths.onchange();
-  }).catch(() => {});
+  }, error => { shown.textContent ||= error.message; }).catch(() => {});
   return [el("div", {class: "find"}, paths, path, send), body, shown];
 }
 
