@@ -78,7 +78,7 @@ test: $(VENV)/.ready ## Everything: `check`, all tests without a cluster, the te
 	$(SELF) --no-print-directory compiled; first=$$?; \
 	$(BIN)/pytest -q $(BESIDE) tests/unit tests/process $$(test -f $(COMPILED) && echo --without-compiled); second=$$?; \
 	wait $$beside; cluster=$$?; cat $(LOG); rm -f $(LOG); exit $$((first | second | cluster))
-	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations 25 --durations-min 10 --fight-seconds 520 tests/cluster
+	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations 25 --durations-min 10 --fight-seconds 300 tests/cluster
 
 modules: # what `compiled` runs on; where it cannot be made, that target says so
 	@$(BIN)/python compile_modules.py --cached >/dev/null 2>&1 || true

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import yaml
 
@@ -21,6 +22,7 @@ from tests.support.cluster.k8s import (
     ledger_code,
 )
 from tests.support.cluster.release import operator_metric, upgrade
+from tests.support.cluster.ui import UserPage, user_page
 from tests.support.pages.page import Page
 
 ROUTERS = "app.kubernetes.io/name=penstock-router"
@@ -50,7 +52,7 @@ def who_answers(namespace: Namespace, url: str) -> set[str]:
 
 
 def test_namespaces_share_a_router_and_move_to_it_and_back_without_loss(
-    namespace: Namespace, namespaces: Callable[[str], Namespace], load: Load
+    namespace: Namespace, namespaces: Callable[[str], Namespace], load: Load, tmp_path: Path
 ) -> None:
     """Two with the same names, one of them at zero; a third, with its own routers, comes, flips and goes."""
     first, second = namespaces("shared a"), namespaces("shared b")
@@ -86,6 +88,18 @@ def test_namespaces_share_a_router_and_move_to_it_and_back_without_loss(
     wait_for("its own to go", lambda: namespace.list("pods", ROUTERS) == [], seconds=180)
     namespace.wait_ready("modelendpoint", "e")
     load.mark("shared")
+    with user_page(namespace, tmp_path) as url:
+        page = UserPage(url)
+
+        def measured() -> bool:
+            view = page.view("ModelEndpoint", namespace.name, "e")
+            return bool(view["routers"]) and all(flow["rate"] and flow["p99"] for flow in view["flows"])
+
+        wait_for("the page to show what shared routers measure", measured)
+        body = json.dumps({"instances": [{"id": -2}]})
+        sent = {"method": "POST", "path": "/predict", "contentType": "application/json", "body": body}
+        said = page.ask(f"api/try/{namespace.name}/e", sent)
+        assert said["status"] == 200, said
     flip(namespace, load, system)
     use(namespace, "own")
     load.mark("own again")

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 
 from devcluster.network import FIRST
 from tests.support.cluster.cluster_waits import wait_for
 from tests.support.cluster.k8s import Load, Namespace, endpoint, ledger_backend, ledger_code, split
+from tests.support.cluster.ui import UserPage, user_page
 from tests.support.processes.browser import devtools, findings, picture, run_in
 from tests.support.processes.slow_bucket import slow_bucket
 
@@ -28,39 +21,6 @@ PICTURES = {
     "endpoint": ("#/ModelEndpoint/{}/e", "svg[aria-label*=p99]"),
     "release": ("#/TrafficSplit/{}/s", ".steps"),
 }
-
-
-class Page:
-    """The page that a process of the command serves."""
-
-    def __init__(self, url: str) -> None:
-        self.url, _, token = url.partition("#token=")
-        self._headers = {"authorization": f"Bearer {token}"}
-
-    def ask(self, path: str, body: Any = None) -> Any:
-        """What the page gets, as JSON."""
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(self.url + path, data=data, headers=self._headers)  # noqa: S310 - of loopback
-        with urlopen(request, timeout=60) as answer:  # noqa: S310
-            return json.loads(answer.read())
-
-    def view(self, kind: str, namespace: str, name: str) -> Any:
-        """A view, as JSON."""
-        return self.ask(f"api/view/{kind}/{namespace}/{name}")["view"]
-
-
-@contextlib.contextmanager
-def served(namespace: Namespace, folder: Path) -> Iterator[str]:
-    """The URL of the page, which shows a namespace."""
-    command = [sys.executable, "-m", "penstock_cli", "ui", "--no-browser", "-n", namespace.name]
-    command += ["--kubeconfig", str(namespace.cluster.host_kubeconfig)]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().split()[1]
-        finally:
-            process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
 
 
 def test_what_runs_what_waits_and_a_release(
@@ -97,8 +57,8 @@ def test_what_runs_what_waits_and_a_release(
 
 def seen_by_a_browser(namespace: Namespace, tmp_path: Path, folder: Path) -> None:
     """What the page shows of that, with a picture of each view; then the release is taken back from it."""
-    with served(namespace, tmp_path) as url:
-        page, where = Page(url), namespace.name
+    with user_page(namespace, tmp_path) as url:
+        page, where = UserPage(url), namespace.name
 
         def backend() -> bool:
             view = page.view("ModelBackend", where, "stable")
