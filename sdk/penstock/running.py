@@ -115,8 +115,8 @@ def run(
     handle._run = started  # noqa: SLF001 - the same module
     if blocking:
         where = f" at http://{HOST}:{port}" if port else ""
-        print(f"penstock.run: {name} is served{where}; Ctrl-C ends it", file=sys.stderr, flush=True)
         with handle, contextlib.suppress(KeyboardInterrupt):
+            print(f"penstock.run: {name} is served{where}; Ctrl-C ends it", file=sys.stderr, flush=True)
             started.wait()
     return handle
 
