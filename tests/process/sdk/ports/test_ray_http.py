@@ -66,6 +66,8 @@ print(urllib.request.urlopen(request).read().decode())
 """
 
 SITE = """
+import asyncio
+
 import penstock
 from penstock import Request
 
@@ -76,6 +78,7 @@ class Site:
 
     @penstock.batched
     async def batch_handler(self, requests: list[Request]):
+        await asyncio.sleep(0.05)  # others come meanwhile, and are the next batch
         return [f"{request.headers['authorization']} of {len(requests)}" for request in requests]
 """
 
