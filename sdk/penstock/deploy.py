@@ -205,11 +205,12 @@ def deploy(documents: Sequence[Mapping[str, Any]], cluster: Kubectl, *, seconds:
     print(f"{front} serves after {time.monotonic() - began:.1f} s")
     namespace = code.get("namespace")
     print(f"  in the cluster  http://{front}{'' if namespace is None else f'.{namespace}'}")
-    port = _shared_port(cluster, front)
-    if port is None:
+    there = _shared_port(cluster, front)
+    if there is None:
         print(f"  from here       {cluster.shown} port-forward service/{front} 8080:80")
         return
-    routers = Kubectl(context=cluster.context, namespace="penstock-system").shown
+    home, port = there
+    routers = Kubectl(context=cluster.context, namespace=home).shown
     print(f"  from here       {routers} port-forward deploy/penstock-shared-router 8080:{port}")
     print("                  (namespaces share that router; without rights there, call from a pod)")
 
@@ -289,16 +290,17 @@ def _still(cluster: Kubectl, name: str, code: str) -> Any:
     return backend
 
 
-def _shared_port(cluster: Kubectl, front: str) -> int | None:
-    """Return an endpoint's port on the routers that namespaces share; None if it uses none, or nobody knows.
+def _shared_port(cluster: Kubectl, front: str) -> tuple[str, int] | None:
+    """Return the namespace of an endpoint's shared routers, and its port there; None if none are known.
 
     Its Service selects no pod then, and kubectl forwards to selected pods only.
     """
     ours = "endpointslice.kubernetes.io/managed-by=penstock"
     try:
         slices = cluster.get("endpointslices", f"--selector=kubernetes.io/service-name={front},{ours}")
-        return next((each["ports"][0]["port"] for each in slices["items"] if each["endpoints"]), None)
-    except ClusterError:  # such as without the right to list them
+        led = next((each for each in slices["items"] if each["endpoints"]), None)
+        return led and (led["endpoints"][0]["targetRef"]["namespace"], led["ports"][0]["port"])
+    except (ClusterError, KeyError):  # without the right to list them; of an older operator
         return None
 
 

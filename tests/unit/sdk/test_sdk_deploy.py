@@ -183,12 +183,12 @@ def test_where_namespaces_share_a_router_the_way_from_here_is_a_port_of_its(
     """Their Services select no pod, so `port-forward` to one fails. Who may not look gets the usual line."""
     usual = "  from here       kubectl port-forward service/m 8080:80\n"
     shared = (
-        "  from here       kubectl --namespace=penstock-system port-forward deploy/penstock-shared-router "
+        "  from here       kubectl --namespace=home port-forward deploy/penstock-shared-router "
         "8080:12345\n"
         "                  (namespaces share that router; without rights there, call from a pod)\n"
     )
     cluster = Cluster()
-    for there, way in (([], usual), ([{"addresses": ["10.0.0.1"]}], shared)):
+    for there, way in (([], usual), ([{"targetRef": {"namespace": "home"}}], shared), ([{}], usual)):
         slice_ = {"kind": "EndpointSlice", "metadata": {"name": "s"}, "ports": [{"port": 12345}]}
         cluster("apply", document={"items": [{**slice_, "endpoints": there}]})
         deploy(documents("a"), cluster, seconds=1)
